@@ -1,0 +1,1 @@
+//! Devices: a safe wrapper over the PJRT C API.
