@@ -1,1 +1,69 @@
-//! Devices: a safe wrapper over the PJRT C API.
+//! Devices: a safe wrapper over the PJRT C API, by which Fullshard runs StableHLO programs on
+//! CPU, GPU and TPU.
+//!
+//! From a plugin to a result:
+//!
+//! ```no_run
+//! use fullshard_pjrt::{Client, ClientOptions, CompileOptions, HostTensor, Plugin};
+//!
+//! # fn main() -> fullshard_pjrt::Result<()> {
+//! let plugin = Plugin::load("xla_cpu_pjrt.so".as_ref())?;
+//! let client = Client::new(plugin, &ClientOptions::new().cpu_device_count(2))?;
+//! let text = "func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
+//!     %y = stablehlo.add %x, %x : tensor<2xf32>
+//!     return %y : tensor<2xf32> }";
+//! let double = client.compile(text, &CompileOptions::new(1))?;
+//! let x = client.upload(&HostTensor::from_values(&[2], &[1.0_f32, 2.0])?, 0)?;
+//! let results = double.execute(&[[&x]])?;
+//! assert_eq!(results[0][0].to_host()?.values::<f32>()?, [2.0, 4.0]);
+//! # Ok(()) }
+//! ```
+//!
+//! This is the only crate with `unsafe` code: the C declarations are in `sys`, and everything
+//! above them checks what it is given, so that no use of the public interface is undefined
+//! behaviour.
+
+mod accelerator;
+mod array;
+mod buffer;
+pub mod cache;
+mod client;
+mod compile;
+mod device;
+mod dtype;
+mod error;
+mod event;
+mod executable;
+pub mod hlo;
+mod host;
+mod loaded;
+mod logging;
+mod plugin;
+pub mod plugins;
+mod profiler;
+mod sharding;
+mod sys;
+mod tensor_type;
+mod topology;
+mod value;
+
+pub use accelerator::{TpuGeneration, TpuSlice};
+pub use array::{Array, ArrayType};
+pub use buffer::{Buffer, Download, Place};
+pub use cache::{CacheOutcome, CompileCache};
+pub use client::{Client, ClientOptions};
+pub use compile::{CompileOptions, Effort, Flag};
+pub use device::{Device, DeviceDescription, MemoryStats};
+pub use dtype::{DType, Element};
+pub use error::{Code, Error, Result};
+pub use event::Event;
+pub use executable::{CompiledMemory, Executable, OptimizedProgram};
+pub use host::HostTensor;
+pub use loaded::{LoadedExecutable, Signature};
+pub use logging::set_verbose;
+pub use plugin::Plugin;
+pub use profiler::{Profile, write_profile};
+pub use sharding::{Sharding, Tile};
+pub use tensor_type::TensorType;
+pub use topology::Topology;
+pub use value::{NamedValues, Value};

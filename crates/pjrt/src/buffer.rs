@@ -1,0 +1,258 @@
+//! Buffers: one tensor in the memory of one device, and its way there and back.
+
+use crate::client::{Client, ClientHandle};
+use crate::error::{Error, Result};
+use crate::event::Event;
+use crate::host::HostTensor;
+use crate::sys::{self, args};
+use crate::tensor_type::TensorType;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A tensor in the memory of one device.
+///
+/// The device may still be writing it: whatever uses it waits by itself, and
+/// [`Buffer::ready_event`] tells when it is done.
+pub struct Buffer {
+    client: Arc<ClientHandle>,
+    raw: *mut sys::Buffer,
+    ty: Arc<TensorType>,
+    device: usize,
+    donated: AtomicBool,
+}
+
+// SAFETY: PJRT buffers may be used from any thread.
+unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
+
+/// Where a buffer is to lie: a device, by its index in the client, and a kind of its memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// The index of the device.
+    pub device: usize,
+    /// The kind of memory, such as `pinned_host`; the device's own if none is named.
+    pub memory: Option<&'a str>,
+}
+
+impl From<usize> for Place<'_> {
+    fn from(device: usize) -> Self {
+        Place { device, memory: None }
+    }
+}
+
+impl Client {
+    /// Copies a host tensor to a device; the tensor is free again when this returns.
+    pub fn upload<'a>(
+        &self,
+        tensor: &HostTensor,
+        place: impl Into<Place<'a>>,
+    ) -> Result<Buffer> {
+        let semantics = sys::IMMUTABLE_ONLY_DURING_CALL;
+        let (buffer, _done) = self.start_upload(tensor, place.into(), semantics)?;
+        Ok(buffer)
+    }
+
+    /// Copies a host tensor to a device while this thread goes on; the tensor is freed when the
+    /// device has it.
+    pub fn upload_async<'a>(
+        &self,
+        tensor: HostTensor,
+        place: impl Into<Place<'a>>,
+    ) -> Result<Buffer> {
+        let semantics = sys::IMMUTABLE_UNTIL_TRANSFER_COMPLETES;
+        let (buffer, done) = self.start_upload(&tensor, place.into(), semantics)?;
+        let tensor = Arc::new(tensor);
+        let held = tensor.clone();
+        if let Err(error) = done.on_ready(move |_| drop(held)) {
+            // The plugin may still be reading: wait before letting the bytes go.
+            done.wait()?;
+            return Err(error);
+        }
+        Ok(buffer)
+    }
+
+    /// Starts a transfer; the bytes must live as long as `semantics` says.
+    fn start_upload(
+        &self,
+        tensor: &HostTensor,
+        place: Place<'_>,
+        semantics: i32,
+    ) -> Result<(Buffer, Event)> {
+        let device = self.device(place.device)?;
+        let dims: Vec<i64> = tensor.dims().iter().map(|&dim| dim as i64).collect();
+        let mut call = args::<sys::ClientBufferFromHostBuffer>();
+        call.client = self.handle.raw;
+        call.data = tensor.bytes().as_ptr().cast();
+        call.element_type = tensor.dtype().raw();
+        call.dims = dims.as_ptr();
+        call.num_dims = dims.len();
+        call.host_buffer_semantics = semantics;
+        match place.memory {
+            Some(kind) => call.memory = device.memory(kind)?,
+            None => call.device = device.raw,
+        }
+        // SAFETY: client, device and memory are live, the dimensions outlive the call, and a
+        // `HostTensor` has exactly the bytes its type takes.
+        unsafe { self.handle.plugin.call(&mut call) }?;
+        let ty = Arc::new(tensor.ty().clone());
+        // SAFETY: the call succeeded, so both are live and ours.
+        unsafe {
+            let done = Event::from_raw(&self.handle, call.done_with_host_buffer);
+            Ok((Buffer::from_raw(&self.handle, call.buffer, ty, place.device), done))
+        }
+    }
+}
+
+impl Buffer {
+    /// Takes ownership of a buffer of the plugin.
+    ///
+    /// # Safety
+    /// `raw` is a live buffer of that client and type on that device, which nobody else destroys.
+    pub(crate) unsafe fn from_raw(
+        client: &Arc<ClientHandle>,
+        raw: *mut sys::Buffer,
+        ty: Arc<TensorType>,
+        device: usize,
+    ) -> Buffer {
+        Buffer { client: client.clone(), raw, ty, device, donated: AtomicBool::new(false) }
+    }
+
+    /// The element type and dimensions.
+    pub fn ty(&self) -> &TensorType {
+        &self.ty
+    }
+
+    /// The index, in its client, of the device it lies on.
+    pub fn device(&self) -> usize {
+        self.device
+    }
+
+    /// Whether it was donated to a launch, so that it holds nothing any more.
+    pub fn is_donated(&self) -> bool {
+        self.donated.load(Ordering::Relaxed)
+    }
+
+    /// The bytes it takes on the device, padding included.
+    pub fn device_bytes(&self) -> Result<usize> {
+        let mut call = args::<sys::BufferOnDeviceSize>();
+        call.buffer = self.live_raw()?;
+        // SAFETY: the buffer is live.
+        unsafe { self.client.plugin.call(&mut call) }?;
+        Ok(call.bytes)
+    }
+
+    /// Fires when the device has written the buffer.
+    pub fn ready_event(&self) -> Result<Event> {
+        let mut call = args::<sys::BufferReadyEvent>();
+        call.buffer = self.live_raw()?;
+        // SAFETY: the buffer is live.
+        unsafe { self.client.plugin.call(&mut call) }?;
+        // SAFETY: the call succeeded, so the event is live and ours.
+        Ok(unsafe { Event::from_raw(&self.client, call.event) })
+    }
+
+    /// Starts copying to the host.
+    pub fn download(&self) -> Result<Download> {
+        let mut bytes = vec![0_u8; self.ty.bytes()];
+        let row_major: Vec<i64> = (0..self.ty.dims.len() as i64).rev().collect();
+        let mut layout = sys::MemoryLayout::in_order(&row_major);
+        let mut call = args::<sys::BufferToHostBuffer>();
+        call.src = self.live_raw()?;
+        // Without a layout the plugin would keep the device's dimension order.
+        call.host_layout = &raw mut layout;
+        call.dst = bytes.as_mut_ptr().cast();
+        call.dst_size = bytes.len();
+        // SAFETY: the buffer is live, the layout outlives the call, and `Download` keeps the
+        // bytes in place until the event has fired.
+        unsafe { self.client.plugin.call(&mut call) }?;
+        // SAFETY: the call succeeded, so the event is live and ours.
+        let done = unsafe { Event::from_raw(&self.client, call.event) };
+        Ok(Download { ty: self.ty.clone(), bytes, done })
+    }
+
+    /// Copies to the host.
+    pub fn to_host(&self) -> Result<HostTensor> {
+        self.download()?.wait()
+    }
+
+    /// Copies to another device of the same client.
+    pub fn copy_to(&self, device: usize) -> Result<Buffer> {
+        let client = Client { handle: self.client.clone() };
+        let mut call = args::<sys::BufferCopyToDevice>();
+        call.buffer = self.live_raw()?;
+        call.dst_device = client.device(device)?.raw;
+        // SAFETY: buffer and device are live.
+        unsafe { self.client.plugin.call(&mut call) }?;
+        // SAFETY: the call succeeded, so the buffer is live and ours.
+        Ok(unsafe { Buffer::from_raw(&self.client, call.dst_buffer, self.ty.clone(), device) })
+    }
+
+    /// The plugin's handle, if the buffer still holds data.
+    pub(crate) fn live_raw(&self) -> Result<*mut sys::Buffer> {
+        if self.is_donated() {
+            let what = format!("the buffer {} on device {}", self.ty, self.device);
+            return Err(Error::Donated { what });
+        }
+        Ok(self.raw)
+    }
+
+    /// Whether the buffer belongs to that client.
+    pub(crate) fn is_of(&self, client: &Arc<ClientHandle>) -> bool {
+        Arc::ptr_eq(&self.client, client)
+    }
+
+    /// Notes whether a launch has taken the buffer, which only the plugin knows.
+    pub(crate) fn note_donation(&self) {
+        let mut call = args::<sys::BufferIsDeleted>();
+        call.buffer = self.raw;
+        // SAFETY: the handle is live even when its contents are gone.
+        if unsafe { self.client.plugin.call(&mut call) }.is_ok() && call.is_deleted {
+            self.donated.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let mut call = args::<sys::BufferDestroy>();
+        call.buffer = self.raw;
+        // SAFETY: the buffer is ours and is not used again. Nothing can be done about a failure.
+        let _ = unsafe { self.client.plugin.call(&mut call) };
+    }
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let donated = if self.is_donated() { ", donated" } else { "" };
+        write!(f, "Buffer({} on device {}{donated})", self.ty, self.device)
+    }
+}
+
+/// A copy to the host that is under way.
+pub struct Download {
+    ty: Arc<TensorType>,
+    bytes: Vec<u8>,
+    done: Event,
+}
+
+impl Download {
+    /// Whether the copy is done.
+    pub fn is_ready(&self) -> Result<bool> {
+        self.done.is_ready()
+    }
+
+    /// Waits for the copy.
+    pub fn wait(mut self) -> Result<HostTensor> {
+        self.done.wait()?;
+        HostTensor::new((*self.ty).clone(), std::mem::take(&mut self.bytes))
+    }
+}
+
+impl Drop for Download {
+    fn drop(&mut self) {
+        // The device writes into `bytes` until then; an error means it writes no more.
+        let _ = self.done.wait();
+    }
+}

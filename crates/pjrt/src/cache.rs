@@ -1,0 +1,150 @@
+//! The compile cache: compiled programs on disk, so that a program is compiled once.
+//!
+//! An entry's name is a hash of everything that goes into the compiled program. An entry that
+//! cannot be read, for whatever reason, is as good as absent: it is compiled anew and rewritten.
+
+use crate::client::Client;
+use crate::compile::CompileOptions;
+use crate::error::{Error, Result};
+use crate::loaded::LoadedExecutable;
+use sha2::{Digest, Sha256};
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{Read, Write as _};
+use std::path::{Path, PathBuf};
+
+/// A folder of compiled programs.
+#[derive(Debug, Clone)]
+pub struct CompileCache {
+    dir: PathBuf,
+}
+
+/// Whether the cache had a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CacheOutcome {
+    /// It was loaded from the cache.
+    Hit,
+    /// It was compiled and stored.
+    Miss,
+    /// It was compiled, but could not be stored.
+    Unstored,
+}
+
+const MAGIC: &[u8; 8] = b"FSEXEC\x00\x01";
+const DIGEST_BYTES: usize = 32;
+
+impl CompileCache {
+    /// The cache in a folder, which is made when first written to.
+    pub fn at(dir: impl Into<PathBuf>) -> CompileCache {
+        CompileCache { dir: dir.into() }
+    }
+
+    /// Loads the program from the cache, or compiles and stores it.
+    pub fn compile(
+        &self,
+        client: &Client,
+        text: &str,
+        options: &CompileOptions,
+    ) -> Result<(LoadedExecutable, CacheOutcome)> {
+        let options = client.complete_options(options)?;
+        let path = self.dir.join(format!("{}.exec", key(client, text, &options)?));
+        if let Some(loaded) = load(client, &path) {
+            tracing::info!(program = loaded.name(), path = %path.display(), "compile cache hit");
+            return Ok((loaded, CacheOutcome::Hit));
+        }
+        let loaded = client.compile(text, &options)?;
+        tracing::info!(program = loaded.name(), path = %path.display(), "compile cache miss");
+        match loaded.executable().serialize().and_then(|bytes| self.store(&path, &bytes)) {
+            Ok(()) => Ok((loaded, CacheOutcome::Miss)),
+            Err(error) => {
+                tracing::warn!(%error, "the compiled program was not stored");
+                Ok((loaded, CacheOutcome::Unstored))
+            }
+        }
+    }
+
+    fn store(&self, path: &Path, payload: &[u8]) -> Result<()> {
+        let io = |source| Error::Io { path: path.to_owned(), source };
+        fs::create_dir_all(&self.dir).map_err(io)?;
+        let mut file = tempfile::NamedTempFile::new_in(&self.dir).map_err(io)?;
+        file.write_all(&encode_entry(payload)).map_err(io)?;
+        file.persist(path).map_err(|error| io(error.error))?;
+        Ok(())
+    }
+}
+
+/// Loads an entry; none if there is no such entry or it is damaged.
+fn load(client: &Client, path: &Path) -> Option<LoadedExecutable> {
+    let entry = fs::read(path).ok()?;
+    let Some(payload) = decode_entry(&entry) else {
+        tracing::warn!(path = %path.display(), "a damaged compile cache entry is replaced");
+        return None;
+    };
+    client
+        .load(payload)
+        .inspect_err(|error| tracing::warn!(path = %path.display(), %error, "not loadable"))
+        .ok()
+}
+
+/// An entry: a mark, a digest of the payload, the payload.
+pub fn encode_entry(payload: &[u8]) -> Vec<u8> {
+    let digest = Sha256::digest(payload);
+    [MAGIC.as_slice(), digest.as_slice(), payload].concat()
+}
+
+/// The payload of an entry, if it is whole.
+pub fn decode_entry(entry: &[u8]) -> Option<&[u8]> {
+    let rest = entry.strip_prefix(MAGIC)?;
+    let (digest, payload) = rest.split_at_checked(DIGEST_BYTES)?;
+    (Sha256::digest(payload).as_slice() == digest).then_some(payload)
+}
+
+/// A hash of all that decides what the compiler makes of a program.
+fn key(client: &Client, text: &str, options: &CompileOptions) -> Result<String> {
+    let (major, minor) = client.plugin().api_version();
+    let mut hash = Sha256::new();
+    let mut part = |bytes: &[u8]| {
+        hash.update((bytes.len() as u64).to_le_bytes());
+        hash.update(bytes);
+    };
+    part(text.as_bytes());
+    part(&options.encode());
+    part(&plugin_mark(client.plugin().path())?);
+    part(format!("{major}.{minor}").as_bytes());
+    part(client.platform_name().as_bytes());
+    part(client.platform_version().as_bytes());
+    for device in client.devices() {
+        part(device.description().kind.as_bytes());
+    }
+    for variable in ["XLA_FLAGS", "LIBTPU_INIT_ARGS"] {
+        part(std::env::var_os(variable).unwrap_or_default().as_encoded_bytes());
+    }
+    if client.platform_name() == "cpu" {
+        part(cpu_features().as_bytes());
+    }
+    let digest = hash.finalize();
+    Ok(digest.iter().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    }))
+}
+
+/// What tells one build of a plugin from another: its length and its beginning, where the
+/// linker puts the build id. Hashing all of a library of hundreds of megabytes would cost more
+/// than many a compile.
+fn plugin_mark(path: &Path) -> Result<Vec<u8>> {
+    const BEGINNING: u64 = 64 * 1024;
+    let io = |source| Error::Io { path: path.to_owned(), source };
+    let file = File::open(path).map_err(io)?;
+    let mut mark = file.metadata().map_err(io)?.len().to_le_bytes().to_vec();
+    file.take(BEGINNING).read_to_end(&mut mark).map_err(io)?;
+    Ok(mark)
+}
+
+/// The instruction sets of this processor, which compiled CPU programs depend on.
+fn cpu_features() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = |start: &str| text.lines().find(|line| line.starts_with(start)).unwrap_or_default();
+    format!("{}\n{}", line("model name"), line("flags"))
+}

@@ -1,0 +1,179 @@
+//! Clients and their devices.
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::plugin::Plugin;
+use crate::sys::{self, Args, args};
+use crate::value::{self, NamedValues, Value};
+use std::ffi::c_char;
+use std::sync::Arc;
+
+/// Options for making a client. Each plugin knows only its own and refuses others.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ClientOptions {
+    values: NamedValues,
+}
+
+impl ClientOptions {
+    /// No options.
+    pub fn new() -> ClientOptions {
+        ClientOptions::default()
+    }
+
+    /// How many virtual devices the CPU client has.
+    pub fn cpu_device_count(self, count: usize) -> ClientOptions {
+        self.set("cpu_device_count", Value::Int(i64::try_from(count).unwrap_or(i64::MAX)))
+    }
+
+    /// The share of its memory a GPU client takes.
+    pub fn memory_fraction(self, fraction: f32) -> ClientOptions {
+        self.set("memory_fraction", Value::Float(fraction))
+    }
+
+    /// Whether a GPU client takes its memory at once rather than as needed.
+    pub fn preallocate(self, preallocate: bool) -> ClientOptions {
+        self.set("preallocate", Value::Bool(preallocate))
+    }
+
+    /// Any option, by the plugin's own name for it.
+    pub fn set(mut self, name: &str, value: Value) -> ClientOptions {
+        self.values.retain(|(known, _)| known != name);
+        self.values.push((name.to_owned(), value));
+        self
+    }
+}
+
+/// A plugin's view of the devices of this machine. Cheap to clone.
+#[derive(Clone)]
+pub struct Client {
+    pub(crate) handle: Arc<ClientHandle>,
+}
+
+/// What buffers, events and executables share to keep their client alive.
+pub(crate) struct ClientHandle {
+    pub(crate) plugin: &'static Plugin,
+    pub(crate) raw: *mut sys::Client,
+    pub(crate) platform: String,
+    version: String,
+    pub(crate) devices: Vec<Device>,
+}
+
+// SAFETY: PJRT clients may be used from any thread.
+unsafe impl Send for ClientHandle {}
+// SAFETY: as above.
+unsafe impl Sync for ClientHandle {}
+
+impl Client {
+    /// Starts a client of `plugin`.
+    pub fn new(plugin: &'static Plugin, options: &ClientOptions) -> Result<Client> {
+        let values = value::to_raw(&options.values);
+        let mut call = args::<sys::ClientCreate>();
+        call.create_options = values.as_ptr();
+        call.num_options = values.len();
+        // SAFETY: the options outlive the call.
+        unsafe { plugin.call(&mut call) }?;
+        let mut handle = ClientHandle {
+            plugin,
+            raw: call.client,
+            platform: String::new(),
+            version: String::new(),
+            devices: Vec::new(),
+        };
+        // From here `handle` destroys the client if a step fails.
+        handle.platform = handle.text::<sys::ClientPlatformName>()?;
+        handle.version = handle.text::<sys::ClientPlatformVersion>()?;
+        handle.devices = handle.list_devices()?;
+        Ok(Client { handle: Arc::new(handle) })
+    }
+
+    /// The plugin the client is of.
+    pub fn plugin(&self) -> &'static Plugin {
+        self.handle.plugin
+    }
+
+    /// The platform's name, such as `cpu`, `cuda` or `tpu`.
+    pub fn platform_name(&self) -> &str {
+        &self.handle.platform
+    }
+
+    /// The platform's version, in the plugin's own words.
+    pub fn platform_version(&self) -> &str {
+        &self.handle.version
+    }
+
+    /// The devices this process can use.
+    pub fn devices(&self) -> &[Device] {
+        &self.handle.devices
+    }
+
+    /// The device at `index` of [`Client::devices`].
+    pub fn device(&self, index: usize) -> Result<&Device> {
+        let count = self.handle.devices.len();
+        self.handle.devices.get(index).ok_or(Error::NoSuchDevice { index, count })
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let devices = self.handle.devices.len();
+        write!(f, "Client({}, {devices} devices)", self.handle.platform)
+    }
+}
+
+impl ClientHandle {
+    fn text<A: ClientText>(&self) -> Result<String> {
+        let mut call = A::for_client(self.raw);
+        // SAFETY: the client is live.
+        unsafe { self.plugin.call(&mut call) }?;
+        let (data, size) = call.text();
+        // SAFETY: the call succeeded, so it filled both fields.
+        Ok(unsafe { value::text(data, size) })
+    }
+
+    fn list_devices(&self) -> Result<Vec<Device>> {
+        let mut call = args::<sys::ClientAddressableDevices>();
+        call.client = self.raw;
+        // SAFETY: the client is live.
+        unsafe { self.plugin.call(&mut call) }?;
+        // SAFETY: the call succeeded, so it filled both fields.
+        let devices = unsafe { value::slice(call.devices, call.num_devices) };
+        // SAFETY: these are devices of the live client.
+        devices.iter().map(|&device| unsafe { Device::read(self.plugin, device) }).collect()
+    }
+
+    /// The position of a device of the plugin in the client's list.
+    pub(crate) fn position(&self, raw: *mut sys::Device) -> Option<usize> {
+        self.devices.iter().position(|device| device.raw == raw)
+    }
+}
+
+impl Drop for ClientHandle {
+    fn drop(&mut self) {
+        let mut call = args::<sys::ClientDestroy>();
+        call.client = self.raw;
+        // SAFETY: everything that uses the client holds a reference to this handle, so nothing is
+        // left that does. Nothing can be done about a failure.
+        let _ = unsafe { self.plugin.call(&mut call) };
+    }
+}
+
+/// The calls that ask a client for a text, which are alike.
+trait ClientText: Args {
+    fn for_client(client: *mut sys::Client) -> Self;
+    fn text(&self) -> (*const c_char, usize);
+}
+
+macro_rules! client_text {
+    ($($name:ident),*) => {$(
+        impl ClientText for sys::$name {
+            fn for_client(client: *mut sys::Client) -> Self {
+                sys::$name { client, ..args() }
+            }
+
+            fn text(&self) -> (*const c_char, usize) {
+                (self.text, self.text_size)
+            }
+        }
+    )*};
+}
+client_text!(ClientPlatformName, ClientPlatformVersion);

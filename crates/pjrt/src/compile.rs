@@ -1,0 +1,276 @@
+//! Compile options: how many devices, which, and the compiler's own flags.
+
+use crate::error::{Error, Result};
+use crate::sys;
+use prost::Message;
+use std::collections::BTreeMap;
+
+/// How a program is compiled.
+///
+/// Programs are partitioned, not replicated: `partitions` devices run one program each on its
+/// shard, Shardy applies the shardings in the text.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CompileOptions {
+    partitions: usize,
+    device_ids: Option<Vec<i32>>,
+    flags: BTreeMap<String, Flag>,
+    optimization: Option<Effort>,
+    memory_fitting: Option<Effort>,
+}
+
+/// The value of a compiler flag.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Flag {
+    /// A truth value.
+    Bool(bool),
+    /// An integer.
+    Int(i64),
+    /// A number; must be positive, which is all the compilers take this way.
+    Float(f64),
+    /// Text: the name of an enumeration's value, a list with commas, or any of the above for
+    /// flags that take no other form.
+    Text(String),
+}
+
+/// How much effort the compiler spends on something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effort {
+    /// As little as possible.
+    O0,
+    /// More than the default.
+    O1,
+    /// What suits a long run.
+    O2,
+    /// Everything, also what is experimental.
+    O3,
+}
+
+impl Effort {
+    fn raw(self) -> i32 {
+        match self {
+            Effort::O0 => 9,
+            Effort::O1 => 19,
+            Effort::O2 => 29,
+            Effort::O3 => 39,
+        }
+    }
+}
+
+impl Default for CompileOptions {
+    fn default() -> Self {
+        CompileOptions::new(1)
+    }
+}
+
+impl CompileOptions {
+    /// Options for a program over `partitions` devices.
+    pub fn new(partitions: usize) -> CompileOptions {
+        CompileOptions {
+            partitions,
+            device_ids: None,
+            flags: BTreeMap::new(),
+            optimization: None,
+            memory_fitting: None,
+        }
+    }
+
+    /// Which device runs which partition, by device id; the first ones in order if not given.
+    pub fn device_ids(mut self, ids: Vec<i32>) -> CompileOptions {
+        self.device_ids = Some(ids);
+        self
+    }
+
+    /// Sets a flag of the compiler for this program alone. The name is that of the field in
+    /// XLA's `DebugOptions` (or of a libtpu flag), without dashes.
+    pub fn flag(mut self, name: &str, value: Flag) -> CompileOptions {
+        self.flags.insert(name.to_owned(), value);
+        self
+    }
+
+    /// Sets a flag written `name=value`, as on a command line.
+    pub fn flag_text(self, text: &str) -> Result<CompileOptions> {
+        let (name, value) = text
+            .trim_start_matches('-')
+            .split_once('=')
+            .filter(|(name, _)| !name.is_empty())
+            .ok_or_else(|| Error::CompileOption(format!("`{text}` is not of the form name=value")))?;
+        let value = match value {
+            "true" | "True" => Flag::Bool(true),
+            "false" | "False" => Flag::Bool(false),
+            _ => match value.parse::<i64>() {
+                Ok(int) => Flag::Int(int),
+                Err(_) => Flag::Text(value.to_owned()),
+            },
+        };
+        Ok(self.flag(name, value))
+    }
+
+    /// How hard the compiler tries for speed.
+    pub fn optimization(mut self, effort: Effort) -> CompileOptions {
+        self.optimization = Some(effort);
+        self
+    }
+
+    /// How hard the compiler tries to fit the program into memory.
+    pub fn memory_fitting(mut self, effort: Effort) -> CompileOptions {
+        self.memory_fitting = Some(effort);
+        self
+    }
+
+    /// The number of devices.
+    pub fn partitions(&self) -> usize {
+        self.partitions
+    }
+
+    /// Sets a flag unless it is set already.
+    pub(crate) fn default_flag(&mut self, name: &str, value: Flag) {
+        self.flags.entry(name.to_owned()).or_insert(value);
+    }
+
+    /// Gives every partition a device out of those there are.
+    pub(crate) fn assign_devices(&mut self, available: &[i32]) -> Result<()> {
+        if self.partitions == 0 {
+            return Err(Error::CompileOption("a program needs at least one device".into()));
+        }
+        match &self.device_ids {
+            None if self.partitions > available.len() => Err(Error::CompileOption(format!(
+                "the program is for {} devices but there are {}; on CPU ask for more virtual \
+                 devices",
+                self.partitions,
+                available.len()
+            ))),
+            None => {
+                self.device_ids = Some(available[..self.partitions].to_vec());
+                Ok(())
+            }
+            Some(ids) if ids.len() != self.partitions => Err(Error::CompileOption(format!(
+                "{} device ids for {} partitions",
+                ids.len(),
+                self.partitions
+            ))),
+            Some(ids) => match ids.iter().find(|id| !available.contains(id)) {
+                Some(id) => Err(Error::CompileOption(format!("there is no device with id {id}"))),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// The options as the plugin takes them.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let assignment = self.device_ids.as_ref().map(|ids| DeviceAssignment {
+            replica_count: 1,
+            computation_count: ids.len() as i32,
+            computation_devices: ids
+                .iter()
+                .map(|&id| ComputationDevice { replica_device_ids: vec![i64::from(id)] })
+                .collect(),
+        });
+        let build = BuildOptions {
+            device_ordinal: -1,
+            num_replicas: 1,
+            num_partitions: self.partitions as i64,
+            use_spmd_partitioning: true,
+            device_assignment: assignment,
+            use_shardy_partitioner: true,
+            optimization_level: self.optimization.map_or(0, Effort::raw),
+            memory_fitting_level: self.memory_fitting.map_or(0, Effort::raw),
+        };
+        let overrides = self.flags.iter().map(|(name, flag)| (name.clone(), flag.encode()));
+        let options = Options {
+            executable_build_options: Some(build),
+            env_option_overrides: overrides.collect(),
+        };
+        options.encode_to_vec()
+    }
+}
+
+impl Flag {
+    fn encode(&self) -> OptionOverride {
+        let value = match self {
+            Flag::Bool(boolean) => OverrideValue::Bool(*boolean),
+            Flag::Int(int) => OverrideValue::Int(*int),
+            Flag::Float(float) => OverrideValue::Float(*float),
+            Flag::Text(text) => OverrideValue::Text(text.clone()),
+        };
+        OptionOverride { value: Some(value) }
+    }
+}
+
+// XLA's option messages, as far as we set them. The debug options proper are left out on
+// purpose: sending them would reset every flag that is not named.
+
+#[derive(Clone, PartialEq, Message)]
+struct Options {
+    #[prost(message, optional, tag = "3")]
+    executable_build_options: Option<BuildOptions>,
+    #[prost(btree_map = "string, message", tag = "7")]
+    env_option_overrides: BTreeMap<String, OptionOverride>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct BuildOptions {
+    #[prost(int64, tag = "1")]
+    device_ordinal: i64,
+    #[prost(int64, tag = "4")]
+    num_replicas: i64,
+    #[prost(int64, tag = "5")]
+    num_partitions: i64,
+    #[prost(bool, tag = "6")]
+    use_spmd_partitioning: bool,
+    #[prost(message, optional, tag = "9")]
+    device_assignment: Option<DeviceAssignment>,
+    #[prost(bool, tag = "19")]
+    use_shardy_partitioner: bool,
+    #[prost(int32, tag = "24")]
+    optimization_level: i32,
+    #[prost(int32, tag = "25")]
+    memory_fitting_level: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct DeviceAssignment {
+    #[prost(int32, tag = "1")]
+    replica_count: i32,
+    #[prost(int32, tag = "2")]
+    computation_count: i32,
+    #[prost(message, repeated, tag = "3")]
+    computation_devices: Vec<ComputationDevice>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ComputationDevice {
+    #[prost(int64, repeated, tag = "1")]
+    replica_device_ids: Vec<i64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct OptionOverride {
+    #[prost(oneof = "OverrideValue", tags = "1, 2, 3, 4")]
+    value: Option<OverrideValue>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum OverrideValue {
+    #[prost(string, tag = "1")]
+    Text(String),
+    #[prost(bool, tag = "2")]
+    Bool(bool),
+    #[prost(int64, tag = "3")]
+    Int(i64),
+    #[prost(double, tag = "4")]
+    Float(f64),
+}
+
+/// StableHLO text as the plugin takes it. It borrows the text by pointer: use it while that lives.
+pub(crate) fn raw_program(text: &str) -> sys::Program {
+    const FORMAT: &str = "mlir";
+    sys::Program {
+        struct_size: size_of::<sys::Program>(),
+        extension_start: std::ptr::null_mut(),
+        // The plugin only reads it; the field is mutable in C because it also serves for output.
+        code: text.as_ptr().cast_mut().cast(),
+        code_size: text.len(),
+        format: FORMAT.as_ptr().cast(),
+        format_size: FORMAT.len(),
+    }
+}

@@ -1,0 +1,306 @@
+//! What can go wrong, each with the thing at fault and the way out.
+
+use crate::hlo::HloError;
+use crate::plugins::PluginError;
+use crate::tensor_type::TensorType;
+use std::path::PathBuf;
+
+/// The result of an operation of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error of this crate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file could not be loaded as a shared library.
+    #[error("{path} is not a plugin: {reason}")]
+    NotALibrary {
+        /// The file.
+        path: PathBuf,
+        /// What the dynamic loader said.
+        reason: String,
+    },
+    /// The library has no PJRT entry point.
+    #[error(
+        "{path} is a shared library but not a PJRT plugin: it has no symbol `GetPjrtApi`. \
+         Point at the plugin itself, or let `fullshard plugins install cpu` fetch one"
+    )]
+    NoEntryPoint {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The plugin's function table cannot be used.
+    #[error("{path}: unusable PJRT function table: {reason}")]
+    BadTable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The plugin is older than the function asked for.
+    #[error("the plugin {plugin} (PJRT API {version}) has no {function}; a newer plugin may")]
+    MissingFunction {
+        /// The plugin's file name.
+        plugin: String,
+        /// The plugin's API version.
+        version: String,
+        /// The C name of the function.
+        function: &'static str,
+    },
+    /// The plugin lacks an optional extension.
+    #[error("the plugin {plugin} has no {extension} extension")]
+    MissingExtension {
+        /// The plugin's file name.
+        plugin: String,
+        /// The extension.
+        extension: &'static str,
+    },
+    /// A call into the plugin failed.
+    #[error("{message} ({function}: {code})")]
+    Call {
+        /// The C name of the function.
+        function: &'static str,
+        /// The kind of failure.
+        code: Code,
+        /// The plugin's own words.
+        message: String,
+    },
+    /// Host data of the wrong length.
+    #[error("host data for {expected_type} must be {expected} bytes but is {found}")]
+    HostSize {
+        /// What the data was to be.
+        expected_type: TensorType,
+        /// The bytes that takes.
+        expected: usize,
+        /// The bytes given.
+        found: usize,
+    },
+    /// A device index past the client's devices.
+    #[error("there is no device {index}: this client has {count} (0 to {})", count.saturating_sub(1))]
+    NoSuchDevice {
+        /// The index asked for.
+        index: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// A memory kind the device does not have.
+    #[error("the device has no memory of kind `{kind}`; it has {known:?}")]
+    NoSuchMemory {
+        /// The kind asked for.
+        kind: String,
+        /// The kinds there are.
+        known: Vec<String>,
+    },
+    /// A buffer that was donated to an earlier launch.
+    #[error(
+        "{what} was donated to an earlier launch and no longer holds data; \
+         pass that launch's result instead, or compile without donating it"
+    )]
+    Donated {
+        /// The buffer.
+        what: String,
+    },
+    /// The same buffer given twice where one use donates it.
+    #[error("`{program}` donates argument {argument} but the same buffer is also argument {also}")]
+    DonatedTwice {
+        /// The program.
+        program: String,
+        /// The argument that is donated.
+        argument: usize,
+        /// Where else it stands.
+        also: usize,
+    },
+    /// Arguments for the wrong number of devices.
+    #[error("`{program}` runs on {expected} devices but got arguments for {found}")]
+    DeviceCount {
+        /// The program.
+        program: String,
+        /// The devices it was compiled for.
+        expected: usize,
+        /// The argument lists given.
+        found: usize,
+    },
+    /// The wrong number of arguments.
+    #[error("`{program}` takes {expected} arguments but got {found} (device {device})")]
+    ArgumentCount {
+        /// The program.
+        program: String,
+        /// The position of the device in the program.
+        device: usize,
+        /// The parameters it has.
+        expected: usize,
+        /// The arguments given.
+        found: usize,
+    },
+    /// An argument of the wrong shape or dtype.
+    #[error("`{program}` takes {expected} as argument {argument} but got {found} (device {device})")]
+    ArgumentShape {
+        /// The program.
+        program: String,
+        /// The argument's position.
+        argument: usize,
+        /// The position of the device in the program.
+        device: usize,
+        /// What the program takes there.
+        expected: String,
+        /// What was given.
+        found: String,
+    },
+    /// An argument that lies on another device than the one that would read it.
+    #[error(
+        "argument {argument} of `{program}` lies on device {found} but the program reads it on \
+         device {expected}"
+    )]
+    ArgumentDevice {
+        /// The program.
+        program: String,
+        /// The argument's position.
+        argument: usize,
+        /// The device that would read it.
+        expected: usize,
+        /// The device it is on.
+        found: usize,
+    },
+    /// A buffer of one client given to a program of another.
+    #[error("argument {argument} of `{program}` belongs to another client")]
+    ForeignBuffer {
+        /// The program.
+        program: String,
+        /// The argument's position.
+        argument: usize,
+    },
+    /// More memory than the machine has.
+    #[error(
+        "`{program}` needs {needed} bytes for results and temporaries on this host, which has \
+         {available}; use fewer virtual devices or a smaller batch"
+    )]
+    TooLarge {
+        /// The program.
+        program: String,
+        /// The bytes a launch takes.
+        needed: u64,
+        /// The bytes there are.
+        available: u64,
+    },
+    /// A dtype that has no counterpart here.
+    #[error("{what} has the element type {found}, which host and device buffers here cannot hold")]
+    UnsupportedType {
+        /// What has that type.
+        what: String,
+        /// The type.
+        found: String,
+    },
+    /// A sharding that does not fit its tensor or mesh.
+    #[error("bad sharding: {0}")]
+    Sharding(String),
+    /// An array given where another sharding or shape is needed.
+    #[error("array mismatch: {0}")]
+    Array(String),
+    /// A slice or topology name that is not known.
+    #[error("unknown accelerator `{name}`: {hint}")]
+    UnknownAccelerator {
+        /// The name given.
+        name: String,
+        /// What would be right.
+        hint: String,
+    },
+    /// Bad compile options.
+    #[error("bad compile option: {0}")]
+    CompileOption(String),
+    /// A file could not be read or written.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The optimized program could not be read.
+    #[error(transparent)]
+    Hlo(#[from] HloError),
+    /// A plugin could not be found or installed.
+    #[error(transparent)]
+    Plugin(#[from] PluginError),
+}
+
+impl Error {
+    /// The plugin's error code, if the error came from a call into it.
+    pub fn code(&self) -> Option<Code> {
+        match self {
+            Error::Call { code, .. } => Some(*code),
+            _ => None,
+        }
+    }
+}
+
+/// The kinds of failure a plugin reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Code {
+    Cancelled,
+    Unknown,
+    InvalidArgument,
+    DeadlineExceeded,
+    NotFound,
+    AlreadyExists,
+    PermissionDenied,
+    ResourceExhausted,
+    FailedPrecondition,
+    Aborted,
+    OutOfRange,
+    Unimplemented,
+    Internal,
+    Unavailable,
+    DataLoss,
+    Unauthenticated,
+}
+
+impl Code {
+    /// Reads a plugin's number; one we do not know is `Unknown`.
+    pub(crate) fn from_raw(raw: i32) -> Code {
+        use Code::*;
+        const ALL: [Code; 16] = [
+            Cancelled,
+            Unknown,
+            InvalidArgument,
+            DeadlineExceeded,
+            NotFound,
+            AlreadyExists,
+            PermissionDenied,
+            ResourceExhausted,
+            FailedPrecondition,
+            Aborted,
+            OutOfRange,
+            Unimplemented,
+            Internal,
+            Unavailable,
+            DataLoss,
+            Unauthenticated,
+        ];
+        usize::try_from(raw - 1).ok().and_then(|i| ALL.get(i)).copied().unwrap_or(Unknown)
+    }
+}
+
+impl std::fmt::Display for Code {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let words = match self {
+            Code::Cancelled => "cancelled",
+            Code::Unknown => "unknown error",
+            Code::InvalidArgument => "invalid argument",
+            Code::DeadlineExceeded => "deadline exceeded",
+            Code::NotFound => "not found",
+            Code::AlreadyExists => "already exists",
+            Code::PermissionDenied => "permission denied",
+            Code::ResourceExhausted => "out of memory or another resource",
+            Code::FailedPrecondition => "failed precondition",
+            Code::Aborted => "aborted",
+            Code::OutOfRange => "out of range",
+            Code::Unimplemented => "not implemented by this plugin",
+            Code::Internal => "internal error of the plugin",
+            Code::Unavailable => "unavailable",
+            Code::DataLoss => "data loss",
+            Code::Unauthenticated => "unauthenticated",
+        };
+        f.write_str(words)
+    }
+}

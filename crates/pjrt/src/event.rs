@@ -1,0 +1,99 @@
+//! Events: knowing when the device is done.
+
+use crate::client::ClientHandle;
+use crate::error::Result;
+use crate::sys::{self, args};
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Something the device will have done, or failed to do.
+pub struct Event {
+    client: Arc<ClientHandle>,
+    raw: *mut sys::Event,
+}
+
+// SAFETY: PJRT events may be used from any thread.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// Takes ownership of an event of the plugin.
+    ///
+    /// # Safety
+    /// `raw` is a live event of that client which nobody else destroys.
+    pub(crate) unsafe fn from_raw(client: &Arc<ClientHandle>, raw: *mut sys::Event) -> Event {
+        Event { client: client.clone(), raw }
+    }
+
+    /// Blocks until it has happened, and says whether it went well.
+    pub fn wait(&self) -> Result<()> {
+        let mut call = args::<sys::EventAwait>();
+        call.event = self.raw;
+        // SAFETY: the event is live.
+        unsafe { self.client.plugin.call(&mut call) }
+    }
+
+    /// Whether it has happened, well or not.
+    pub fn is_ready(&self) -> Result<bool> {
+        let mut call = args::<sys::EventIsReady>();
+        call.event = self.raw;
+        // SAFETY: the event is live.
+        unsafe { self.client.plugin.call(&mut call) }?;
+        Ok(call.is_ready)
+    }
+
+    /// Calls `callback` once it has happened: on a thread of the plugin, or at once on this one.
+    ///
+    /// The callback should be short; a panic in it is swallowed, since it cannot unwind into the
+    /// plugin.
+    pub fn on_ready(&self, callback: impl FnOnce(Result<()>) + Send + 'static) -> Result<()> {
+        let state = Box::new(OnReady { client: self.client.clone(), callback: Box::new(callback) });
+        let state = Box::into_raw(state);
+        let mut call = args::<sys::EventOnReady>();
+        call.event = self.raw;
+        call.callback = Some(run_callback);
+        call.user_arg = state.cast();
+        // SAFETY: the event is live, and the callback takes the box, exactly once, on success.
+        let result = unsafe { self.client.plugin.call(&mut call) };
+        if result.is_err() {
+            // SAFETY: a failed call does not run the callback, so the box is still ours.
+            drop(unsafe { Box::from_raw(state) });
+        }
+        result
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        let mut call = args::<sys::EventDestroy>();
+        call.event = self.raw;
+        // SAFETY: the event is ours and is not used again. Nothing can be done about a failure.
+        let _ = unsafe { self.client.plugin.call(&mut call) };
+    }
+}
+
+struct OnReady {
+    client: Arc<ClientHandle>,
+    callback: Box<dyn FnOnce(Result<()>) + Send>,
+}
+
+unsafe extern "C" fn run_callback(error: *mut sys::Error, state: *mut c_void) {
+    // SAFETY: `on_ready` made this box, and the plugin calls back once.
+    let state = unsafe { Box::from_raw(state.cast::<OnReady>()) };
+    let OnReady { client, callback } = *state;
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: the plugin hands the error to the callback.
+        callback(unsafe { client.plugin.take_error("PJRT_Event_OnReady", error) });
+    }));
+    release_elsewhere(client);
+}
+
+/// Drops what the callback held. The last reference to a client must not go on one of the
+/// client's own threads, which destroying it would wait for.
+fn release_elsewhere(client: Arc<ClientHandle>) {
+    if let Some(client) = Arc::into_inner(client) {
+        std::thread::spawn(move || drop(client));
+    }
+}

@@ -1,0 +1,92 @@
+//! Tensors in host memory: dense, row-major bytes with a type and a shape.
+
+use crate::dtype::{DType, Element};
+use crate::error::{Error, Result};
+use crate::tensor_type::TensorType;
+
+/// A dense row-major tensor on the host.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostTensor {
+    ty: TensorType,
+    bytes: Vec<u8>,
+}
+
+impl HostTensor {
+    /// A tensor over bytes already in row-major order.
+    pub fn from_bytes(dtype: DType, dims: &[usize], bytes: Vec<u8>) -> Result<HostTensor> {
+        HostTensor::new(TensorType::new(dtype, dims), bytes)
+    }
+
+    /// A tensor of a type over bytes already in row-major order.
+    pub fn new(ty: TensorType, bytes: Vec<u8>) -> Result<HostTensor> {
+        ty.check_bytes(bytes.len())?;
+        Ok(HostTensor { ty, bytes })
+    }
+
+    /// A tensor of the given values.
+    pub fn from_values<T: Element>(dims: &[usize], values: &[T]) -> Result<HostTensor> {
+        HostTensor::from_bytes(T::DTYPE, dims, bytemuck::cast_slice(values).to_vec())
+    }
+
+    /// A tensor of truth values.
+    pub fn from_bools(dims: &[usize], values: &[bool]) -> Result<HostTensor> {
+        let bytes = values.iter().map(|&value| u8::from(value)).collect();
+        HostTensor::from_bytes(DType::Bool, dims, bytes)
+    }
+
+    /// The element type and dimensions.
+    pub fn ty(&self) -> &TensorType {
+        &self.ty
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.ty.dtype
+    }
+
+    /// The dimensions.
+    pub fn dims(&self) -> &[usize] {
+        &self.ty.dims
+    }
+
+    /// The bytes, row-major.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The bytes, row-major, without a copy.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// The values, if `T` is their type.
+    pub fn values<T: Element>(&self) -> Result<Vec<T>> {
+        if T::DTYPE != self.dtype() {
+            return Err(Error::Array(format!("asked for {} of a {} tensor", T::DTYPE, self.dtype())));
+        }
+        Ok(bytemuck::pod_collect_to_vec(&self.bytes))
+    }
+
+    /// The elements as `f64`, for printing; none for the eight-bit floats.
+    pub fn to_f64(&self) -> Option<Vec<f64>> {
+        fn widen<T: Element>(bytes: &[u8], to_f64: impl Fn(T) -> f64) -> Vec<f64> {
+            bytemuck::pod_collect_to_vec::<u8, T>(bytes).into_iter().map(to_f64).collect()
+        }
+        let bytes = &self.bytes;
+        Some(match self.dtype() {
+            DType::Bool | DType::U8 => widen::<u8>(bytes, f64::from),
+            DType::I8 => widen::<i8>(bytes, f64::from),
+            DType::I16 => widen::<i16>(bytes, f64::from),
+            DType::I32 => widen::<i32>(bytes, f64::from),
+            DType::I64 => widen::<i64>(bytes, |x| x as f64),
+            DType::U16 => widen::<u16>(bytes, f64::from),
+            DType::U32 => widen::<u32>(bytes, f64::from),
+            DType::U64 => widen::<u64>(bytes, |x| x as f64),
+            DType::F16 => widen::<half::f16>(bytes, f64::from),
+            DType::Bf16 => widen::<half::bf16>(bytes, f64::from),
+            DType::F32 => widen::<f32>(bytes, f64::from),
+            DType::F64 => widen::<f64>(bytes, |x| x),
+            _ => return None,
+        })
+    }
+}

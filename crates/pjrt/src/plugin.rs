@@ -1,0 +1,207 @@
+//! A loaded plugin: its function table, and the one way every call goes.
+
+use crate::error::{Code, Error, Result};
+use crate::logging;
+use crate::sys::{self, Args, Table, args};
+use crate::value::{self, NamedValues};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+/// A PJRT plugin, loaded once a process and never unloaded (plugins do not survive that).
+pub struct Plugin {
+    table: *const Table,
+    path: PathBuf,
+    attributes: NamedValues,
+}
+
+// SAFETY: the table is immutable, and PJRT functions may be called from any thread.
+unsafe impl Send for Plugin {}
+// SAFETY: as above.
+unsafe impl Sync for Plugin {}
+
+static LOADED: LazyLock<Mutex<HashMap<PathBuf, &'static Plugin>>> = LazyLock::new(Mutex::default);
+
+impl Plugin {
+    /// Loads the plugin in the file at `path`, or gives the one loaded from there before.
+    pub fn load(path: &Path) -> Result<&'static Plugin> {
+        let path = path
+            .canonicalize()
+            .map_err(|source| Error::Io { path: path.to_owned(), source })?;
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(plugin) = loaded.get(&path) {
+            return Ok(plugin);
+        }
+        logging::prepare_environment();
+        let mut plugin = Plugin::open(path.clone())?;
+        plugin.check_table()?;
+        // SAFETY: the arguments hold no pointers.
+        unsafe { plugin.call(&mut args::<sys::PluginInitialize>()) }?;
+        plugin.attributes = plugin.read_attributes();
+        let plugin: &'static Plugin = Box::leak(Box::new(plugin));
+        loaded.insert(path, plugin);
+        Ok(plugin)
+    }
+
+    fn open(path: PathBuf) -> Result<Plugin> {
+        // SAFETY: loading runs the library's initialisers; that is what the user asked for.
+        let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) }
+            .map_err(|error| Error::NotALibrary { path: path.clone(), reason: error.to_string() })?;
+        let library = std::mem::ManuallyDrop::new(library);
+        type GetApi = unsafe extern "C" fn() -> *const Table;
+        // SAFETY: PJRT fixes the type of this symbol.
+        let get_api = unsafe { library.get::<GetApi>(b"GetPjrtApi\0") }
+            .map_err(|_| Error::NoEntryPoint { path: path.clone() })?;
+        // SAFETY: the function takes nothing and returns a table that lives for ever, or null.
+        let table = unsafe { get_api() };
+        if table.is_null() {
+            return Err(Error::BadTable { path, reason: "GetPjrtApi returned null".into() });
+        }
+        Ok(Plugin { table, path, attributes: Vec::new() })
+    }
+
+    /// Refuses tables that cannot even report errors.
+    fn check_table(&self) -> Result<()> {
+        let bad = |reason: String| Err(Error::BadTable { path: self.path.clone(), reason });
+        // SAFETY: the table lives for ever.
+        let size = unsafe { (*self.table).struct_size };
+        if size < size_of::<Table>() {
+            return bad(format!("it states a size of {size} bytes"));
+        }
+        let (major, minor) = self.api_version();
+        if major != 0 {
+            return bad(format!("API {major}.{minor}, but only 0.x is known here"));
+        }
+        for slot in [sys::ErrorDestroy::SLOT, sys::ErrorMessage::SLOT, sys::ErrorGetCode::SLOT] {
+            // SAFETY: the table lives for ever.
+            if unsafe { Table::function(self.table, slot) }.is_none() {
+                return bad("it cannot report errors".into());
+            }
+        }
+        Ok(())
+    }
+
+    /// What the plugin states of itself; old ones state nothing.
+    fn read_attributes(&self) -> NamedValues {
+        let mut call = args::<sys::PluginAttributes>();
+        // SAFETY: the arguments hold no pointers.
+        match unsafe { self.call(&mut call) } {
+            // SAFETY: the call succeeded, so it filled both fields.
+            Ok(()) => unsafe { value::from_raw(call.attributes, call.num_attributes) },
+            Err(_) => Vec::new(),
+        }
+    }
+
+    /// The file the plugin was loaded from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The version of the C API the plugin was built with.
+    pub fn api_version(&self) -> (i32, i32) {
+        // SAFETY: the table lives for ever.
+        unsafe { ((*self.table).major, (*self.table).minor) }
+    }
+
+    /// What the plugin states of itself, such as its StableHLO version.
+    pub fn attributes(&self) -> &[(String, crate::Value)] {
+        &self.attributes
+    }
+
+    /// Whether the plugin has the profiler extension.
+    pub fn has_profiler(&self) -> bool {
+        self.extension(sys::EXTENSION_PROFILER).is_some()
+    }
+
+    /// The extension of a kind, if the plugin has it.
+    pub(crate) fn extension(&self, kind: c_int) -> Option<*const sys::ExtensionBase> {
+        // SAFETY: the table lives for ever.
+        let mut next = unsafe { (*self.table).extension_start };
+        while !next.is_null() {
+            // SAFETY: the chain is made of live extension structs and ends with null.
+            let extension = unsafe { &*next };
+            if extension.kind == kind {
+                return Some(next);
+            }
+            next = extension.next;
+        }
+        None
+    }
+
+    /// The plugin's name for messages.
+    pub(crate) fn name(&self) -> String {
+        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// Calls the function that `A` are the arguments of.
+    ///
+    /// # Safety
+    /// Every pointer in `args` is valid for what that function does with it.
+    pub(crate) unsafe fn call<A: Args>(&self, args: &mut A) -> Result<()> {
+        // SAFETY: the table lives for ever.
+        let Some(function) = (unsafe { Table::function(self.table, A::SLOT) }) else {
+            let (major, minor) = self.api_version();
+            return Err(Error::MissingFunction {
+                plugin: self.name(),
+                version: format!("{major}.{minor}"),
+                function: A::NAME,
+            });
+        };
+        // SAFETY: `A` is the argument struct of the function in this slot, and the caller vouches
+        // for its pointers.
+        let error = unsafe { function((&raw mut *args).cast::<c_void>()) };
+        // SAFETY: PJRT functions return null or an error that the caller owns.
+        unsafe { self.take_error(A::NAME, error) }
+    }
+
+    /// Turns an error of the plugin into ours and frees it.
+    ///
+    /// # Safety
+    /// `error` is null or an error of this plugin that is ours to free.
+    pub(crate) unsafe fn take_error(
+        &self,
+        function: &'static str,
+        error: *mut sys::Error,
+    ) -> Result<()> {
+        if error.is_null() {
+            return Ok(());
+        }
+        let mut message = args::<sys::ErrorMessage>();
+        message.error = error;
+        let mut code = args::<sys::ErrorGetCode>();
+        code.error = error;
+        let mut destroy = args::<sys::ErrorDestroy>();
+        destroy.error = error;
+        // SAFETY: the error is live until `destroy`, the text is copied before, and loading
+        // checked that the three functions exist.
+        unsafe {
+            self.call_unchecked(&mut message);
+            self.call_unchecked(&mut code);
+            let text = value::text(message.message, message.message_size);
+            self.call_unchecked(&mut destroy);
+            Err(Error::Call { function, code: Code::from_raw(code.code), message: text })
+        }
+    }
+
+    /// Calls one of the functions that report errors, whose own errors nobody can report.
+    ///
+    /// # Safety
+    /// As for [`Plugin::call`].
+    unsafe fn call_unchecked<A: Args>(&self, args: &mut A) {
+        // SAFETY: the table lives for ever and the caller vouches for the pointers. Two of the
+        // three functions return nothing, so the result is not looked at.
+        unsafe {
+            if let Some(function) = Table::function(self.table, A::SLOT) {
+                function((&raw mut *args).cast::<c_void>());
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Plugin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Plugin").field("path", &self.path).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,120 @@
+//! Clients, devices and memories.
+
+use super::{
+    Client, Device, DeviceDescription, ExtensionBase, LoadedExecutable, Memory, NamedValue, args,
+};
+use std::ffi::{c_char, c_int, c_void};
+
+args! {
+    ClientCreate = 10, "PJRT_Client_Create" {
+        create_options: *const NamedValue,
+        num_options: usize,
+        kv_get_callback: *mut c_void,
+        kv_get_user_arg: *mut c_void,
+        kv_put_callback: *mut c_void,
+        kv_put_user_arg: *mut c_void,
+        client: *mut Client,
+        kv_try_get_callback: *mut c_void,
+        kv_try_get_user_arg: *mut c_void,
+    }
+    ClientDestroy = 11, "PJRT_Client_Destroy" { client: *mut Client }
+    ClientPlatformName = 12, "PJRT_Client_PlatformName" {
+        client: *mut Client,
+        text: *const c_char,
+        text_size: usize,
+    }
+    ClientPlatformVersion = 14, "PJRT_Client_PlatformVersion" {
+        client: *mut Client,
+        text: *const c_char,
+        text_size: usize,
+    }
+    ClientAddressableDevices = 16, "PJRT_Client_AddressableDevices" {
+        client: *mut Client,
+        devices: *const *mut Device,
+        num_devices: usize,
+    }
+    ClientCompile = 20, "PJRT_Client_Compile" {
+        client: *mut Client,
+        program: *const Program,
+        compile_options: *const c_char,
+        compile_options_size: usize,
+        executable: *mut LoadedExecutable,
+    }
+    DeviceDescriptionId = 23, "PJRT_DeviceDescription_Id" {
+        description: *mut DeviceDescription,
+        id: c_int,
+    }
+    DeviceDescriptionProcessIndex = 24, "PJRT_DeviceDescription_ProcessIndex" {
+        description: *mut DeviceDescription,
+        process_index: c_int,
+    }
+    DeviceDescriptionAttributes = 25, "PJRT_DeviceDescription_Attributes" {
+        description: *mut DeviceDescription,
+        num_attributes: usize,
+        attributes: *const NamedValue,
+    }
+    DeviceDescriptionKind = 26, "PJRT_DeviceDescription_Kind" {
+        description: *mut DeviceDescription,
+        text: *const c_char,
+        text_size: usize,
+    }
+    DeviceGetDescription = 29, "PJRT_Device_GetDescription" {
+        device: *mut Device,
+        description: *mut DeviceDescription,
+    }
+    DeviceLocalHardwareId = 31, "PJRT_Device_LocalHardwareId" {
+        device: *mut Device,
+        local_hardware_id: c_int,
+    }
+    DeviceAddressableMemories = 32, "PJRT_Device_AddressableMemories" {
+        device: *mut Device,
+        memories: *const *mut Memory,
+        num_memories: usize,
+    }
+    DeviceMemoryStats = 34, "PJRT_Device_MemoryStats" {
+        device: *mut Device,
+        bytes_in_use: i64,
+        peak_bytes_in_use: OptionalCount,
+        num_allocs: OptionalCount,
+        largest_alloc_size: OptionalCount,
+        bytes_limit: OptionalCount,
+        bytes_reserved: OptionalCount,
+        peak_bytes_reserved: OptionalCount,
+        bytes_reservable_limit: OptionalCount,
+        largest_free_block_bytes: OptionalCount,
+        pool_bytes: OptionalCount,
+        peak_pool_bytes: OptionalCount,
+        peak_allocated_bytes: OptionalCount,
+    }
+    MemoryKind = 36, "PJRT_Memory_Kind" {
+        memory: *mut Memory,
+        text: *const c_char,
+        text_size: usize,
+    }
+}
+
+/// A number that the plugin may leave out.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct OptionalCount {
+    value: i64,
+    is_set: bool,
+}
+
+impl OptionalCount {
+    /// The number, if the plugin gave one.
+    pub(crate) fn get(self) -> Option<u64> {
+        self.is_set.then(|| u64::try_from(self.value).ok()).flatten()
+    }
+}
+
+/// Program text going in, or an optimized program coming out.
+#[repr(C)]
+pub(crate) struct Program {
+    pub struct_size: usize,
+    pub extension_start: *mut ExtensionBase,
+    pub code: *mut c_char,
+    pub code_size: usize,
+    pub format: *const c_char,
+    pub format_size: usize,
+}

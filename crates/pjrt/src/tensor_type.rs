@@ -1,0 +1,60 @@
+//! The type of a tensor: its element type and dimensions.
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::hlo;
+
+/// An element type with dimensions.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TensorType {
+    /// The element type.
+    pub dtype: DType,
+    /// The dimensions, the slowest-varying first.
+    pub dims: Vec<usize>,
+}
+
+impl TensorType {
+    /// A tensor type.
+    pub fn new(dtype: DType, dims: &[usize]) -> TensorType {
+        TensorType { dtype, dims: dims.to_vec() }
+    }
+
+    /// The number of elements; it saturates.
+    pub fn elements(&self) -> usize {
+        self.dims.iter().fold(1, |count, &dim| count.saturating_mul(dim))
+    }
+
+    /// The bytes of a dense tensor of this type; it saturates.
+    pub fn bytes(&self) -> usize {
+        self.elements().saturating_mul(self.dtype.size())
+    }
+
+    /// Checks that `found` bytes of host data are what this type takes.
+    pub(crate) fn check_bytes(&self, found: usize) -> Result<()> {
+        match self.bytes() {
+            expected if expected == found => Ok(()),
+            expected => Err(Error::HostSize { expected_type: self.clone(), expected, found }),
+        }
+    }
+
+    /// The type of an array in an optimized program; `what` names it in the error.
+    pub(crate) fn from_hlo(shape: &hlo::Shape, what: &str) -> Result<TensorType> {
+        let unsupported =
+            || Error::UnsupportedType { what: what.to_owned(), found: shape.to_string() };
+        let hlo::Shape::Array(array) = shape else { return Err(unsupported()) };
+        let dtype = DType::from_element_type(array.element_type).ok_or_else(unsupported)?;
+        let dims = array.dims.iter().map(|&dim| usize::try_from(dim));
+        let dims = dims.collect::<Result<_, _>>().map_err(|_| unsupported())?;
+        Ok(TensorType { dtype, dims })
+    }
+}
+
+impl std::fmt::Display for TensorType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}[", self.dtype)?;
+        for (i, dim) in self.dims.iter().enumerate() {
+            write!(f, "{}{dim}", if i == 0 { "" } else { "," })?;
+        }
+        f.write_str("]")
+    }
+}
