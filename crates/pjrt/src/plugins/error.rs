@@ -1,0 +1,153 @@
+//! What can go wrong with plugins, in words that name the file or package at
+//! fault and the way out.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{Origin, PluginKind};
+
+/// A failure to find, install or remove a plugin.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PluginError {
+    /// A name that is not a kind of plugin.
+    #[error("unknown plugin `{0}`: expected cpu, cuda or tpu")]
+    UnknownKind(String),
+
+    /// The user named a plugin library that is not there.
+    #[error("the {kind} plugin named by {origin} is not a file: {}", path.display())]
+    NoSuchFile {
+        /// The kind of plugin asked for.
+        kind: PluginKind,
+        /// The file that was named.
+        path: PathBuf,
+        /// Who named it.
+        origin: Origin,
+    },
+
+    /// No plugin of this kind is anywhere we look.
+    #[error(
+        "no {kind} plugin found: run `fullshard plugins install {kind}`, \
+         or set {} to the plugin library", kind.variable()
+    )]
+    NotFound {
+        /// The kind of plugin asked for.
+        kind: PluginKind,
+    },
+
+    /// The system does not say where caches belong.
+    #[error("no cache folder is known for this user: set FULLSHARD_CACHE to a folder")]
+    NoCacheFolder,
+
+    /// An installation failed and was undone.
+    #[error(
+        "cannot install the {kind} plugin: {cause}\n\
+         Nothing was installed. To do it by hand:\n{by_hand}"
+    )]
+    Install {
+        /// The kind of plugin that was being installed.
+        kind: PluginKind,
+        /// What went wrong.
+        cause: InstallError,
+        /// Shell commands that do the same without us.
+        by_hand: String,
+    },
+
+    /// A file of the plugin cache cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// The reason why an installation failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InstallError {
+    /// There are no pinned plugins for this machine.
+    #[error("the pinned plugins are for Linux on x86_64 only")]
+    UnsupportedPlatform,
+
+    /// There is no Python, or it has no pip.
+    #[error(
+        "pip is needed to fetch it, and {0}. Install Python with pip, \
+         or bring the wheels from another machine and give their folder with --from"
+    )]
+    NoPip(String),
+
+    /// Pip could not fetch the wheel.
+    #[error("pip could not fetch {package}:\n{output}")]
+    PipFailed {
+        /// The package asked for, as `name==version`.
+        package: String,
+        /// The last lines that pip printed.
+        output: String,
+    },
+
+    /// The wheel is not where it should be.
+    #[error("there is no {file} in {}", folder.display())]
+    MissingWheel {
+        /// The exact file name looked for.
+        file: &'static str,
+        /// The folder it was looked for in.
+        folder: PathBuf,
+    },
+
+    /// The wheel is whole but is not the one we pinned.
+    #[error(
+        "{} is not the wheel we trust: its SHA-256 is {found}, expected {expected}",
+        path.display()
+    )]
+    Checksum {
+        /// The wheel.
+        path: PathBuf,
+        /// The pinned checksum.
+        expected: &'static str,
+        /// The checksum of the file.
+        found: String,
+    },
+
+    /// The wheel is cut short or cannot be unpacked.
+    #[error("{} is damaged: {reason}", path.display())]
+    DamagedWheel {
+        /// The wheel.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+
+    /// A file cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// A failed operation on a file or folder.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {source}{}", path.display(), way_out(source))]
+pub struct FileError {
+    /// The file or folder at fault.
+    pub path: PathBuf,
+    /// What the system said.
+    pub source: io::Error,
+}
+
+fn way_out(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            ". The disk is full: free some space, or set FULLSHARD_CACHE to a folder on another disk"
+        }
+        _ => "",
+    }
+}
+
+/// Says which path an I/O error is about.
+pub(super) trait AtPath<T> {
+    fn at(self, path: &Path) -> Result<T, FileError>;
+}
+
+impl<T> AtPath<T> for io::Result<T> {
+    fn at(self, path: &Path) -> Result<T, FileError> {
+        self.map_err(|source| FileError {
+            path: path.to_owned(),
+            source,
+        })
+    }
+}

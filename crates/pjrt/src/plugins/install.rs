@@ -1,0 +1,313 @@
+//! Installing a package: fetch, verify, unpack into a staging folder inside the
+//! cache, then one rename. Whatever fails before the rename leaves no trace,
+//! because the staging folder goes away with it.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use zip::ZipArchive;
+use zip::read::ZipFile;
+
+use super::error::AtPath;
+use super::progress::Progress;
+use super::store::{Manifest, wheel_sums};
+use super::{InstallError, Installed, Package, PluginError, PluginKind, Store, Wheel, python};
+
+const WATCH_INTERVAL: Duration = Duration::from_millis(100);
+const CHUNK: usize = 1 << 18;
+
+/// Where the wheels come from.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// Fetched by pip, from the index that the user's pip is set up for.
+    Pip,
+    /// Already in this folder.
+    Folder(&'a Path),
+}
+
+impl Store {
+    /// Fetches and installs the pinned plugin of a kind, unless it is there already.
+    pub fn install(&self, kind: PluginKind) -> Result<Installed, PluginError> {
+        self.install_package(Package::pinned(kind), Source::Pip)
+    }
+
+    /// As [`Store::install`], from wheels already in `folder`. They are
+    /// verified just the same.
+    pub fn install_from(&self, kind: PluginKind, folder: &Path) -> Result<Installed, PluginError> {
+        self.install_package(Package::pinned(kind), Source::Folder(folder))
+    }
+
+    /// Installs any package, unless it is there already.
+    pub fn install_package(
+        &self,
+        package: &Package,
+        source: Source<'_>,
+    ) -> Result<Installed, PluginError> {
+        self.try_install(package, source)
+            .map_err(|cause| PluginError::Install {
+                kind: package.kind,
+                cause,
+                by_hand: package.by_hand(),
+            })
+    }
+
+    fn try_install(
+        &self,
+        package: &Package,
+        source: Source<'_>,
+    ) -> Result<Installed, InstallError> {
+        if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+            return Err(InstallError::UnsupportedPlatform);
+        }
+        let _lock = self.lock()?;
+        if let Some(installed) = self.installed_package(package) {
+            return Ok(installed);
+        }
+        self.sweep()?;
+        let staging = self.staging()?;
+        let job = Job {
+            package,
+            store: self,
+            download: staging.path().join("download"),
+            tree: staging.path().join("tree"),
+            progress: Progress::new(self.quiet),
+        };
+        job.build(source)?;
+        self.publish(package, &job.tree)
+    }
+
+    /// Moves a finished tree to its place. Call under the lock.
+    fn publish(&self, package: &Package, tree: &Path) -> Result<Installed, InstallError> {
+        let target = self.tree(package);
+        self.discard(&target)?;
+        fs::rename(tree, &target).at(&target)?;
+        let folder = self.folder();
+        File::open(folder)
+            .and_then(|folder| folder.sync_all())
+            .at(folder)?;
+        Ok(self
+            .installed_package(package)
+            .ok_or_else(|| io::Error::other("changed while it was being installed"))
+            .at(&target)?)
+    }
+}
+
+/// One installation under way, in its staging folder.
+struct Job<'a> {
+    package: &'a Package,
+    store: &'a Store,
+    download: PathBuf,
+    tree: PathBuf,
+    progress: Progress,
+}
+
+impl Job<'_> {
+    /// Fills the tree from every wheel and seals it with a manifest.
+    fn build(&self, source: Source<'_>) -> Result<(), InstallError> {
+        fs::create_dir(&self.tree).at(&self.tree)?;
+        let mut files = BTreeMap::new();
+        for wheel in self.package.wheels() {
+            match source {
+                Source::Pip => {
+                    self.fetch(wheel)?;
+                    files.extend(self.add(wheel, &self.download)?);
+                    // Wheels are large: none stays longer than it is needed.
+                    fs::remove_dir_all(&self.download).at(&self.download)?;
+                }
+                Source::Folder(folder) => {
+                    self.progress.announce("reading", wheel);
+                    files.extend(self.add(wheel, folder)?);
+                }
+            }
+        }
+        self.manifest(files)?.write(&self.tree)?;
+        Ok(())
+    }
+
+    /// Runs pip, and shows how far it is by the bytes it has written so far:
+    /// this works with every version of pip.
+    fn fetch(&self, wheel: &Wheel) -> Result<(), InstallError> {
+        let python = self
+            .store
+            .python()
+            .ok_or_else(|| InstallError::NoPip("there is no python3 on the path".to_owned()))?;
+        fs::create_dir(&self.download).at(&self.download)?;
+        self.progress.announce("fetching", wheel);
+        thread::scope(|scope| {
+            let pip = scope.spawn(|| python::pip_download(&python, wheel, &self.download));
+            while !pip.is_finished() {
+                self.progress.reach(bytes_under(&self.download));
+                thread::sleep(WATCH_INTERVAL);
+            }
+            pip.join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Verifies a wheel and unpacks it. The file is opened once, so that what
+    /// is unpacked is what was verified.
+    fn add(&self, wheel: &Wheel, folder: &Path) -> Result<BTreeMap<PathBuf, u64>, InstallError> {
+        let path = folder.join(wheel.file);
+        let mut file = match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(InstallError::MissingWheel {
+                    file: wheel.file,
+                    folder: folder.to_owned(),
+                });
+            }
+            opened => opened.at(&path)?,
+        };
+        self.verify(wheel, &path, &mut file)?;
+        file.rewind().at(&path)?;
+        self.unpack(wheel, &path, file)
+    }
+
+    fn verify(&self, wheel: &Wheel, path: &Path, file: &mut File) -> Result<(), InstallError> {
+        let length = file.metadata().at(path)?.len();
+        if length < wheel.bytes {
+            let reason = format!("it was cut at {length} of {} bytes", wheel.bytes);
+            return Err(damaged(path, reason));
+        }
+        self.progress.phase("verifying", wheel, length);
+        let found = sha256(file, |bytes| self.progress.advance(bytes)).at(path)?;
+        if found == wheel.sha256 {
+            return Ok(());
+        }
+        Err(InstallError::Checksum {
+            path: path.to_owned(),
+            expected: wheel.sha256,
+            found,
+        })
+    }
+
+    /// Unpacks what is needed of a wheel; returns the files with their sizes.
+    fn unpack(
+        &self,
+        wheel: &Wheel,
+        path: &Path,
+        file: File,
+    ) -> Result<BTreeMap<PathBuf, u64>, InstallError> {
+        let unreadable = |error: zip::result::ZipError| damaged(path, error.to_string());
+        let mut archive = ZipArchive::new(file).map_err(unreadable)?;
+        let total = archive.decompressed_size().unwrap_or_default();
+        let total = u64::try_from(total).unwrap_or(u64::MAX);
+        self.progress.phase("unpacking", wheel, total);
+
+        let mut files = BTreeMap::new();
+        for index in 0..archive.len() {
+            let entry = archive.by_index(index).map_err(unreadable)?;
+            let name = entry.name().map_err(unreadable)?.into_owned();
+            let relative = entry
+                .enclosed_name()
+                .filter(|_| !entry.is_symlink())
+                .ok_or_else(|| damaged(path, format!("its entry `{name}` leads outside")))?;
+            if entry.is_dir() || self.package.leaves_out(&name) {
+                continue;
+            }
+            let size = self.unpack_entry(path, entry, &relative)?;
+            files.insert(relative, size);
+        }
+        Ok(files)
+    }
+
+    fn unpack_entry(
+        &self,
+        wheel: &Path,
+        mut entry: ZipFile<'_, File>,
+        relative: &Path,
+    ) -> Result<u64, InstallError> {
+        let target = self.tree.join(relative);
+        if let Some(folder) = target.parent() {
+            fs::create_dir_all(folder).at(folder)?;
+        }
+        let executable = entry.unix_mode().is_some_and(|mode| mode & 0o111 != 0);
+        let mut file = File::options()
+            .write(true)
+            .create_new(true)
+            .mode(if executable { 0o777 } else { 0o666 })
+            .open(&target)
+            .at(&target)?;
+        let mut size = 0;
+        let mut buffer = vec![0; CHUNK];
+        loop {
+            // A read that fails speaks of the wheel, a write that fails of the disk.
+            let count = entry
+                .read(&mut buffer)
+                .map_err(|error| damaged(wheel, format!("{}: {error}", relative.display())))?;
+            if count == 0 {
+                break;
+            }
+            file.write_all(&buffer[..count]).at(&target)?;
+            self.progress.advance(count);
+            size += count as u64;
+        }
+        file.sync_all().at(&target)?;
+        Ok(size)
+    }
+
+    fn manifest(&self, files: BTreeMap<PathBuf, u64>) -> Result<Manifest, InstallError> {
+        let package = self.package;
+        let library = PathBuf::from(package.library);
+        if !files.contains_key(&library) {
+            let reason = format!("it does not hold {}", package.library);
+            return Err(damaged(Path::new(package.plugin.file), reason));
+        }
+        let path = self.tree.join(&library);
+        let library_sha256 = File::open(&path)
+            .and_then(|mut file| sha256(&mut file, |_| ()))
+            .at(&path)?;
+        Ok(Manifest {
+            kind: package.kind,
+            package: package.plugin.name.to_owned(),
+            version: package.plugin.version.to_owned(),
+            wheels: wheel_sums(package),
+            library,
+            library_sha256,
+            files,
+        })
+    }
+}
+
+fn damaged(path: &Path, reason: String) -> InstallError {
+    InstallError::DamagedWheel {
+        path: path.to_owned(),
+        reason,
+    }
+}
+
+/// The SHA-256 of what is left to read, in lower-case hexadecimal.
+fn sha256(file: &mut File, on_bytes: impl Fn(usize)) -> io::Result<String> {
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        let count = file.read(&mut buffer)?;
+        if count == 0 {
+            break;
+        }
+        hasher.update(&buffer[..count]);
+        on_bytes(count);
+    }
+    let sum = hasher.finalize();
+    Ok(sum.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// The size of all files under a folder. Files may come and go meanwhile.
+fn bytes_under(folder: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return 0;
+    };
+    entries
+        .flatten()
+        .map(|entry| match entry.metadata() {
+            Ok(data) if data.is_dir() => bytes_under(&entry.path()),
+            Ok(data) => data.len(),
+            Err(_) => 0,
+        })
+        .sum()
+}

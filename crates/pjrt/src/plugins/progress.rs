@@ -1,0 +1,67 @@
+//! What the user sees while a plugin is installed: one bar on a terminal, plain
+//! lines elsewhere, nothing when asked to be quiet.
+
+use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
+
+use super::Wheel;
+
+const TEMPLATE: &str = "{msg} [{bar:30}] {decimal_bytes}/{decimal_total_bytes} {eta}";
+
+pub(super) struct Progress {
+    bar: ProgressBar,
+    plain: bool,
+}
+
+impl Progress {
+    pub(super) fn new(quiet: bool) -> Self {
+        if quiet {
+            return Self {
+                bar: ProgressBar::hidden(),
+                plain: false,
+            };
+        }
+        let style = ProgressStyle::with_template(TEMPLATE)
+            .unwrap_or_else(|_| ProgressStyle::default_bar())
+            .progress_chars("=> ");
+        let bar = ProgressBar::new(0).with_style(style);
+        let plain = bar.is_hidden();
+        Self { bar, plain }
+    }
+
+    /// Begins on a wheel: the only line shown where bars are not.
+    pub(super) fn announce(&self, verb: &str, wheel: &Wheel) {
+        if self.plain {
+            eprintln!(
+                "{verb} {} {} ({}) …",
+                wheel.name,
+                wheel.version,
+                DecimalBytes(wheel.bytes)
+            );
+        }
+        self.phase(verb, wheel, wheel.bytes);
+    }
+
+    /// Starts the bar anew for one phase of the work on a wheel.
+    pub(super) fn phase(&self, verb: &str, wheel: &Wheel, length: u64) {
+        self.bar.reset();
+        self.bar.set_length(length);
+        self.bar
+            .set_message(format!("{verb} {} {}", wheel.name, wheel.version));
+    }
+
+    pub(super) fn advance(&self, bytes: usize) {
+        self.bar.inc(bytes as u64);
+    }
+
+    /// Moves the bar to a byte count that may overshoot.
+    pub(super) fn reach(&self, bytes: u64) {
+        let length = self.bar.length().unwrap_or(bytes);
+        self.bar.set_position(bytes.min(length));
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,94 @@
+//! The active Python environment: which interpreter, where its packages lie,
+//! and its pip. Nothing heavy is imported and pip's configuration is the user's.
+
+use std::env;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use super::{InstallError, Wheel};
+
+const PRINT_SITE_FOLDERS: &str = "\
+import site, sysconfig
+folders = [sysconfig.get_path('purelib'), sysconfig.get_path('platlib')]
+folders += getattr(site, 'getsitepackages', list)()
+if site.ENABLE_USER_SITE: folders.append(site.getusersitepackages())
+print('\\n'.join(folders))";
+
+/// How many of pip's last lines are worth showing.
+const LINES_SHOWN: usize = 8;
+
+/// The interpreter a user would get: the active virtual environment's, else
+/// the one on the path.
+pub(super) fn active() -> Option<PathBuf> {
+    let in_environment = env::var_os("VIRTUAL_ENV")
+        .map(|root| Path::new(&root).join("bin/python3"))
+        .filter(|python| python.is_file());
+    in_environment
+        .or_else(|| on_path("python3"))
+        .or_else(|| on_path("python"))
+}
+
+fn on_path(program: &str) -> Option<PathBuf> {
+    env::split_paths(&env::var_os("PATH")?)
+        .map(|folder| folder.join(program))
+        .find(|candidate| candidate.is_file())
+}
+
+/// The folders in which this interpreter keeps its packages; none if it cannot say.
+pub(super) fn site_folders(python: &Path) -> Vec<PathBuf> {
+    let output = command(python).args(["-c", PRINT_SITE_FOLDERS]).output();
+    match output {
+        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout)
+            .lines()
+            .map(PathBuf::from)
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Downloads a wheel into `folder`, where pip also keeps its temporary files.
+pub(super) fn pip_download(
+    python: &Path,
+    wheel: &Wheel,
+    folder: &Path,
+) -> Result<(), InstallError> {
+    let output = command(python)
+        .args(wheel.pip_arguments(&folder.to_string_lossy()))
+        .args(["--disable-pip-version-check", "--no-input"])
+        .env("TMPDIR", folder)
+        .output();
+    match output {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(pip_failure(python, wheel, &output)),
+        Err(error) => Err(no_python(python, &error)),
+    }
+}
+
+fn command(python: &Path) -> Command {
+    let mut command = Command::new(python);
+    // Without this a stray `pip` or `site.py` in the working directory would run.
+    command.env("PYTHONSAFEPATH", "1").stdin(Stdio::null());
+    command
+}
+
+fn no_python(python: &Path, error: &io::Error) -> InstallError {
+    InstallError::NoPip(format!("{} cannot be run ({error})", python.display()))
+}
+
+fn pip_failure(python: &Path, wheel: &Wheel, output: &Output) -> InstallError {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if stderr.contains("No module named pip") {
+        return InstallError::NoPip(format!("{} has none", python.display()));
+    }
+    let printed = format!("{}{stderr}", String::from_utf8_lossy(&output.stdout));
+    let lines: Vec<&str> = printed.lines().collect();
+    let shown = &lines[lines.len().saturating_sub(LINES_SHOWN)..];
+    InstallError::PipFailed {
+        package: wheel.requirement(),
+        output: match shown {
+            [] => format!("it printed nothing and ended with {}", output.status),
+            _ => shown.join("\n"),
+        },
+    }
+}

@@ -1,0 +1,112 @@
+//! Where a plugin is looked for, in order: what the command line names, what
+//! the environment names, our cache, the active Python environment.
+
+use std::env;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::{Package, PluginError, PluginKind, Store, python};
+
+/// Where a plugin was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Named on the command line.
+    Flag,
+    /// Named by this environment variable.
+    Environment(&'static str),
+    /// Installed in our cache.
+    Cache,
+    /// Installed in the active Python environment.
+    Python,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Origin::Flag => "the command line",
+            Origin::Environment(variable) => variable,
+            Origin::Cache => "the plugin cache",
+            Origin::Python => "the Python environment",
+        })
+    }
+}
+
+/// A plugin library that is ready to be loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Located {
+    /// The kind of device it drives.
+    pub kind: PluginKind,
+    /// The shared library.
+    pub path: PathBuf,
+    /// Where it was found.
+    pub origin: Origin,
+}
+
+/// Looks for a plugin without fetching anything.
+///
+/// A file named by `flag` or by the kind's environment variable must exist: a
+/// wrong name is an error, not a reason to look further.
+pub fn find(
+    kind: PluginKind,
+    flag: Option<&Path>,
+    store: &Store,
+) -> Result<Option<Located>, PluginError> {
+    if let Some(path) = flag {
+        return named(kind, path.to_owned(), Origin::Flag).map(Some);
+    }
+    let variable = kind.variable();
+    if let Some(path) = env::var_os(variable).filter(|value| !value.is_empty()) {
+        return named(kind, path.into(), Origin::Environment(variable)).map(Some);
+    }
+    let located = |path, origin| Located { kind, path, origin };
+    if let Some(installed) = store.installed(kind) {
+        return Ok(Some(located(installed.path, Origin::Cache)));
+    }
+    Ok(in_python(kind, store).map(|path| located(path, Origin::Python)))
+}
+
+/// Looks for a plugin, and fetches the CPU plugin if there is none. The others
+/// are large and need hardware, so they are only installed when asked for.
+pub fn find_or_install(
+    kind: PluginKind,
+    flag: Option<&Path>,
+    store: &Store,
+) -> Result<Located, PluginError> {
+    if let Some(located) = find(kind, flag, store)? {
+        return Ok(located);
+    }
+    if kind != PluginKind::Cpu {
+        return Err(PluginError::NotFound { kind });
+    }
+    let installed = store.install(kind)?;
+    Ok(Located {
+        kind,
+        path: installed.path,
+        origin: Origin::Cache,
+    })
+}
+
+fn named(kind: PluginKind, path: PathBuf, origin: Origin) -> Result<Located, PluginError> {
+    if path.is_file() {
+        Ok(Located { kind, path, origin })
+    } else {
+        Err(PluginError::NoSuchFile { kind, path, origin })
+    }
+}
+
+fn in_python(kind: PluginKind, store: &Store) -> Option<PathBuf> {
+    let folders = python::site_folders(&store.python()?);
+    libraries(kind)
+        .iter()
+        .flat_map(|library| folders.iter().map(move |folder| folder.join(library)))
+        .find(|path| path.is_file())
+}
+
+/// The paths a plugin library may have among Python's packages, best first.
+fn libraries(kind: PluginKind) -> Vec<&'static str> {
+    let mut libraries = vec![Package::pinned(kind).library];
+    if kind == PluginKind::Cuda {
+        libraries.push("jax_plugins/xla_cuda12/xla_cuda_plugin.so");
+    }
+    libraries
+}
