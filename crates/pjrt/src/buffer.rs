@@ -6,7 +6,6 @@ use crate::event::Event;
 use crate::host::HostTensor;
 use crate::sys::{self, args};
 use crate::tensor_type::TensorType;
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -156,11 +155,11 @@ impl Buffer {
     /// Starts copying to the host.
     pub fn download(&self) -> Result<Download> {
         let mut bytes = vec![0_u8; self.ty.bytes()];
-        let row_major: Vec<i64> = (0..self.ty.dims.len() as i64).rev().collect();
-        let mut layout = sys::MemoryLayout::in_order(&row_major);
+        let order = self.dim_order()?;
+        let mut layout = sys::MemoryLayout::in_order(&order);
         let mut call = args::<sys::BufferToHostBuffer>();
         call.src = self.live_raw()?;
-        // Without a layout the plugin would keep the device's dimension order.
+        // The device's own order, since not every plugin permutes when asked for another.
         call.host_layout = &raw mut layout;
         call.dst = bytes.as_mut_ptr().cast();
         call.dst_size = bytes.len();
@@ -169,7 +168,23 @@ impl Buffer {
         unsafe { self.client.plugin.call(&mut call) }?;
         // SAFETY: the call succeeded, so the event is live and ours.
         let done = unsafe { Event::from_raw(&self.client, call.event) };
-        Ok(Download { ty: self.ty.clone(), bytes, done })
+        Ok(Download { ty: self.ty.clone(), order, bytes, done })
+    }
+
+    /// The order in which the device stores the dimensions, the fastest-varying first.
+    fn dim_order(&self) -> Result<Vec<i64>> {
+        let mut call = args::<sys::BufferGetMemoryLayout>();
+        call.buffer = self.live_raw()?;
+        // SAFETY: the buffer is live, and with it the layout it gives.
+        let order = unsafe {
+            self.client.plugin.call(&mut call)?;
+            call.layout.minor_to_major().map(<[i64]>::to_vec)
+        };
+        let row_major: Vec<i64> = (0..self.ty.dims.len() as i64).rev().collect();
+        let is_order = |order: &Vec<i64>| {
+            order.len() == row_major.len() && row_major.iter().all(|dim| order.contains(dim))
+        };
+        Ok(order.filter(is_order).unwrap_or(row_major))
     }
 
     /// Copies to the host.
@@ -233,6 +248,7 @@ impl std::fmt::Debug for Buffer {
 /// A copy to the host that is under way.
 pub struct Download {
     ty: Arc<TensorType>,
+    order: Vec<i64>,
     bytes: Vec<u8>,
     done: Event,
 }
@@ -246,7 +262,8 @@ impl Download {
     /// Waits for the copy.
     pub fn wait(mut self) -> Result<HostTensor> {
         self.done.wait()?;
-        HostTensor::new((*self.ty).clone(), std::mem::take(&mut self.bytes))
+        let bytes = to_row_major(std::mem::take(&mut self.bytes), &self.ty, &self.order);
+        HostTensor::new((*self.ty).clone(), bytes)
     }
 }
 
@@ -255,4 +272,33 @@ impl Drop for Download {
         // The device writes into `bytes` until then; an error means it writes no more.
         let _ = self.done.wait();
     }
+}
+
+/// Puts bytes stored in another dimension order into row-major order.
+fn to_row_major(bytes: Vec<u8>, ty: &TensorType, minor_to_major: &[i64]) -> Vec<u8> {
+    let rank = ty.dims.len();
+    if minor_to_major.iter().rev().map(|&dim| dim as usize).eq(0..rank) || bytes.is_empty() {
+        return bytes;
+    }
+    let width = ty.dtype.size();
+    let mut strides = vec![0; rank];
+    let mut stride = width;
+    for &dim in minor_to_major {
+        strides[dim as usize] = stride;
+        stride *= ty.dims[dim as usize];
+    }
+    let mut ordered = Vec::with_capacity(bytes.len());
+    let mut place = vec![0; rank];
+    while ordered.len() < bytes.len() {
+        let offset: usize = place.iter().zip(&strides).map(|(place, stride)| place * stride).sum();
+        ordered.extend_from_slice(&bytes[offset..offset + width]);
+        for dim in (0..rank).rev() {
+            place[dim] += 1;
+            if place[dim] < ty.dims[dim] {
+                break;
+            }
+            place[dim] = 0;
+        }
+    }
+    ordered
 }

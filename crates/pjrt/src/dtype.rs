@@ -87,7 +87,7 @@ dtypes! {
 impl DType {
     /// The type an optimized program means, if buffers here can hold it.
     pub fn from_element_type(element: ElementType) -> Option<DType> {
-        let name = element.name();
+        let name = element.to_string();
         DType::ALL.iter().copied().find(|dtype| dtype.name() == name)
     }
 }

@@ -64,13 +64,13 @@ impl HostTensor {
         if T::DTYPE != self.dtype() {
             return Err(Error::Array(format!("asked for {} of a {} tensor", T::DTYPE, self.dtype())));
         }
-        Ok(bytemuck::pod_collect_to_vec(&self.bytes))
+        Ok(elements(&self.bytes).collect())
     }
 
     /// The elements as `f64`, for printing; none for the eight-bit floats.
     pub fn to_f64(&self) -> Option<Vec<f64>> {
         fn widen<T: Element>(bytes: &[u8], to_f64: impl Fn(T) -> f64) -> Vec<f64> {
-            bytemuck::pod_collect_to_vec::<u8, T>(bytes).into_iter().map(to_f64).collect()
+            elements::<T>(bytes).map(to_f64).collect()
         }
         let bytes = &self.bytes;
         Some(match self.dtype() {
@@ -89,4 +89,9 @@ impl HostTensor {
             _ => return None,
         })
     }
+}
+
+/// The elements in row-major bytes, which need not be aligned for them.
+fn elements<T: Element>(bytes: &[u8]) -> impl Iterator<Item = T> {
+    bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned)
 }

@@ -42,10 +42,8 @@ impl TensorType {
         let unsupported =
             || Error::UnsupportedType { what: what.to_owned(), found: shape.to_string() };
         let hlo::Shape::Array(array) = shape else { return Err(unsupported()) };
-        let dtype = DType::from_element_type(array.element_type).ok_or_else(unsupported)?;
-        let dims = array.dims.iter().map(|&dim| usize::try_from(dim));
-        let dims = dims.collect::<Result<_, _>>().map_err(|_| unsupported())?;
-        Ok(TensorType { dtype, dims })
+        let dtype = DType::from_element_type(array.element).ok_or_else(unsupported)?;
+        Ok(TensorType::new(dtype, &array.dims))
     }
 }
 

@@ -1,9 +1,9 @@
 //! Buffers and the transfers between host and device.
 
-use super::{Buffer, Client, Device, Event, ExtensionBase, Memory, args};
+use super::{Buffer, Client, Device, Event, ExtensionBase, Memory, call_args};
 use std::ffi::{c_int, c_void};
 
-args! {
+call_args! {
     ClientBufferFromHostBuffer = 22, "PJRT_Client_BufferFromHostBuffer" {
         client: *mut Client,
         data: *const c_void,
@@ -20,17 +20,14 @@ args! {
         buffer: *mut Buffer,
     }
     BufferDestroy = 58, "PJRT_Buffer_Destroy" { buffer: *mut Buffer }
-    BufferElementType = 59, "PJRT_Buffer_ElementType" { buffer: *mut Buffer, element_type: c_int }
-    BufferDimensions = 60, "PJRT_Buffer_Dimensions" {
+    BufferGetMemoryLayout = 63, "PJRT_Buffer_GetMemoryLayout" {
         buffer: *mut Buffer,
-        dims: *const i64,
-        num_dims: usize,
+        layout: MemoryLayout,
     }
     BufferOnDeviceSize = 64, "PJRT_Buffer_OnDeviceSizeInBytes" {
         buffer: *mut Buffer,
         bytes: usize,
     }
-    BufferDelete = 67, "PJRT_Buffer_Delete" { buffer: *mut Buffer }
     BufferIsDeleted = 68, "PJRT_Buffer_IsDeleted" { buffer: *mut Buffer, is_deleted: bool }
     BufferCopyToDevice = 69, "PJRT_Buffer_CopyToDevice" {
         buffer: *mut Buffer,
@@ -52,7 +49,7 @@ pub(crate) const IMMUTABLE_ONLY_DURING_CALL: c_int = 0;
 /// The host bytes must live until `done_with_host_buffer` fires.
 pub(crate) const IMMUTABLE_UNTIL_TRANSFER_COMPLETES: c_int = 1;
 
-/// A dimension order (tiled, with no tiles): all we ask of host layouts.
+/// A dimension order (tiled, with no tiles): all we ask of host layouts and read of device ones.
 ///
 /// In C a union of a tiled and a strided form lies here; the tiled form is the larger of the
 /// two, so its fields stand in for the union.
@@ -74,7 +71,6 @@ impl MemoryLayout {
     /// A layout in the given dimension order. It borrows `minor_to_major` by pointer: the slice
     /// must outlive every use of the layout.
     pub(crate) fn in_order(minor_to_major: &[i64]) -> MemoryLayout {
-        const TILED: c_int = 0;
         MemoryLayout {
             struct_size: size_of::<MemoryLayout>(),
             extension_start: std::ptr::null_mut(),
@@ -86,7 +82,19 @@ impl MemoryLayout {
             tile_dims: std::ptr::null(),
             tile_dim_sizes: std::ptr::null(),
             num_tiles: 0,
-            kind: TILED,
+            kind: Self::TILED,
         }
+    }
+
+    const TILED: c_int = 0;
+
+    /// The dimension order, the fastest-varying first, if the layout has one.
+    ///
+    /// # Safety
+    /// A plugin filled the layout, and what it describes is alive.
+    pub(crate) unsafe fn minor_to_major(&self) -> Option<&[i64]> {
+        // SAFETY: the caller promises a filled, live layout, and `kind` says which form it has.
+        (self.kind == Self::TILED)
+            .then(|| unsafe { crate::value::slice(self.minor_to_major, self.minor_to_major_size) })
     }
 }

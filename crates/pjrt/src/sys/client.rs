@@ -1,11 +1,11 @@
 //! Clients, devices and memories.
 
 use super::{
-    Client, Device, DeviceDescription, ExtensionBase, LoadedExecutable, Memory, NamedValue, args,
+    Client, Device, DeviceDescription, ExtensionBase, LoadedExecutable, Memory, NamedValue, call_args,
 };
 use std::ffi::{c_char, c_int, c_void};
 
-args! {
+call_args! {
     ClientCreate = 10, "PJRT_Client_Create" {
         create_options: *const NamedValue,
         num_options: usize,

@@ -2,11 +2,11 @@
 
 use super::{
     Buffer, Client, Device, Event, Executable, ExecuteContext, ExtensionBase, LoadedExecutable,
-    NamedValue, Program, SerializedExecutable, args,
+    NamedValue, Program, SerializedExecutable, call_args,
 };
 use std::ffi::{c_char, c_int, c_void};
 
-args! {
+call_args! {
     ExecutableDestroy = 40, "PJRT_Executable_Destroy" { executable: *mut Executable }
     ExecutableName = 41, "PJRT_Executable_Name" {
         executable: *mut Executable,

@@ -10,6 +10,8 @@
 //! may ask for more than we have, which they report as an error, so each struct carries its own
 //! size and starts zeroed.
 
+#[cfg(test)]
+mod abi;
 mod buffer;
 mod client;
 mod executable;
@@ -71,7 +73,7 @@ pub(crate) fn args<A: Args>() -> A {
 }
 
 /// Declares argument structs: `Name = slot, "C name" { fields }`.
-macro_rules! args {
+macro_rules! call_args {
     ($($name:ident = $slot:literal, $c_name:literal { $($field:ident : $ty:ty),* $(,)? })*) => {$(
         #[repr(C)]
         pub(crate) struct $name {
@@ -88,7 +90,7 @@ macro_rules! args {
         }
     )*};
 }
-pub(crate) use args;
+pub(crate) use call_args;
 
 /// The head of the chain of optional extensions.
 #[repr(C)]
@@ -132,7 +134,7 @@ impl Table {
     }
 }
 
-args! {
+call_args! {
     ErrorDestroy = 0, "PJRT_Error_Destroy" { error: *mut Error }
     ErrorMessage = 1, "PJRT_Error_Message" {
         error: *const Error,

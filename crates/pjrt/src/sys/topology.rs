@@ -1,9 +1,9 @@
 //! Topologies: descriptions of machines that need not be present.
 
-use super::{Client, DeviceDescription, Executable, NamedValue, Program, Topology, args};
+use super::{Client, DeviceDescription, Executable, NamedValue, Program, Topology, call_args};
 use std::ffi::c_char;
 
-args! {
+call_args! {
     TopologyCreate = 82, "PJRT_TopologyDescription_Create" {
         topology_name: *const c_char,
         topology_name_size: usize,
@@ -12,16 +12,6 @@ args! {
         topology: *mut Topology,
     }
     TopologyDestroy = 83, "PJRT_TopologyDescription_Destroy" { topology: *mut Topology }
-    TopologyPlatformName = 84, "PJRT_TopologyDescription_PlatformName" {
-        topology: *const Topology,
-        text: *const c_char,
-        text_size: usize,
-    }
-    TopologyPlatformVersion = 85, "PJRT_TopologyDescription_PlatformVersion" {
-        topology: *mut Topology,
-        text: *const c_char,
-        text_size: usize,
-    }
     TopologyGetDeviceDescriptions = 86, "PJRT_TopologyDescription_GetDeviceDescriptions" {
         topology: *const Topology,
         descriptions: *const *mut DeviceDescription,

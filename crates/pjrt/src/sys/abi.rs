@@ -1,0 +1,117 @@
+//! Checks our layouts against real plugins.
+//!
+//! A plugin refuses arguments that are smaller than it expects and says how large they should
+//! be. So each call is made with a size that is too small on purpose, and the answer compared
+//! with our declaration: a plugin that expects more than we have would refuse every call.
+
+use super::*;
+use crate::plugin::Plugin;
+use crate::plugins::{PluginKind, Store};
+
+/// The size a plugin expects of these arguments; none if it has no such function.
+fn expected_size<A: Args>(plugin: &Plugin) -> Option<usize> {
+    const TOO_SMALL: usize = size_of::<usize>();
+    let mut call = args::<A>();
+    // SAFETY: every argument struct begins with its size.
+    unsafe { (&raw mut call).cast::<usize>().write(TOO_SMALL) };
+    // SAFETY: the plugin looks at the size before anything else, and refuses.
+    match unsafe { plugin.call(&mut call) } {
+        Err(crate::Error::MissingFunction { .. }) => None,
+        Err(error) => {
+            let text = error.to_string();
+            let number = text.split("expected ").nth(1).unwrap_or_else(|| panic!("{text}"));
+            let digits: String = number.chars().take_while(char::is_ascii_digit).collect();
+            Some(digits.parse().unwrap_or_else(|_| panic!("{text}")))
+        }
+        Ok(()) => panic!("{} took arguments of {TOO_SMALL} bytes", A::NAME),
+    }
+}
+
+/// Names every argument struct we have.
+macro_rules! check_all {
+    ($plugin:expr, $($name:ident),* $(,)?) => {$(
+        if let Some(expected) = expected_size::<$name>($plugin) {
+            assert!(
+                size_of::<$name>() >= expected,
+                "{}: ours {} bytes, the plugin's {expected}", $name::NAME, size_of::<$name>()
+            );
+        }
+    )*};
+}
+
+fn check(kind: PluginKind) {
+    let installed = Store::default_location().unwrap().install(kind).unwrap();
+    let plugin = Plugin::load(&installed.path).unwrap();
+    check_all!(
+        plugin,
+        PluginAttributes,
+        EventDestroy,
+        EventIsReady,
+        EventAwait,
+        EventOnReady,
+        ClientCreate,
+        ClientDestroy,
+        ClientPlatformName,
+        ClientPlatformVersion,
+        ClientAddressableDevices,
+        ClientCompile,
+        ClientBufferFromHostBuffer,
+        DeviceDescriptionId,
+        DeviceDescriptionProcessIndex,
+        DeviceDescriptionAttributes,
+        DeviceDescriptionKind,
+        DeviceGetDescription,
+        DeviceLocalHardwareId,
+        DeviceAddressableMemories,
+        DeviceMemoryStats,
+        MemoryKind,
+        ExecutableDestroy,
+        ExecutableName,
+        ExecutableNumOutputs,
+        ExecutableGetCostAnalysis,
+        ExecutableOptimizedProgram,
+        ExecutableSerialize,
+        LoadedExecutableDestroy,
+        LoadedExecutableGetExecutable,
+        LoadedExecutableAddressableDevices,
+        LoadedExecutableExecute,
+        ExecutableDeserializeAndLoad,
+        ExecutableGetCompiledMemoryStats,
+        BufferDestroy,
+        BufferGetMemoryLayout,
+        BufferOnDeviceSize,
+        BufferIsDeleted,
+        BufferCopyToDevice,
+        BufferToHostBuffer,
+        BufferReadyEvent,
+        TopologyCreate,
+        TopologyDestroy,
+        TopologyGetDeviceDescriptions,
+        TopologyAttributes,
+        Compile,
+    );
+}
+
+#[test]
+fn our_layouts_suit_the_cpu_plugin() {
+    check(PluginKind::Cpu);
+}
+
+#[test]
+fn our_layouts_suit_libtpu() {
+    check(PluginKind::Tpu);
+}
+
+#[test]
+fn slots_past_the_end_of_a_table_are_missing() {
+    let table = Table {
+        struct_size: size_of::<Table>(),
+        extension_start: std::ptr::null_mut(),
+        version_size: 0,
+        version_extension: std::ptr::null_mut(),
+        major: 0,
+        minor: 1,
+    };
+    // SAFETY: the table is live and states its true size.
+    assert!(unsafe { Table::function(&raw const table, 0) }.is_none());
+}

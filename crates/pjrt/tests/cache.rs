@@ -1,0 +1,141 @@
+//! The compile cache: hits, misses, and entries that something happened to.
+
+mod common;
+
+use common::{DOUBLE, cpu, on_each_device, upload, values};
+use fullshard_pjrt::cache::{decode_entry, encode_entry};
+use fullshard_pjrt::{CacheOutcome, Client, CompileCache, CompileOptions, Flag};
+use proptest::prelude::*;
+use std::fs;
+use std::path::PathBuf;
+
+struct Fixture {
+    folder: tempfile::TempDir,
+    cache: CompileCache,
+    client: Client,
+}
+
+impl Fixture {
+    fn new() -> Fixture {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = CompileCache::at(folder.path().join("cache"));
+        Fixture { folder, cache, client: cpu(2) }
+    }
+
+    /// Compiles and runs the doubling program.
+    fn double(&self, options: &CompileOptions) -> CacheOutcome {
+        let (double, outcome) = self.cache.compile(&self.client, DOUBLE, options).unwrap();
+        let device = double.devices()[0];
+        let x = upload(&self.client, &[4], &[1.0, 2.0, 3.0, 4.0], device);
+        assert_eq!(values(&double.execute(&[[&x]]).unwrap()[0][0]), [2.0, 4.0, 6.0, 8.0]);
+        outcome
+    }
+
+    fn entries(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.folder.path().join("cache")).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+#[test]
+fn the_second_time_is_a_hit() {
+    let fixture = Fixture::new();
+    let options = CompileOptions::new(1);
+    assert_eq!(fixture.double(&options), CacheOutcome::Miss);
+    assert_eq!(fixture.double(&options), CacheOutcome::Hit);
+    let other = Fixture { client: cpu(2), ..fixture };
+    assert_eq!(other.double(&options), CacheOutcome::Hit, "another client of the same plugin");
+}
+
+#[test]
+fn whatever_changes_the_program_changes_the_entry() {
+    let fixture = Fixture::new();
+    let plain = CompileOptions::new(1);
+    for options in [
+        plain.clone(),
+        plain.clone().flag("xla_cpu_enable_fast_math", Flag::Bool(true)),
+        plain.device_ids(vec![1]),
+    ] {
+        assert_eq!(fixture.double(&options), CacheOutcome::Miss);
+    }
+    let spaced = format!("{DOUBLE} ");
+    let (_, outcome) =
+        fixture.cache.compile(&fixture.client, &spaced, &CompileOptions::new(1)).unwrap();
+    assert_eq!(outcome, CacheOutcome::Miss);
+}
+
+#[test]
+fn programs_with_collectives_come_back_whole() {
+    let fixture = Fixture::new();
+    let body = r#"%y = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64,
+        channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
+        replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>, use_global_device_ids}>
+        : (tensor<1x4xf32>) -> tensor<2x4xf32>"#;
+    let text = on_each_device(2, 1, body, 2);
+    for expected in [CacheOutcome::Miss, CacheOutcome::Hit] {
+        let (program, outcome) =
+            fixture.cache.compile(&fixture.client, &text, &CompileOptions::new(2)).unwrap();
+        assert_eq!(outcome, expected);
+        let inputs = [0, 1].map(|d| upload(&fixture.client, &[1, 4], &[d as f32; 4], d));
+        let results = program.execute(&[[&inputs[0]], [&inputs[1]]]).unwrap();
+        for result in results {
+            assert_eq!(values(&result[0]), [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]);
+        }
+    }
+}
+
+#[test]
+fn a_damaged_entry_is_ignored_and_rewritten() {
+    let fixture = Fixture::new();
+    let options = CompileOptions::new(1);
+    fixture.double(&options);
+    let [path] = fixture.entries().try_into().unwrap();
+    let good = fs::read(&path).unwrap();
+    let mut flipped = good.clone();
+    let middle = flipped.len() / 2;
+    flipped[middle] ^= 1;
+    // The last is whole, but not a program.
+    let nonsense = encode_entry(b"not a program");
+    for damaged in [&good[..good.len() / 2], &flipped, b"", b"garbage", &nonsense] {
+        fs::write(&path, damaged).unwrap();
+        assert_eq!(fixture.double(&options), CacheOutcome::Miss);
+        assert_eq!(fixture.double(&options), CacheOutcome::Hit);
+    }
+    assert_eq!(fixture.entries(), [path], "no temporary files stay behind");
+}
+
+#[test]
+fn a_cache_that_cannot_be_written_costs_a_compile_and_nothing_else() {
+    let fixture = Fixture::new();
+    let blocked = fixture.folder.path().join("file");
+    fs::write(&blocked, "a file where the folder should be").unwrap();
+    let fixture = Fixture { cache: CompileCache::at(blocked), ..fixture };
+    assert_eq!(fixture.double(&CompileOptions::new(1)), CacheOutcome::Unstored);
+}
+
+proptest! {
+    #[test]
+    fn entries_come_back(payload in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let entry = encode_entry(&payload);
+        prop_assert_eq!(decode_entry(&entry), Some(payload.as_slice()));
+    }
+
+    #[test]
+    fn any_change_to_an_entry_is_noticed(
+        payload in proptest::collection::vec(any::<u8>(), 0..200),
+        position in any::<proptest::sample::Index>(),
+        bit in 0..8_u32,
+        length in any::<proptest::sample::Index>(),
+    ) {
+        let entry = encode_entry(&payload);
+        let mut flipped = entry.clone();
+        flipped[position.index(entry.len())] ^= 1 << bit;
+        prop_assert_eq!(decode_entry(&flipped), None);
+        prop_assert_eq!(decode_entry(&entry[..length.index(entry.len())]), None);
+    }
+
+    #[test]
+    fn any_bytes_are_read_without_harm(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        prop_assert_eq!(decode_entry(&bytes), None);
+    }
+}

@@ -1,0 +1,72 @@
+//! What the tests share: a CPU client and programs in StableHLO text.
+#![allow(dead_code)]
+
+use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
+use fullshard_pjrt::{Buffer, Client, ClientOptions, HostTensor, Plugin};
+
+/// The plugin of a kind, fetched on first use.
+pub fn plugin(kind: PluginKind) -> &'static Plugin {
+    let store = Store::default_location().unwrap();
+    if kind != PluginKind::Cpu {
+        store.install(kind).unwrap();
+    }
+    let located = find_or_install(kind, None, &store).unwrap();
+    Plugin::load(&located.path).unwrap()
+}
+
+/// A CPU client with so many virtual devices.
+pub fn cpu(devices: usize) -> Client {
+    let options = ClientOptions::new().cpu_device_count(devices);
+    Client::new(plugin(PluginKind::Cpu), &options).unwrap()
+}
+
+/// Single-precision values on a device.
+pub fn upload(client: &Client, dims: &[usize], values: &[f32], device: usize) -> Buffer {
+    client.upload(&HostTensor::from_values(dims, values).unwrap(), device).unwrap()
+}
+
+/// The values of a single-precision buffer.
+pub fn values(buffer: &Buffer) -> Vec<f32> {
+    buffer.to_host().unwrap().values().unwrap()
+}
+
+/// Doubles a vector of four.
+pub const DOUBLE: &str = "
+module @double {
+  func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+    %y = stablehlo.add %x, %x : tensor<4xf32>
+    return %y : tensor<4xf32>
+  }
+}";
+
+/// Adds its second argument to its first, which it donates.
+pub const ACCUMULATE: &str = "
+module @accumulate {
+  func.func public @main(%sum: tensor<4xf32> {tf.aliasing_output = 0 : i32}, %x: tensor<4xf32>)
+      -> tensor<4xf32> {
+    %y = stablehlo.add %sum, %x : tensor<4xf32>
+    return %y : tensor<4xf32>
+  }
+}";
+
+/// A program over `devices` devices on one mesh axis: the argument comes in as one row of four
+/// for each device, `body` makes `%y` of type `result` from `%x`, and the results are stacked.
+pub fn on_each_device(devices: usize, local_rows: usize, body: &str, result_rows: usize) -> String {
+    let rows = devices * local_rows;
+    let stacked = devices * result_rows;
+    format!(
+        r#"
+module @each attributes {{mhlo.num_partitions = {devices} : i32, mhlo.num_replicas = 1 : i32}} {{
+  sdy.mesh @mesh = <["x"={devices}]>
+  func.func public @main(%a: tensor<{rows}x4xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}, {{}}]>}})
+      -> (tensor<{stacked}x4xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}, {{}}]>}}) {{
+    %r = sdy.manual_computation(%a) in_shardings=[<@mesh, [{{"x"}}, {{}}]>]
+        out_shardings=[<@mesh, [{{"x"}}, {{}}]>] manual_axes={{"x"}} (%x: tensor<{local_rows}x4xf32>) {{
+      {body}
+      sdy.return %y : tensor<{result_rows}x4xf32>
+    }} : (tensor<{rows}x4xf32>) -> tensor<{stacked}x4xf32>
+    return %r : tensor<{stacked}x4xf32>
+  }}
+}}"#
+    )
+}

@@ -1,0 +1,226 @@
+//! Running programs: results on every device, donation, and everything that must be refused.
+
+mod common;
+
+use common::{ACCUMULATE, DOUBLE, cpu, on_each_device, upload, values};
+use fullshard_pjrt::{
+    Array, ArrayType, CompileOptions, DType, Error, Flag, HostTensor,
+    Sharding, TensorType, Value,
+};
+use std::sync::Arc;
+
+#[test]
+fn a_program_runs() {
+    let client = cpu(1);
+    let double = client.compile(DOUBLE, &CompileOptions::new(1)).unwrap();
+    assert_eq!(double.name(), "double");
+    assert_eq!(double.signature().parameters, [TensorType::new(DType::F32, &[4])]);
+    let x = upload(&client, &[4], &[1.0, 2.0, 3.0, 4.0], 0);
+    for _ in 0..3 {
+        let results = double.execute(&[[&x]]).unwrap();
+        assert_eq!(values(&results[0][0]), [2.0, 4.0, 6.0, 8.0]);
+    }
+}
+
+/// Each device gives its number in two results. If the devices shared output slots, they would
+/// all read as the last one's.
+#[test]
+fn every_device_has_results_of_its_own() {
+    let devices = 8;
+    let client = cpu(devices);
+    let text = format!(
+        r#"
+module @who attributes {{mhlo.num_partitions = {devices} : i32, mhlo.num_replicas = 1 : i32}} {{
+  sdy.mesh @mesh = <["x"={devices}]>
+  func.func public @main(%a: tensor<{devices}xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}]>}})
+      -> (tensor<{devices}xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}]>}},
+          tensor<{devices}xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}]>}}) {{
+    %two = stablehlo.constant dense<2.0> : tensor<{devices}xf32>
+    %b = stablehlo.add %a, %a : tensor<{devices}xf32>
+    %c = stablehlo.power %a, %two : tensor<{devices}xf32>
+    return %b, %c : tensor<{devices}xf32>, tensor<{devices}xf32>
+  }}
+}}"#
+    );
+    let who = client.compile(&text, &CompileOptions::new(devices)).unwrap();
+    let inputs: Vec<_> = (0..devices).map(|d| upload(&client, &[1], &[d as f32], d)).collect();
+    let lists: Vec<_> = inputs.iter().map(|input| [input]).collect();
+    let results = who.execute(&lists).unwrap();
+    for (d, result) in results.iter().enumerate() {
+        assert_eq!((result[0].device(), result[1].device()), (d, d));
+        assert_eq!(values(&result[0]), [2.0 * d as f32]);
+        assert_eq!(values(&result[1]), [(d * d) as f32]);
+    }
+}
+
+#[test]
+fn a_program_can_run_on_some_devices_in_any_order() {
+    let client = cpu(4);
+    let body = "%i = stablehlo.partition_id : tensor<ui32>
+      %f = stablehlo.convert %i : (tensor<ui32>) -> tensor<f32>
+      %y = stablehlo.broadcast_in_dim %f, dims = [] : (tensor<f32>) -> tensor<1x4xf32>";
+    let options = CompileOptions::new(2).device_ids(vec![3, 1]);
+    let program = client.compile(&on_each_device(2, 1, body, 1), &options).unwrap();
+    assert_eq!(program.devices(), [3, 1]);
+    let inputs = [3, 1].map(|device| upload(&client, &[1, 4], &[0.0; 4], device));
+    let results = program.execute(&[[&inputs[0]], [&inputs[1]]]).unwrap();
+    assert_eq!(values(&results[0][0])[0], 0.0);
+    assert_eq!(values(&results[1][0])[0], 1.0);
+    assert_eq!(results[0][0].device(), 3);
+}
+
+#[test]
+fn donated_arguments_are_reused_and_then_refused() {
+    let client = cpu(1);
+    let accumulate = client.compile(ACCUMULATE, &CompileOptions::new(1)).unwrap();
+    assert_eq!(accumulate.signature().donated, [0]);
+    assert_eq!(accumulate.executable().memory().unwrap().aliased, 16);
+    let x = upload(&client, &[4], &[1.0; 4], 0);
+    let mut sum = upload(&client, &[4], &[0.0; 4], 0);
+    for _ in 0..5 {
+        let mut results = accumulate.execute(&[[&sum, &x]]).unwrap();
+        let next = results[0].remove(0);
+        assert!(sum.is_donated() && !x.is_donated());
+        for error in [
+            accumulate.execute(&[[&sum, &x]]).unwrap_err(),
+            sum.to_host().unwrap_err(),
+            sum.copy_to(0).unwrap_err(),
+            sum.ready_event().err().unwrap(),
+        ] {
+            assert!(matches!(error, Error::Donated { .. }), "{error}");
+        }
+        sum = next;
+    }
+    assert_eq!(values(&sum), [5.0; 4]);
+    let error = { accumulate.execute(&[[&x, &x]]).map(|_| ()).unwrap_err() };
+    assert!(!x.is_donated(), "a refused launch takes nothing: {error}");
+    let results = accumulate.execute_keeping(&[[&sum, &x]], &[0]).unwrap();
+    assert_eq!(values(&results[0][0]), [6.0; 4]);
+    assert_eq!(values(&sum), [5.0; 4], "kept although the program would take it");
+}
+
+#[test]
+fn wrong_arguments_are_refused_by_name() {
+    let client = cpu(2);
+    let double = client.compile(DOUBLE, &CompileOptions::new(1)).unwrap();
+    let x = upload(&client, &[4], &[0.0; 4], 0);
+    let check = |arguments: &[Vec<&fullshard_pjrt::Buffer>], expected: &str| {
+        let error = double.execute(arguments).unwrap_err().to_string();
+        assert_eq!(error, expected);
+    };
+    check(&[], "`double` runs on 1 devices but got arguments for 0");
+    check(&[vec![]], "`double` takes 1 arguments but got 0 (device 0)");
+    check(&[vec![&x, &x]], "`double` takes 1 arguments but got 2 (device 0)");
+    let short = upload(&client, &[3], &[0.0; 3], 0);
+    check(&[vec![&short]], "`double` takes f32[4] as argument 0 but got f32[3] (device 0)");
+    // The same number of bytes, which the plugin alone would take.
+    let ints = client.upload(&HostTensor::from_values(&[4], &[1_i32; 4]).unwrap(), 0).unwrap();
+    check(&[vec![&ints]], "`double` takes f32[4] as argument 0 but got s32[4] (device 0)");
+    let square = upload(&client, &[2, 2], &[0.0; 4], 0);
+    check(&[vec![&square]], "`double` takes f32[4] as argument 0 but got f32[2,2] (device 0)");
+    let elsewhere = upload(&client, &[4], &[0.0; 4], 1);
+    check(
+        &[vec![&elsewhere]],
+        "argument 0 of `double` lies on device 1 but the program reads it on device 0",
+    );
+    let other = cpu(1);
+    let foreign = upload(&other, &[4], &[0.0; 4], 0);
+    check(&[vec![&foreign]], "argument 0 of `double` belongs to another client");
+    assert_eq!(values(&double.execute(&[[&x]]).unwrap()[0][0]), [0.0; 4]);
+}
+
+#[test]
+fn bad_programs_and_options_are_refused() {
+    let client = cpu(2);
+    let compile = |text: &str, options: CompileOptions| {
+        client.compile(text, &options).map(|_| ()).unwrap_err().to_string()
+    };
+    for garbage in ["", "not mlir", "module { func.func @main( }", "\0\u{1}\u{2}", "module {}"] {
+        let error = compile(garbage, CompileOptions::new(1));
+        assert!(!error.is_empty(), "{garbage}");
+    }
+    let no_main = "module { func.func @other() -> tensor<f32> {
+      %0 = stablehlo.constant dense<0.0> : tensor<f32> return %0 : tensor<f32> } }";
+    assert!(compile(no_main, CompileOptions::new(1)).contains("main"));
+    assert!(compile(DOUBLE, CompileOptions::new(3)).contains("for 3 devices but there are 2"));
+    assert!(compile(DOUBLE, CompileOptions::new(0)).contains("at least one device"));
+    let options = CompileOptions::new(1).device_ids(vec![9]);
+    assert!(compile(DOUBLE, options).contains("no device with id 9"));
+    let options = CompileOptions::new(1).flag("xla_no_such_flag", Flag::Bool(true));
+    assert!(compile(DOUBLE, options).contains("xla_no_such_flag"));
+    assert!(CompileOptions::new(1).flag_text("nonsense").is_err());
+    client.compile(DOUBLE, &CompileOptions::new(1)).unwrap();
+}
+
+#[test]
+fn flags_are_given_per_program() {
+    let client = cpu(1);
+    let options = CompileOptions::new(1)
+        .flag_text("xla_cpu_enable_fast_math=true")
+        .unwrap()
+        .flag_text("--xla_cpu_prefer_vector_width=128")
+        .unwrap();
+    client.compile(DOUBLE, &options).unwrap();
+}
+
+#[test]
+fn a_client_has_the_devices_asked_for() {
+    let client = cpu(3);
+    assert_eq!((client.platform_name(), client.devices().len()), ("cpu", 3));
+    for (i, device) in client.devices().iter().enumerate() {
+        assert_eq!((device.description().id, device.local_id()), (i as i32, i as i32));
+        assert_eq!(device.description().kind, "cpu");
+        assert_eq!(device.description().coordinates(), None);
+        // This plugin cannot tell, and says so.
+        assert!(device.memory_stats().unwrap_err().code().is_some());
+    }
+}
+
+#[test]
+fn what_cannot_fit_into_memory_is_an_error_not_a_crash() {
+    let client = cpu(1);
+    // Four tebibytes of results.
+    let text = "module @huge { func.func public @main() -> tensor<1099511627776xf32> {
+      %0 = stablehlo.iota dim = 0 : tensor<1099511627776xf32>
+      return %0 : tensor<1099511627776xf32> } }";
+    let huge = client.compile(text, &CompileOptions::new(1)).unwrap();
+    let none: [&[&fullshard_pjrt::Buffer]; 1] = [&[]];
+    let error = huge.execute(&none).unwrap_err();
+    assert!(matches!(error, Error::TooLarge { .. }), "{error}");
+    assert!(error.to_string().contains("needs 4398046511104 bytes"), "{error}");
+    let double = client.compile(DOUBLE, &CompileOptions::new(1)).unwrap();
+    let x = upload(&client, &[4], &[1.0; 4], 0);
+    assert_eq!(values(&double.execute(&[[&x]]).unwrap()[0][0]), [2.0; 4]);
+}
+
+#[test]
+fn arrays_go_through_programs() {
+    let client = cpu(4);
+    let body = "%y = stablehlo.add %x, %x : tensor<1x4xf32>";
+    let program = client.compile(&on_each_device(4, 1, body, 1), &CompileOptions::new(4)).unwrap();
+    let sharding = Arc::new(Sharding::over_mesh(&[4], &[&[0], &[]]).unwrap());
+    let tensor = HostTensor::from_values(&[4, 4], &(0..16).map(|i| i as f32).collect::<Vec<_>>());
+    let tensor = tensor.unwrap();
+    let array = Array::from_host(&client, &tensor, sharding.clone(), program.devices()).unwrap();
+    let results = [ArrayType { ty: tensor.ty().clone(), sharding }];
+    let doubled = program.execute_arrays(&[&array], &results).unwrap();
+    let expected: Vec<f32> = (0..16).map(|i| 2.0 * i as f32).collect();
+    assert_eq!(doubled[0].to_host().unwrap().values::<f32>().unwrap(), expected);
+    assert!(program.execute_arrays(&[&array], &[]).is_err());
+}
+
+#[test]
+fn executables_say_what_they_cost() {
+    let client = cpu(1);
+    let text = "module @product { func.func public @main(%a: tensor<64x32xf32>, %b: tensor<32x16xf32>)
+        -> tensor<64x16xf32> {
+      %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
+        : (tensor<64x32xf32>, tensor<32x16xf32>) -> tensor<64x16xf32>
+      return %0 : tensor<64x16xf32> } }";
+    let product = client.compile(text, &CompileOptions::new(1)).unwrap();
+    let memory = product.executable().memory().unwrap();
+    assert_eq!((memory.arguments, memory.outputs), ((64 * 32 + 32 * 16) * 4, 64 * 16 * 4));
+    let cost = product.executable().cost_analysis().unwrap();
+    let flops = cost.iter().find(|(name, _)| name == "flops").map(|(_, value)| value.clone());
+    assert_eq!(flops, Some(Value::Float(2.0 * 64.0 * 32.0 * 16.0)));
+}
