@@ -138,7 +138,7 @@ static CUDA: Package = Package {
     },
     companions: &NVIDIA,
     library: "jax_plugins/xla_cuda13/xla_cuda_plugin.so",
-    leave_out: &[".py", ".h", ".hpp", ".cuh", ".inl", ".a"],
+    leave_out: &[".py", ".md", ".h", ".hpp", ".cuh", ".inl", ".a"],
 };
 
 static TPU: Package = Package {

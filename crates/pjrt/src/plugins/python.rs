@@ -56,6 +56,7 @@ pub(super) fn pip_download(
     let output = command(python)
         .args(wheel.pip_arguments(&folder.to_string_lossy()))
         .args(["--disable-pip-version-check", "--no-input"])
+        .args(["--progress-bar", "off"])
         .env("TMPDIR", folder)
         .output();
     match output {
@@ -92,9 +93,7 @@ fn pip_failure(python: &Path, wheel: &Wheel, folder: &Path, output: &Output) -> 
     let shown = &lines[lines.len().saturating_sub(LINES_SHOWN)..];
     InstallError::PipFailed {
         package: wheel.requirement(),
-        output: match shown {
-            [] => format!("it printed nothing and ended with {}", output.status),
-            _ => shown.join("\n"),
-        },
+        status: output.status,
+        output: shown.join("\n"),
     }
 }
