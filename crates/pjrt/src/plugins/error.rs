@@ -3,6 +3,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 
 use super::{Origin, PluginKind};
 
@@ -39,6 +40,16 @@ pub enum PluginError {
     #[error("no cache folder is known for this user: set FULLSHARD_CACHE to a folder")]
     NoCacheFolder,
 
+    /// We pin no plugins for this machine.
+    #[error(
+        "cannot install the {kind} plugin: the pinned ones are for Linux on x86_64 only. \
+         Set {} to a plugin library for this machine", kind.variable()
+    )]
+    UnsupportedPlatform {
+        /// The kind of plugin asked for.
+        kind: PluginKind,
+    },
+
     /// An installation failed and was undone.
     #[error(
         "cannot install the {kind} plugin: {cause}\n\
@@ -62,10 +73,6 @@ pub enum PluginError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InstallError {
-    /// There are no pinned plugins for this machine.
-    #[error("the pinned plugins are for Linux on x86_64 only")]
-    UnsupportedPlatform,
-
     /// There is no Python, or it has no pip.
     #[error(
         "pip is needed to fetch it, and {0}. Install Python with pip, \
@@ -74,10 +81,12 @@ pub enum InstallError {
     NoPip(String),
 
     /// Pip could not fetch the wheel.
-    #[error("pip could not fetch {package}:\n{output}")]
+    #[error("pip could not fetch {package} ({status}):\n{output}")]
     PipFailed {
         /// The package asked for, as `name==version`.
         package: String,
+        /// How pip ended.
+        status: ExitStatus,
         /// The last lines that pip printed.
         output: String,
     },

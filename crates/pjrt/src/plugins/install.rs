@@ -49,9 +49,13 @@ impl Store {
         package: &Package,
         source: Source<'_>,
     ) -> Result<Installed, PluginError> {
+        let kind = package.kind;
+        if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+            return Err(PluginError::UnsupportedPlatform { kind });
+        }
         self.try_install(package, source)
             .map_err(|cause| PluginError::Install {
-                kind: package.kind,
+                kind,
                 cause,
                 by_hand: package.by_hand(),
             })
@@ -62,9 +66,6 @@ impl Store {
         package: &Package,
         source: Source<'_>,
     ) -> Result<Installed, InstallError> {
-        if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-            return Err(InstallError::UnsupportedPlatform);
-        }
         let _lock = self.lock()?;
         if let Some(installed) = self.installed_package(package) {
             return Ok(installed);

@@ -77,12 +77,8 @@ impl Package {
     }
 
     /// All wheels, the one with the plugin library first.
-    pub fn wheels(&self) -> impl ExactSizeIterator<Item = &Wheel> {
-        let count = 1 + self.companions.len();
-        (0..count).map(|index| match index {
-            0 => &self.plugin,
-            _ => &self.companions[index - 1],
-        })
+    pub fn wheels(&self) -> impl Iterator<Item = &Wheel> {
+        std::iter::once(&self.plugin).chain(self.companions)
     }
 
     /// The size of all wheels together, in bytes.
@@ -142,7 +138,7 @@ static CUDA: Package = Package {
     },
     companions: &NVIDIA,
     library: "jax_plugins/xla_cuda13/xla_cuda_plugin.so",
-    leave_out: &[".py", ".h", ".hpp", ".cuh", ".inl", ".a"],
+    leave_out: &[".py", ".md", ".h", ".hpp", ".cuh", ".inl", ".a"],
 };
 
 static TPU: Package = Package {

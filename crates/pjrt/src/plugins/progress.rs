@@ -43,10 +43,10 @@ impl Progress {
 
     /// Starts the bar anew for one phase of the work on a wheel.
     pub(super) fn phase(&self, verb: &str, wheel: &Wheel, length: u64) {
-        self.bar.reset();
+        let message = format!("{verb} {} {}", wheel.name, wheel.version);
+        self.bar.set_message(message);
         self.bar.set_length(length);
-        self.bar
-            .set_message(format!("{verb} {} {}", wheel.name, wheel.version));
+        self.bar.reset();
     }
 
     pub(super) fn advance(&self, bytes: usize) {

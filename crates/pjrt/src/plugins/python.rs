@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use super::{InstallError, Wheel};
+use super::{FileError, InstallError, Wheel};
 
 const PRINT_SITE_FOLDERS: &str = "\
 import site, sysconfig
@@ -56,11 +56,12 @@ pub(super) fn pip_download(
     let output = command(python)
         .args(wheel.pip_arguments(&folder.to_string_lossy()))
         .args(["--disable-pip-version-check", "--no-input"])
+        .args(["--progress-bar", "off"])
         .env("TMPDIR", folder)
         .output();
     match output {
         Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => Err(pip_failure(python, wheel, &output)),
+        Ok(output) => Err(pip_failure(python, wheel, folder, &output)),
         Err(error) => Err(no_python(python, &error)),
     }
 }
@@ -76,19 +77,23 @@ fn no_python(python: &Path, error: &io::Error) -> InstallError {
     InstallError::NoPip(format!("{} cannot be run ({error})", python.display()))
 }
 
-fn pip_failure(python: &Path, wheel: &Wheel, output: &Output) -> InstallError {
+fn pip_failure(python: &Path, wheel: &Wheel, folder: &Path, output: &Output) -> InstallError {
     let stderr = String::from_utf8_lossy(&output.stderr);
     if stderr.contains("No module named pip") {
         return InstallError::NoPip(format!("{} has none", python.display()));
+    }
+    if stderr.contains("No space left on device") {
+        return InstallError::File(FileError {
+            path: folder.to_owned(),
+            source: io::ErrorKind::StorageFull.into(),
+        });
     }
     let printed = format!("{}{stderr}", String::from_utf8_lossy(&output.stdout));
     let lines: Vec<&str> = printed.lines().collect();
     let shown = &lines[lines.len().saturating_sub(LINES_SHOWN)..];
     InstallError::PipFailed {
         package: wheel.requirement(),
-        output: match shown {
-            [] => format!("it printed nothing and ended with {}", output.status),
-            _ => shown.join("\n"),
-        },
+        status: output.status,
+        output: shown.join("\n"),
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::fs::{self, File, TryLockError};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -220,10 +220,11 @@ impl Manifest {
 
     pub(super) fn write(&self, tree: &Path) -> Result<(), FileError> {
         let path = tree.join(MANIFEST);
-        let mut file = File::create(&path).at(&path)?;
-        serde_json::to_writer_pretty(&mut file, self)
+        let text = serde_json::to_vec_pretty(self)
             .map_err(io::Error::from)
             .at(&path)?;
+        let mut file = File::create(&path).at(&path)?;
+        file.write_all(&text).at(&path)?;
         file.sync_all().at(&path)
     }
 

@@ -1,0 +1,189 @@
+//! A workbench for the plugin drills: tiny wheels, a fresh store, and scripts
+//! that stand in for Python.
+
+use std::fs;
+use std::io::{Cursor, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use fullshard_pjrt::plugins::{
+    InstallError, Installed, Package, PluginError, PluginKind, Source, Store, Wheel,
+};
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+use zip::write::SimpleFileOptions;
+
+pub const WHEEL: &str = "tiny_plugin-1.0-py3-none-manylinux_2_27_x86_64.whl";
+pub const LIBRARY: &str = "tiny/plugin.so";
+
+/// Tells a re-run of this test binary what to do; see `child.rs`.
+pub const ROLE: &str = "FULLSHARD_TEST_ROLE";
+/// Tells a re-run of this test binary which bench to work on.
+pub const BENCH: &str = "FULLSHARD_TEST_BENCH";
+
+/// A folder with `wheels/`, `cache/` and perhaps a script named `python`.
+pub struct Bench {
+    pub root: PathBuf,
+    _owned: Option<TempDir>,
+}
+
+impl Bench {
+    /// A bench whose folder of wheels holds one sound wheel.
+    pub fn new() -> Self {
+        let folder = TempDir::new().unwrap();
+        let bench = Self {
+            root: folder.path().to_owned(),
+            _owned: Some(folder),
+        };
+        fs::create_dir(bench.wheels()).unwrap();
+        bench.put_wheel(&[
+            (LIBRARY, &noise(100_000)),
+            ("tiny/__init__.py", b"pass"),
+            ("tiny-1.0.dist-info/LICENSE", b"do as you please"),
+        ]);
+        bench
+    }
+
+    /// The bench that another process made.
+    pub fn at(root: PathBuf) -> Self {
+        Self { root, _owned: None }
+    }
+
+    pub fn wheels(&self) -> PathBuf {
+        self.root.join("wheels")
+    }
+
+    pub fn wheel(&self) -> PathBuf {
+        self.wheels().join(WHEEL)
+    }
+
+    pub fn store(&self) -> Store {
+        Store::at(self.root.join("cache"))
+            .with_python(self.root.join("python"))
+            .quiet()
+    }
+
+    pub fn put_wheel(&self, entries: &[(&str, &[u8])]) {
+        let mut archive = zip::ZipWriter::new(Cursor::new(Vec::new()));
+        for (name, content) in entries {
+            let options = SimpleFileOptions::default().unix_permissions(0o755);
+            archive.start_file(*name, options).unwrap();
+            archive.write_all(content).unwrap();
+        }
+        fs::write(self.wheel(), archive.finish().unwrap().into_inner()).unwrap();
+    }
+
+    /// A package that pins the wheel as it is now.
+    pub fn package(&self) -> Package {
+        let content = fs::read(self.wheel()).unwrap();
+        let sum = Sha256::digest(&content);
+        let sum: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
+        Package {
+            kind: PluginKind::Cpu,
+            plugin: Wheel {
+                name: "tiny-plugin",
+                version: "1.0",
+                file: WHEEL,
+                sha256: sum.leak(),
+                bytes: content.len() as u64,
+            },
+            companions: &[],
+            library: LIBRARY,
+            leave_out: &[".py"],
+        }
+    }
+
+    pub fn install(&self, package: &Package) -> Result<Installed, PluginError> {
+        self.store()
+            .install_package(package, Source::Folder(&self.wheels()))
+    }
+
+    pub fn install_with_pip(&self, package: &Package) -> Result<Installed, PluginError> {
+        self.store().install_package(package, Source::Pip)
+    }
+
+    /// Puts a shell script in Python's place. It finds the folder that pip is
+    /// to download into as `$dest` and the folder of wheels as `$wheels`.
+    pub fn fake_python(&self, body: &str) -> PathBuf {
+        self.script(&self.root.join("python"), body)
+    }
+
+    pub fn script(&self, path: &Path, body: &str) -> PathBuf {
+        let draft = self.root.join("draft");
+        let wheels = self.wheels();
+        let script = format!(
+            "#!/bin/sh\nwheels='{}'\nwhile [ $# -gt 0 ]; do [ \"$1\" = -d ] && dest=$2; shift; done\n{body}\n",
+            wheels.display()
+        );
+        fs::write(&draft, script).unwrap();
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        // Another process writes the script: a descriptor of ours could be
+        // inherited by a test's child meanwhile and make the script "busy".
+        let copied = Command::new("install")
+            .args(["-m", "755"])
+            .args([&draft, path])
+            .status();
+        assert!(copied.unwrap().success());
+        path.to_owned()
+    }
+
+    /// Names in the plugin cache, sorted.
+    pub fn listing(&self) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(self.store().folder())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Asserts that an installation failed, left nothing, told the way out and
+    /// does no harm to the next; returns what went wrong.
+    pub fn failure(&self, result: Result<Installed, PluginError>) -> InstallError {
+        let error = result.expect_err("the installation should fail");
+        assert_eq!(self.listing(), [".lock"], "something was left behind");
+        let message = error.to_string();
+        println!("{message}\n");
+        for line in [
+            "python3 -m pip download --no-deps",
+            "unzip -o",
+            "export FULLSHARD_CPU_PLUGIN=",
+        ] {
+            assert!(message.contains(line), "no `{line}` in: {message}");
+        }
+        match error {
+            PluginError::Install { cause, .. } => cause,
+            other => panic!("unexpected error: {other:?}"),
+        }
+    }
+
+    /// This test binary as another process, in one of the roles of `child.rs`.
+    pub fn child(&self, role: &str) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["child::plays_its_role", "--exact", "--nocapture"])
+            .env(ROLE, role)
+            .env(BENCH, &self.root);
+        command
+    }
+}
+
+/// Bytes that do not compress.
+pub fn noise(count: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut step = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    (0..count).map(|_| step()).collect()
+}
+
+/// What a child reported, after the marker `answer:`.
+pub fn answer(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().find_map(|line| line.split("answer: ").nth(1));
+    line.unwrap_or_else(|| panic!("no answer in {output:?}"))
+        .to_owned()
+}

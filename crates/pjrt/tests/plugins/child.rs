@@ -1,0 +1,51 @@
+//! The part of this test binary that runs as another process: some drills need
+//! a process of their own, to kill it or to choose its environment.
+
+use std::env;
+use std::path::PathBuf;
+
+use fullshard_pjrt::plugins::{Located, PluginError, PluginKind, Store, find, find_or_install};
+
+use crate::bench::{BENCH, Bench, ROLE};
+
+/// What a re-run of this binary does; nothing when run as a test.
+#[test]
+fn plays_its_role() {
+    let (Ok(role), Some(root)) = (env::var(ROLE), env::var_os(BENCH)) else {
+        return;
+    };
+    let bench = Bench::at(root.into());
+    match role.as_str() {
+        "install" => {
+            let installed = bench.install_with_pip(&bench.package()).unwrap();
+            println!("answer: {}", installed.path.display());
+        }
+        "find" => answer(find(kind(), flag().as_deref(), &store(&bench))),
+        "find or install" => {
+            let found = find_or_install(kind(), flag().as_deref(), &store(&bench));
+            answer(found.map(Some));
+        }
+        other => panic!("unknown role {other}"),
+    }
+}
+
+fn kind() -> PluginKind {
+    env::var("KIND").unwrap().parse().unwrap()
+}
+
+fn flag() -> Option<PathBuf> {
+    env::var_os("FLAG").map(PathBuf::from)
+}
+
+/// The store of the bench, with the Python that the environment has active.
+fn store(bench: &Bench) -> Store {
+    Store::at(bench.root.join("cache")).quiet()
+}
+
+fn answer(found: Result<Option<Located>, PluginError>) {
+    match found {
+        Ok(Some(found)) => println!("answer: {}: {}", found.origin, found.path.display()),
+        Ok(None) => println!("answer: nothing"),
+        Err(error) => println!("answer: error: {error}"),
+    }
+}

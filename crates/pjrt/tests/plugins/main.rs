@@ -1,0 +1,347 @@
+//! Drills for the plugin module: whatever goes wrong during an installation,
+//! nothing half-installed stays behind and the next attempt succeeds.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod bench;
+mod child;
+mod concurrency;
+mod search;
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use bench::{Bench, LIBRARY, noise};
+use fullshard_pjrt::plugins::{InstallError, Package, PluginError, PluginKind, Store, Wheel};
+
+#[test]
+fn installs_lists_and_removes() {
+    let bench = Bench::new();
+    let package = bench.package();
+    assert_eq!(bench.store().installed_package(&package), None);
+    assert!(!bench.store().remove(PluginKind::Cpu).unwrap());
+
+    let installed = bench.install(&package).unwrap();
+    assert_eq!(installed.version, "1.0");
+    assert_eq!(
+        installed.path,
+        bench.store().folder().join("cpu-1.0").join(LIBRARY)
+    );
+    assert_eq!(installed.bytes, 100_000 + 16);
+    assert_eq!(fs::read(&installed.path).unwrap(), noise(100_000));
+    let mode = fs::metadata(&installed.path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o100, 0o100, "executables must stay executable");
+    assert!(!installed.path.with_file_name("__init__.py").exists());
+    assert_eq!(bench.listing(), [".lock", "cpu-1.0"]);
+    assert_eq!(
+        bench.store().installed_package(&package),
+        Some(installed.clone())
+    );
+
+    assert!(bench.store().remove(PluginKind::Cpu).unwrap());
+    assert_eq!(bench.listing(), [".lock"]);
+    assert!(!bench.store().remove(PluginKind::Cpu).unwrap());
+}
+
+#[test]
+fn unpacks_companions_beside_the_library() {
+    let bench = Bench::new();
+    let plugin = bench.package();
+    fs::rename(bench.wheel(), bench.wheels().join("first")).unwrap();
+    bench.put_wheel(&[("nvidia/lib/libcompanion.so", b"companion")]);
+    let companion = "companion-2.0-py3-none-manylinux_2_27_x86_64.whl";
+    let companions = vec![Wheel {
+        name: "companion",
+        version: "2.0",
+        file: companion,
+        ..bench.package().plugin
+    }];
+    fs::rename(bench.wheel(), bench.wheels().join(companion)).unwrap();
+    fs::rename(bench.wheels().join("first"), bench.wheel()).unwrap();
+    let package = Package {
+        companions: companions.leak(),
+        ..plugin
+    };
+
+    let installed = bench.install(&package).unwrap();
+    let beside = installed
+        .path
+        .parent()
+        .unwrap()
+        .join("../nvidia/lib/libcompanion.so");
+    assert_eq!(fs::read(&beside).unwrap(), b"companion");
+
+    fs::remove_file(beside).unwrap();
+    assert_eq!(bench.store().installed_package(&package), None);
+    fs::remove_file(bench.wheels().join(companion)).unwrap();
+    let error = bench.install(&package).unwrap_err();
+    assert!(error.to_string().contains(companion), "{error}");
+}
+
+#[test]
+fn a_cut_wheel_is_refused() {
+    let bench = Bench::new();
+    let package = bench.package();
+    let whole = fs::read(bench.wheel()).unwrap();
+    fs::write(bench.wheel(), &whole[..whole.len() / 2]).unwrap();
+    let cause = bench.failure(bench.install(&package));
+    assert!(
+        matches!(cause, InstallError::DamagedWheel { .. }),
+        "{cause:?}"
+    );
+
+    fs::write(bench.wheel(), whole).unwrap();
+    bench.install(&package).unwrap();
+}
+
+#[test]
+fn an_altered_wheel_is_refused() {
+    let bench = Bench::new();
+    let package = bench.package();
+    let whole = fs::read(bench.wheel()).unwrap();
+    let mut altered = whole.clone();
+    altered[whole.len() / 2] ^= 1;
+    fs::write(bench.wheel(), altered).unwrap();
+    let cause = bench.failure(bench.install(&package));
+    assert!(
+        matches!(&cause, InstallError::Checksum { expected, found, .. }
+            if *expected == package.plugin.sha256 && found.len() == 64 && found != expected),
+        "{cause:?}"
+    );
+
+    fs::write(bench.wheel(), whole).unwrap();
+    bench.install(&package).unwrap();
+}
+
+#[test]
+fn a_pinned_wheel_that_does_not_unpack_is_refused() {
+    let bench = Bench::new();
+    let mut content = fs::read(bench.wheel()).unwrap();
+    content[5_000] ^= 1;
+    fs::write(bench.wheel(), content).unwrap();
+    let cause = bench.failure(bench.install(&bench.package()));
+    assert!(
+        matches!(cause, InstallError::DamagedWheel { .. }),
+        "{cause:?}"
+    );
+
+    fs::write(bench.wheel(), "not an archive").unwrap();
+    let cause = bench.failure(bench.install(&bench.package()));
+    assert!(
+        matches!(cause, InstallError::DamagedWheel { .. }),
+        "{cause:?}"
+    );
+}
+
+#[test]
+fn a_wheel_that_reaches_outside_is_refused() {
+    let bench = Bench::new();
+    bench.put_wheel(&[(LIBRARY, b"library"), ("../../../evil", b"evil")]);
+    let cause = bench.failure(bench.install(&bench.package()));
+    assert!(cause.to_string().contains("../../../evil"), "{cause}");
+    assert!(!bench.root.join("cache/evil").exists());
+    assert!(!bench.root.join("evil").exists());
+}
+
+#[test]
+fn a_wheel_without_the_library_is_refused() {
+    let bench = Bench::new();
+    bench.put_wheel(&[("tiny/other.so", b"library")]);
+    let cause = bench.failure(bench.install(&bench.package()));
+    assert!(cause.to_string().contains(LIBRARY), "{cause}");
+}
+
+#[test]
+fn a_missing_wheel_is_named() {
+    let bench = Bench::new();
+    let package = bench.package();
+    fs::remove_file(bench.wheel()).unwrap();
+    let cause = bench.failure(bench.install(&package));
+    assert!(
+        matches!(cause, InstallError::MissingWheel { .. }),
+        "{cause:?}"
+    );
+}
+
+#[test]
+fn no_python_and_no_pip_are_told_apart_from_failures() {
+    let bench = Bench::new();
+    let package = bench.package();
+    let cause = bench.failure(bench.install_with_pip(&package));
+    assert!(matches!(cause, InstallError::NoPip(_)), "{cause:?}");
+
+    bench.fake_python("echo '/usr/bin/python3: No module named pip' >&2; exit 1");
+    let cause = bench.failure(bench.install_with_pip(&package));
+    assert!(matches!(cause, InstallError::NoPip(_)), "{cause:?}");
+}
+
+#[test]
+fn what_a_failing_pip_said_is_shown() {
+    let bench = Bench::new();
+    bench.fake_python(
+        "echo partial > \"$dest/part\"; echo 'ERROR: the network is unreachable' >&2; exit 1",
+    );
+    let cause = bench.failure(bench.install_with_pip(&bench.package()));
+    assert!(
+        matches!(&cause, InstallError::PipFailed { package, output, .. }
+            if package == "tiny-plugin==1.0" && output.contains("the network is unreachable")),
+        "{cause:?}"
+    );
+}
+
+#[test]
+fn a_wheel_that_pip_cut_is_refused_then_fetched_again() {
+    let bench = Bench::new();
+    let package = bench.package();
+    bench.fake_python(&format!(
+        "head -c 1000 \"$wheels/{0}\" > \"$dest/{0}\"",
+        bench::WHEEL
+    ));
+    let cause = bench.failure(bench.install_with_pip(&package));
+    assert!(
+        matches!(cause, InstallError::DamagedWheel { .. }),
+        "{cause:?}"
+    );
+
+    bench.fake_python("cp \"$wheels\"/*.whl \"$dest\"");
+    bench.install_with_pip(&package).unwrap();
+    assert_eq!(bench.listing(), [".lock", "cpu-1.0"]);
+}
+
+#[test]
+fn a_pip_that_fetches_something_else_is_refused() {
+    let bench = Bench::new();
+    bench.fake_python("echo other > \"$dest/other-1.0-py3-none-any.whl\"");
+    let cause = bench.failure(bench.install_with_pip(&bench.package()));
+    assert!(
+        matches!(cause, InstallError::MissingWheel { .. }),
+        "{cause:?}"
+    );
+}
+
+#[test]
+fn a_broken_installation_does_not_count_and_is_replaced() {
+    let bench = Bench::new();
+    let package = bench.package();
+    let installed = bench.install(&package).unwrap();
+    let tree = bench.store().folder().join("cpu-1.0");
+    let breakages: [&dyn Fn(); 4] = [
+        &|| fs::write(&installed.path, "short").unwrap(),
+        &|| fs::remove_file(&installed.path).unwrap(),
+        &|| fs::write(tree.join("manifest.json"), "{").unwrap(),
+        &|| fs::remove_file(tree.join("manifest.json")).unwrap(),
+    ];
+    for damage in breakages {
+        damage();
+        assert_eq!(bench.store().installed_package(&package), None);
+        assert_eq!(bench.install(&package).unwrap(), installed);
+        assert_eq!(bench.listing(), [".lock", "cpu-1.0"]);
+    }
+}
+
+#[test]
+fn a_full_disk_leaves_nothing() {
+    let bench = Bench::new();
+    let package = bench.package();
+    let Some(_disk) = SmallDisk::mount(bench.root.join("cache")) else {
+        println!("skipped: mounting a small file system is not permitted here");
+        return;
+    };
+    let filler = bench.root.join("cache/filler");
+    fs::write(&filler, noise(200_000)).unwrap();
+
+    bench.fake_python("cp \"$wheels\"/*.whl \"$dest\"");
+    for result in [bench.install(&package), bench.install_with_pip(&package)] {
+        let cause = bench.failure(result);
+        assert!(
+            matches!(&cause, InstallError::File(error)
+            if error.source.kind() == io::ErrorKind::StorageFull),
+            "{cause:?}"
+        );
+        assert!(cause.to_string().contains("The disk is full"), "{cause}");
+    }
+
+    fs::remove_file(filler).unwrap();
+    bench.install(&package).unwrap();
+}
+
+/// A file system of 256 KiB, unmounted when dropped.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(at: PathBuf) -> Option<Self> {
+        fs::create_dir_all(&at).unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"])
+            .arg(&at)
+            .output()
+            .is_ok_and(|output| output.status.success());
+        mounted.then_some(Self(at))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn an_unwritable_cache_is_an_error_that_names_it() {
+    let bench = Bench::new();
+    let file = bench.root.join("file");
+    fs::write(&file, "in the way").unwrap();
+    let error = Store::at(&file)
+        .quiet()
+        .install_from(PluginKind::Cpu, &bench.wheels())
+        .unwrap_err();
+    assert!(
+        error.to_string().contains(file.to_str().unwrap()),
+        "{error}"
+    );
+}
+
+#[test]
+fn kinds_have_names() {
+    for kind in PluginKind::ALL {
+        assert_eq!(kind.to_string().parse::<PluginKind>().unwrap(), kind);
+    }
+    assert_eq!("gpu".parse::<PluginKind>().unwrap(), PluginKind::Cuda);
+    assert!(matches!(
+        "npu".parse::<PluginKind>(),
+        Err(PluginError::UnknownKind(_))
+    ));
+}
+
+#[test]
+fn pins_are_complete() {
+    for kind in PluginKind::ALL {
+        let package = Package::pinned(kind);
+        assert_eq!(package.kind, kind);
+        for wheel in package.wheels() {
+            let stem = format!("{}-{}-", wheel.name.replace('-', "_"), wheel.version);
+            assert!(wheel.file.starts_with(&stem), "{}", wheel.file);
+            assert!(wheel.file.ends_with("_x86_64.whl"), "{}", wheel.file);
+            assert_eq!(wheel.sha256.len(), 64, "{}", wheel.name);
+            assert!(wheel.bytes > 1_000_000, "{}", wheel.name);
+        }
+    }
+}
+
+#[test]
+fn pip_is_asked_for_the_tags_of_the_wheel() {
+    let arguments = |kind| Package::pinned(kind).plugin.pip_arguments("DIR").join(" ");
+    assert_eq!(
+        arguments(PluginKind::Cpu),
+        "-m pip download --no-deps --only-binary=:all: --platform manylinux_2_27_x86_64 \
+         --python-version 3.11 --implementation py --abi none -d DIR xla-cpu-pjrt==0.0.1"
+    );
+    assert_eq!(
+        arguments(PluginKind::Tpu),
+        "-m pip download --no-deps --only-binary=:all: --platform manylinux_2_31_x86_64 \
+         --python-version 3.11 --implementation cp --abi cp311 -d DIR libtpu==0.0.51"
+    );
+}
