@@ -1,4 +1,63 @@
 //! The `fullshard` binary: parses the command line and calls the library.
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod commands;
+mod error;
+mod format;
+mod program;
+mod target;
+mod tensors;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+/// Train models too big for one device: parameters, gradients and optimizer state fully sharded
+/// over CPU, GPU and TPU devices.
+#[derive(Parser)]
+#[command(name = "fullshard", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Show more: what the cache does, and XLA's own log lines.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show the devices of this machine, their memory and their plugins.
+    Devices(commands::devices::DevicesArgs),
+    /// Compile a StableHLO program, run it, and show its results, memory and time.
+    Exec(commands::exec::ExecArgs),
+    /// Compile a StableHLO program for a TPU slice, with no TPU at hand.
+    Compile(commands::compile::CompileArgs),
+    /// List, install and remove device plugins.
+    Plugins(commands::plugins::PluginsArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    start_logging(cli.verbose);
+    let result = match &cli.command {
+        Command::Devices(args) => commands::devices::run(args),
+        Command::Exec(args) => commands::exec::run(args),
+        Command::Compile(args) => commands::compile::run(args),
+        Command::Plugins(args) => commands::plugins::run(args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Our log goes to standard error; the variable FULLSHARD_LOG overrides the level.
+fn start_logging(verbose: u8) {
+    let level = ["warn", "info", "debug", "trace"][usize::from(verbose).min(3)];
+    let filter = EnvFilter::try_from_env("FULLSHARD_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    fullshard_pjrt::set_verbose(verbose > 0);
+}

@@ -53,7 +53,6 @@ pub struct OptimizedProgram {
 }
 
 impl OptimizedProgram {
-    #[cfg(any())]
     /// Reads the program into its typed form.
     pub fn module(&self) -> Result<hlo::Module> {
         Ok(hlo::Module::decode(&self.format, &self.code)?)

@@ -6,6 +6,7 @@ use crate::compile::{CompileOptions, Flag, raw_program};
 use crate::error::{Error, Result};
 use crate::executable::{CompiledMemory, Executable};
 use crate::hlo;
+use crate::sharding::Sharding;
 use crate::sys::{self, args};
 use crate::tensor_type::TensorType;
 use crate::value;
@@ -38,19 +39,33 @@ pub struct Signature {
     pub results: Vec<Arc<TensorType>>,
     /// The parameters whose buffers it may take over, in order.
     pub donated: Vec<usize>,
+    /// How each parameter is a part of a logical tensor, where the program says so.
+    pub parameter_shardings: Vec<Option<Sharding>>,
+    /// How each result is a part of a logical tensor, where the program says so.
+    pub result_shardings: Vec<Option<Sharding>>,
 }
 
 impl Signature {
-    fn from_hlo(program: &str, signature: &hlo::Signature) -> Result<Signature> {
+    fn from_hlo(program: &str, signature: &hlo::Signature, devices: usize) -> Result<Signature> {
         let types = |shapes: &[hlo::Shape], what: &str| -> Result<Vec<TensorType>> {
             let named = |i| format!("{what} {i} of `{program}`");
             shapes.iter().enumerate().map(|(i, s)| TensorType::from_hlo(s, &named(i))).collect()
         };
+        let shardings = |types: &[TensorType], noted: &[Option<hlo::OpSharding>]| {
+            let typed = types.iter().zip(noted);
+            let read = |ty: &TensorType, noted: &hlo::OpSharding| {
+                Sharding::from_hlo(noted, ty.dims.len(), devices).ok()
+            };
+            typed.map(|(ty, noted)| noted.as_ref().and_then(|noted| read(ty, noted))).collect()
+        };
+        let parameters = types(&signature.parameters, "argument")?;
         let results = types(&signature.results, "result")?;
         Ok(Signature {
-            parameters: types(&signature.parameters, "argument")?,
-            results: results.into_iter().map(Arc::new).collect(),
             donated: signature.donated.clone(),
+            parameter_shardings: shardings(&parameters, &signature.parameter_shardings),
+            result_shardings: shardings(&results, &signature.result_shardings),
+            parameters,
+            results: results.into_iter().map(Arc::new).collect(),
         })
     }
 }
@@ -119,12 +134,13 @@ impl LoadedExecutable {
         };
         let name = executable.name()?;
         let signature = executable.optimized_program()?.signature()?;
+        let devices = guard.list_devices()?;
         let loaded = LoadedExecutable {
             client: client.clone(),
             raw,
-            signature: Signature::from_hlo(&name, &signature)?,
+            signature: Signature::from_hlo(&name, &signature, devices.len())?,
             name,
-            devices: guard.list_devices()?,
+            devices,
             // A plugin that cannot tell is not asked to refuse what is too large.
             memory: executable.memory().unwrap_or_default(),
             executable,

@@ -24,8 +24,12 @@ pub(crate) fn prepare_environment() {
         // libtpu takes a machine-wide lock, which the compiler alone does not need.
         set_default("ALLOW_MULTIPLE_LIBTPU_LOAD", "1");
         if !has_tpu() {
-            // Else libtpu waits minutes for a metadata server that is not there.
+            // Else libtpu waits minutes for a metadata server that is not there, and then
+            // complains of what it did not learn. None of it matters to the compiler.
             set_default("TPU_SKIP_MDS_QUERY", "1");
+            set_default("TPU_ACCELERATOR_TYPE", "v4-8");
+            set_default("TPU_WORKER_HOSTNAMES", "localhost");
+            set_default("TPU_WORKER_ID", "0");
         }
     });
 }

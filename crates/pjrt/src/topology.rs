@@ -78,6 +78,16 @@ impl Topology {
         }
     }
 
+    /// The memory of each device, in bytes, where the plugin tells.
+    pub fn memory_limit(&self) -> Option<u64> {
+        let attributes = self.attributes().ok()?;
+        let limit = attributes.into_iter().find(|(name, _)| name == "device_memory_bytes_limit");
+        match limit {
+            Some((_, Value::Int(bytes))) => u64::try_from(bytes).ok(),
+            _ => None,
+        }
+    }
+
     /// Compiles StableHLO text for the machine.
     pub fn compile(&self, text: &str, options: &CompileOptions) -> Result<Executable> {
         let mut options = options.clone();

@@ -199,6 +199,8 @@ fn arrays_go_through_programs() {
     let body = "%y = stablehlo.add %x, %x : tensor<1x4xf32>";
     let program = client.compile(&on_each_device(4, 1, body, 1), &CompileOptions::new(4)).unwrap();
     let sharding = Arc::new(Sharding::over_mesh(&[4], &[&[0], &[]]).unwrap());
+    assert_eq!(program.signature().parameter_shardings, [Some((*sharding).clone())]);
+    assert_eq!(program.signature().result_shardings, [Some((*sharding).clone())]);
     let tensor = HostTensor::from_values(&[4, 4], &(0..16).map(|i| i as f32).collect::<Vec<_>>());
     let tensor = tensor.unwrap();
     let array = Array::from_host(&client, &tensor, sharding.clone(), program.devices()).unwrap();

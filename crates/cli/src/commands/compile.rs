@@ -1,0 +1,201 @@
+//! `fullshard compile`: ahead of time, for machines that are not here.
+
+use crate::error::{Error, Result};
+use crate::format;
+use crate::program::ProgramArgs;
+use crate::target::Target;
+use clap::Args;
+use fullshard_pjrt::hlo::{self, CollectiveSummary};
+use fullshard_pjrt::plugins::PluginKind;
+use fullshard_pjrt::{CompiledMemory, Executable, OptimizedProgram, Topology, TpuSlice};
+use serde::Serialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+#[derive(Args)]
+pub struct CompileArgs {
+    #[command(flatten)]
+    program: ProgramArgs,
+    /// The slice to compile for: a name such as v4-8, or a topology such as v4:2x2x1.
+    #[arg(long, value_name = "SLICE")]
+    topology: String,
+    /// A libtpu to use instead of the one that would be found.
+    #[arg(long, value_name = "FILE")]
+    plugin: Option<PathBuf>,
+    /// Write the optimized program here: as text, or as the compiler's own bytes if the name
+    /// ends in .pb.
+    #[arg(long, value_name = "FILE")]
+    hlo: Option<PathBuf>,
+    /// Print JSON for machines.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    program: String,
+    slice: String,
+    topology: String,
+    chips: usize,
+    slice_devices: usize,
+    devices: usize,
+    device_kind: String,
+    compile_seconds: f64,
+    memory: CompiledMemory,
+    memory_total: u64,
+    memory_limit: Option<u64>,
+    instructions: usize,
+    collectives: Vec<Collective>,
+    hlo: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Collective {
+    kind: String,
+    asynchronous: bool,
+    in_loop: bool,
+    group_size: Option<usize>,
+    count: u64,
+    bytes: Option<u64>,
+    runs: Option<u64>,
+}
+
+pub fn run(args: &CompileArgs) -> Result<()> {
+    let slice = TpuSlice::parse(&args.topology)?;
+    let (text, options) = args.program.read()?;
+    if options.partitions() > slice.devices() {
+        return Err(Error::Usage(format!(
+            "the program is for {} devices but {slice} has {}",
+            options.partitions(),
+            slice.devices()
+        )));
+    }
+    let target = Target::only(PluginKind::Tpu, args.plugin.clone());
+    let (plugin, _) = target.load()?;
+    let topology = Topology::tpu(plugin, &slice)?;
+    let start = Instant::now();
+    let executable = topology.compile(&text, &options)?;
+    let compile_seconds = start.elapsed().as_secs_f64();
+    let optimized = executable.optimized_program()?;
+    let module = optimized.module()?;
+    if let Some(path) = &args.hlo {
+        write_hlo(path, &optimized, &module)?;
+    }
+    let report = Report {
+        compile_seconds,
+        devices: options.partitions(),
+        hlo: args.hlo.clone(),
+        ..describe(&slice, &topology, &executable, &module)?
+    };
+    if args.json {
+        return format::print_json(&report);
+    }
+    print(&report);
+    Ok(())
+}
+
+fn describe(
+    slice: &TpuSlice,
+    topology: &Topology,
+    executable: &Executable,
+    module: &hlo::Module,
+) -> Result<Report> {
+    let device = topology.devices().first();
+    let memory = executable.memory()?;
+    Ok(Report {
+        program: executable.name()?,
+        slice: slice.to_string(),
+        topology: slice.topology_name(),
+        chips: slice.chips(),
+        slice_devices: slice.devices(),
+        devices: 0,
+        device_kind: device.map(|device| device.kind.clone()).unwrap_or_default(),
+        compile_seconds: 0.0,
+        memory_total: memory.total(),
+        memory,
+        memory_limit: topology.memory_limit(),
+        instructions: module.instructions().count(),
+        collectives: hlo::collectives(module).into_iter().map(Collective::from).collect(),
+        hlo: None,
+    })
+}
+
+impl From<CollectiveSummary> for Collective {
+    fn from(summary: CollectiveSummary) -> Collective {
+        Collective {
+            kind: summary.kind.to_string(),
+            asynchronous: summary.asynchronous,
+            in_loop: summary.in_loop,
+            group_size: summary.group_size,
+            count: summary.count,
+            bytes: summary.bytes,
+            runs: summary.runs,
+        }
+    }
+}
+
+fn write_hlo(path: &Path, optimized: &OptimizedProgram, module: &hlo::Module) -> Result<()> {
+    let raw = path.extension().is_some_and(|extension| extension == "pb");
+    let bytes = if raw { optimized.code.clone() } else { module.to_string().into_bytes() };
+    fs::write(path, bytes).map_err(|error| Error::file(path, error))
+}
+
+fn print(report: &Report) {
+    println!(
+        "{} compiled for {} of {} ({}, {}, {}) in {}",
+        report.program,
+        format::count(report.devices, "device"),
+        report.slice,
+        report.topology,
+        format::count(report.chips, "chip"),
+        report.device_kind,
+        format::seconds(report.compile_seconds)
+    );
+    let memory = &report.memory;
+    let limit = match report.memory_limit {
+        Some(limit) if report.memory_total > limit => {
+            format!(" of {}: it does not fit", format::bytes(limit))
+        }
+        Some(limit) => format!(" of {}", format::bytes(limit)),
+        None => String::new(),
+    };
+    println!("memory a device      {}{limit}", format::bytes(report.memory_total));
+    for (what, bytes) in [
+        ("arguments", memory.arguments),
+        ("results", memory.outputs),
+        ("of those donated", memory.aliased),
+        ("temporaries", memory.temporaries),
+        ("code", memory.code),
+    ] {
+        println!("  {what:<18} {}", format::bytes(bytes));
+    }
+    print_collectives(&report.collectives);
+    println!("{} instructions", report.instructions);
+    if let Some(path) = &report.hlo {
+        println!("optimized program written to {}", path.display());
+    }
+}
+
+fn print_collectives(collectives: &[Collective]) {
+    if collectives.is_empty() {
+        println!("no collectives");
+        return;
+    }
+    println!("collectives          count         each  group");
+    for collective in collectives {
+        let how = if collective.asynchronous { ", asynchronous" } else { "" };
+        let place = match (collective.in_loop, collective.runs) {
+            (true, Some(runs)) => format!(", in a loop of {runs}"),
+            (true, None) => ", in a loop of unknown length".into(),
+            (false, _) => String::new(),
+        };
+        println!(
+            "  {:<18} {:>5} {:>12} {:>6}{how}{place}",
+            collective.kind,
+            collective.count,
+            collective.bytes.map_or("?".into(), format::bytes),
+            collective.group_size.map_or("all".into(), |size| size.to_string()),
+        );
+    }
+}

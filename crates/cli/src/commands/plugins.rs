@@ -1,0 +1,113 @@
+//! `fullshard plugins`: list, install and remove.
+
+use crate::error::Result;
+use crate::format;
+use clap::{Args, Subcommand};
+use fullshard_pjrt::plugins::{Package, PluginKind, Store, find};
+use serde::Serialize;
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub struct PluginsArgs {
+    #[command(subcommand)]
+    action: Option<Action>,
+    /// Print JSON for machines.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Show which plugins there are and where they come from (the default).
+    List,
+    /// Fetch a plugin with pip, verify it and put it into the cache.
+    Install {
+        /// cpu, cuda or tpu.
+        kind: PluginKind,
+        /// Take the wheels from this folder instead of fetching them.
+        #[arg(long, value_name = "DIR")]
+        from: Option<PathBuf>,
+    },
+    /// Remove a plugin from the cache.
+    Remove {
+        /// cpu, cuda or tpu.
+        kind: PluginKind,
+    },
+}
+
+#[derive(Serialize)]
+struct Row {
+    kind: PluginKind,
+    package: &'static str,
+    version: &'static str,
+    download_bytes: u64,
+    path: Option<PathBuf>,
+    origin: Option<String>,
+    problem: Option<String>,
+}
+
+pub fn run(args: &PluginsArgs) -> Result<()> {
+    let store = Store::default_location()?;
+    match &args.action {
+        None | Some(Action::List) => list(&store, args.json),
+        Some(Action::Install { kind, from }) => {
+            let installed = match from {
+                Some(folder) => store.install_from(*kind, folder)?,
+                None => store.install(*kind)?,
+            };
+            say(args.json, *kind, "installed", &installed.path.display().to_string())
+        }
+        Some(Action::Remove { kind }) => {
+            let word = if store.remove(*kind)? { "removed" } else { "not installed" };
+            say(args.json, *kind, word, &store.folder().display().to_string())
+        }
+    }
+}
+
+fn say(json: bool, kind: PluginKind, word: &str, place: &str) -> Result<()> {
+    if json {
+        return format::print_json(&serde_json::json!({
+            "kind": kind, "outcome": word, "path": place,
+        }));
+    }
+    println!("{kind}: {word} ({place})");
+    Ok(())
+}
+
+fn list(store: &Store, json: bool) -> Result<()> {
+    let rows: Vec<Row> = PluginKind::ALL.into_iter().map(|kind| row(kind, store)).collect();
+    if json {
+        return format::print_json(&rows);
+    }
+    for row in rows {
+        let Row { kind, package, version, .. } = row;
+        match (row.path, row.origin, row.problem) {
+            (Some(path), Some(origin), _) => println!("{kind:<5} {} ({origin})", path.display()),
+            (_, _, Some(problem)) => println!("{kind:<5} {problem}"),
+            _ => println!(
+                "{kind:<5} not here; `fullshard plugins install {kind}` fetches {package} \
+                 {version} ({})",
+                format::bytes(row.download_bytes)
+            ),
+        }
+    }
+    println!("\nThe plugin cache is {}", store.folder().display());
+    Ok(())
+}
+
+fn row(kind: PluginKind, store: &Store) -> Row {
+    let package = Package::pinned(kind);
+    let (located, problem) = match find(kind, None, store) {
+        Ok(located) => (located, None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    Row {
+        kind,
+        package: package.plugin.name,
+        version: package.plugin.version,
+        download_bytes: package.download_bytes(),
+        origin: located.as_ref().map(|located| located.origin.to_string()),
+        path: located.map(|located| located.path),
+        problem,
+    }
+}

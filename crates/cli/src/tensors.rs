@@ -1,0 +1,178 @@
+//! Tensors in and out of programs: from and to safetensors files, or made up.
+
+use crate::error::{Error, Result};
+use fullshard_pjrt::{
+    Array, ArrayType, Buffer, Client, DType, HostTensor, LoadedExecutable, Sharding, TensorType,
+};
+use half::{bf16, f16};
+use safetensors::tensor::{Dtype, TensorView};
+use safetensors::{SafeTensors, serialize_to_file};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What goes into argument `index`: the logical tensor, and how the program cuts it.
+fn argument_type(program: &LoadedExecutable, index: usize) -> ArrayType {
+    let local = &program.signature().parameters[index];
+    let noted = program.signature().parameter_shardings[index].clone();
+    logical_type(local, noted, program.devices().len())
+}
+
+/// The logical tensor whose part on each device is `local`.
+fn logical_type(local: &TensorType, noted: Option<Sharding>, devices: usize) -> ArrayType {
+    let sharding =
+        noted.unwrap_or_else(|| Sharding::replicated(local.dims.len(), devices));
+    let dims: Vec<usize> =
+        local.dims.iter().zip(sharding.grid()).map(|(size, parts)| size * parts).collect();
+    ArrayType { ty: TensorType::new(local.dtype, &dims), sharding: Arc::new(sharding) }
+}
+
+/// Reads the arguments from a file that names them `arg0`, `arg1` and so on.
+pub fn read_arguments(
+    client: &Client,
+    program: &LoadedExecutable,
+    path: &Path,
+) -> Result<Vec<Array>> {
+    let bytes = fs::read(path).map_err(|error| Error::file(path, error))?;
+    let file = SafeTensors::deserialize(&bytes)
+        .map_err(|error| Error::file(path, format!("not a safetensors file: {error}")))?;
+    let count = program.signature().parameters.len();
+    if let Some(extra) = file.names().iter().find(|name| !is_argument(name, count)) {
+        let reason = format!("it has a tensor `{extra}`, but the program takes {count} arguments, \
+                              named arg0 and so on");
+        return Err(Error::file(path, reason));
+    }
+    let read = |index: usize| {
+        let name = format!("arg{index}");
+        let view = file.tensor(&name).map_err(|_| {
+            Error::file(path, format!("it has no `{name}`, but the program takes {count} arguments"))
+        })?;
+        let wanted = argument_type(program, index);
+        let tensor = read_tensor(&view).map_err(|reason| Error::file(path, reason))?;
+        if *tensor.ty() != wanted.ty {
+            let reason =
+                format!("`{name}` is {} but the program takes {}", tensor.ty(), wanted.ty);
+            return Err(Error::file(path, reason));
+        }
+        Ok(Array::from_host(client, &tensor, wanted.sharding, program.devices())?)
+    };
+    (0..count).map(read).collect()
+}
+
+fn is_argument(name: &str, count: usize) -> bool {
+    let number = name.strip_prefix("arg").and_then(|digits| digits.parse::<usize>().ok());
+    number.is_some_and(|number| number < count)
+}
+
+fn read_tensor(view: &TensorView<'_>) -> std::result::Result<HostTensor, String> {
+    let dtype = FILE_DTYPES
+        .iter()
+        .find_map(|&(dtype, file)| (file == view.dtype()).then_some(dtype))
+        .ok_or_else(|| format!("{:?} tensors cannot be read", view.dtype()))?;
+    HostTensor::from_bytes(dtype, view.shape(), view.data().to_vec())
+        .map_err(|error| error.to_string())
+}
+
+/// The element types that a file can hold.
+const FILE_DTYPES: &[(DType, Dtype)] = &[
+    (DType::Bool, Dtype::BOOL),
+    (DType::I8, Dtype::I8),
+    (DType::I16, Dtype::I16),
+    (DType::I32, Dtype::I32),
+    (DType::I64, Dtype::I64),
+    (DType::U8, Dtype::U8),
+    (DType::U16, Dtype::U16),
+    (DType::U32, Dtype::U32),
+    (DType::U64, Dtype::U64),
+    (DType::F16, Dtype::F16),
+    (DType::F32, Dtype::F32),
+    (DType::F64, Dtype::F64),
+    (DType::Bf16, Dtype::BF16),
+    (DType::F8E5M2, Dtype::F8_E5M2),
+    (DType::F8E4M3FN, Dtype::F8_E4M3),
+    (DType::F8E8M0FNU, Dtype::F8_E8M0),
+];
+
+/// Makes arguments up, tile by tile: numbers in [-1, 1) for floats, zeros for the rest, whose
+/// meaning (an index, a step) only the program knows.
+pub fn make_arguments(client: &Client, program: &LoadedExecutable) -> Result<Vec<Array>> {
+    let make = |index: usize| {
+        let array = argument_type(program, index);
+        let count: usize = program.signature().parameters[index].elements();
+        let dtype = array.ty.dtype;
+        let fill = |tile: &fullshard_pjrt::Tile| {
+            Ok(made_up(dtype, count, Numbers::new(index as u64, tile.index as u64)))
+        };
+        Ok(Array::fill(client, &array, program.devices(), fill)?)
+    };
+    (0..program.signature().parameters.len()).map(make).collect()
+}
+
+fn made_up(dtype: DType, count: usize, numbers: Numbers) -> Vec<u8> {
+    fn collect<const N: usize>(values: impl Iterator<Item = [u8; N]>) -> Vec<u8> {
+        values.flatten().collect()
+    }
+    let numbers = numbers.take(count);
+    match dtype {
+        DType::F16 => collect(numbers.map(|x| f16::from_f32(x).to_le_bytes())),
+        DType::Bf16 => collect(numbers.map(|x| bf16::from_f32(x).to_le_bytes())),
+        DType::F32 => collect(numbers.map(f32::to_le_bytes)),
+        DType::F64 => collect(numbers.map(|x| f64::from(x).to_le_bytes())),
+        other => vec![0; count * other.size()],
+    }
+}
+
+/// An endless row of numbers in [-1, 1), the same for the same seed: a counter, hashed (the
+/// finaliser of splitmix64).
+struct Numbers {
+    state: u64,
+}
+
+impl Numbers {
+    fn new(argument: u64, tile: u64) -> Numbers {
+        Numbers { state: (argument << 32 | tile).wrapping_mul(0xD6E8_FEB8_6659_FD93) }
+    }
+}
+
+impl Iterator for Numbers {
+    type Item = f32;
+
+    fn next(&mut self) -> Option<f32> {
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        Some((z >> 40) as f32 / (1 << 23) as f32 - 1.0)
+    }
+}
+
+/// Puts the results of all devices together: `results[device][index]`.
+pub fn gather_results(
+    program: &LoadedExecutable,
+    results: Vec<Vec<Buffer>>,
+) -> Result<Vec<Array>> {
+    let mut lists: Vec<_> = results.into_iter().map(Vec::into_iter).collect();
+    let types = program.signature().results.iter().zip(&program.signature().result_shardings);
+    types
+        .map(|(local, noted)| {
+            let array = logical_type(local, noted.clone(), lists.len());
+            let shards = lists.iter_mut().filter_map(Iterator::next).collect();
+            Ok(Array::from_shards(&array, shards)?)
+        })
+        .collect()
+}
+
+/// Writes results to a file, as `out0`, `out1` and so on.
+pub fn write_results(path: &Path, results: &[HostTensor]) -> Result<()> {
+    let views = results.iter().enumerate().map(|(i, tensor)| {
+        let dtype = FILE_DTYPES.iter().find(|(dtype, _)| *dtype == tensor.dtype());
+        let (_, dtype) = dtype.ok_or_else(|| {
+            Error::file(path, format!("result {i} is {}, which files cannot hold", tensor.ty()))
+        })?;
+        let view = TensorView::new(*dtype, tensor.dims().to_vec(), tensor.bytes())
+            .map_err(|error| Error::file(path, error))?;
+        Ok((format!("out{i}"), view))
+    });
+    let views: Vec<_> = views.collect::<Result<_>>()?;
+    serialize_to_file(views, None, path).map_err(|error| Error::file(path, error))
+}
