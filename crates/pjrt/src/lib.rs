@@ -1,1 +1,3 @@
 //! Devices: a safe wrapper over the PJRT C API.
+
+pub mod hlo;
