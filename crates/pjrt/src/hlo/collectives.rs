@@ -1,0 +1,253 @@
+//! Which data the devices exchange: the collectives of a module, counted for a table.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+
+use super::instruction::Instruction;
+use super::module::{Computation, ComputationId, Module};
+use super::runs::{Runs, only_refers, runs_in_place, runs_per_launch};
+
+/// A kind of exchange between devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CollectiveKind {
+    /// Every device gets the parts of all.
+    AllGather,
+    /// Every device gets one part of the sum.
+    ReduceScatter,
+    /// Every device gets the sum.
+    AllReduce,
+    /// Every device sends a part to each other.
+    AllToAll,
+    /// As `AllToAll`, with parts of unequal size.
+    RaggedAllToAll,
+    /// Every device sends to one other.
+    CollectivePermute,
+    /// One device sends to all.
+    Broadcast,
+}
+
+impl CollectiveKind {
+    /// The kind of an opcode, without a suffix such as `-start`.
+    pub(super) fn from_opcode(opcode: &str) -> Option<Self> {
+        Some(match opcode {
+            "all-gather" => Self::AllGather,
+            "reduce-scatter" => Self::ReduceScatter,
+            "all-reduce" => Self::AllReduce,
+            "all-to-all" => Self::AllToAll,
+            "ragged-all-to-all" => Self::RaggedAllToAll,
+            "collective-permute" => Self::CollectivePermute,
+            "collective-broadcast" => Self::Broadcast,
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for CollectiveKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::AllGather => "all-gather",
+            Self::ReduceScatter => "reduce-scatter",
+            Self::AllReduce => "all-reduce",
+            Self::AllToAll => "all-to-all",
+            Self::RaggedAllToAll => "ragged-all-to-all",
+            Self::CollectivePermute => "collective-permute",
+            Self::Broadcast => "collective-broadcast",
+        })
+    }
+}
+
+/// Equal collectives of one computation: a row of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CollectiveSummary {
+    /// What they do.
+    pub kind: CollectiveKind,
+    /// Whether other work may run between their beginning and their end.
+    pub asynchronous: bool,
+    /// The computation they run in, the entry or the body of a loop or branch; fusions and
+    /// wrappers inside it are looked through.
+    pub computation: String,
+    /// How many there are.
+    pub count: u64,
+    /// Per-device bytes of the whole tensor for one of them: of the result, or for a
+    /// reduce-scatter, whose result is a part, of the operand. Compilers may pad it. `None` if an
+    /// element type is unknown.
+    pub bytes: Option<u64>,
+    /// How many devices take part together, or the number of pairs of a permutation; `None` if
+    /// the module does not list them, which means every device.
+    pub group_size: Option<usize>,
+    /// Whether the computation is part of a loop.
+    pub in_loop: bool,
+    /// How often the computation runs in one launch; `None` if unknown.
+    pub runs: Option<u64>,
+}
+
+/// What makes collectives equal.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    kind: CollectiveKind,
+    asynchronous: bool,
+    bytes: Option<u64>,
+    group_size: Option<usize>,
+    /// The TPU compiler spreads one asynchronous collective over a chain of fusions, each holding
+    /// a copy of the instruction.
+    chain: Option<(String, Option<i64>)>,
+}
+
+type Counts = BTreeMap<Key, u64>;
+
+/// The collectives a launch runs: the entry's first, then those of loops and branches.
+pub fn collectives(module: &Module) -> Vec<CollectiveSummary> {
+    let runs = runs_per_launch(module);
+    let owners = owners(module, &runs);
+    let counts = counts(module);
+    let owned = module
+        .computations()
+        .iter()
+        .rev()
+        .filter(|it| owners.contains(&it.id));
+    owned
+        .filter_map(|computation| Some((computation, counts.get(&computation.id)?)))
+        .flat_map(|(computation, counts)| summaries(computation, counts, &runs))
+        .collect()
+}
+
+/// The entry, and the computations that are reached but not as a part of their caller.
+fn owners(module: &Module, runs: &Runs) -> HashSet<ComputationId> {
+    let reached = module
+        .computations()
+        .iter()
+        .filter(|it| runs.is_reached(it.id));
+    let instructions = reached.flat_map(Computation::instructions);
+    let apart = instructions.filter(|it| !runs_in_place(it) && !only_refers(it));
+    let called = apart.flat_map(|it| it.called.iter().copied());
+    called.chain([module.entry().id]).collect()
+}
+
+/// The collectives of each computation, with those of the computations that run as a part of it.
+/// Callees come before their callers, so one pass is enough.
+fn counts(module: &Module) -> HashMap<ComputationId, Counts> {
+    let mut all: HashMap<ComputationId, Counts> = HashMap::new();
+    for computation in module.computations() {
+        let mut counts = Counts::new();
+        for instruction in computation.instructions() {
+            if let Some(key) = key(computation, instruction) {
+                add(&mut counts, key, 1);
+            } else if runs_in_place(instruction) {
+                let asynchronous = instruction.opcode == "async-start";
+                for inner in instruction
+                    .called
+                    .iter()
+                    .filter_map(|called| all.get(called))
+                {
+                    for (key, &count) in inner {
+                        let asynchronous = key.asynchronous || asynchronous;
+                        add(
+                            &mut counts,
+                            Key {
+                                asynchronous,
+                                ..key.clone()
+                            },
+                            count,
+                        );
+                    }
+                }
+            }
+        }
+        if !counts.is_empty() {
+            all.insert(computation.id, counts);
+        }
+    }
+    all
+}
+
+fn add(counts: &mut Counts, key: Key, count: u64) {
+    let chained = key.chain.is_some();
+    let total = counts.entry(key).or_insert(0);
+    *total = if chained {
+        1
+    } else {
+        total.saturating_add(count)
+    };
+}
+
+fn key(computation: &Computation, instruction: &Instruction) -> Option<Key> {
+    let chain = instruction.frontend_attributes.get("chain_id");
+    let kind = match instruction.collective_kind()? {
+        CollectiveKind::AllReduce if is_scattered(computation, instruction) => {
+            CollectiveKind::ReduceScatter
+        }
+        kind => kind,
+    };
+    let pairs = instruction.source_target_pairs.len();
+    Some(Key {
+        kind,
+        asynchronous: chain.is_some() || instruction.opcode.ends_with("-start"),
+        bytes: whole_bytes(computation, instruction),
+        group_size: Some(pairs)
+            .filter(|&pairs| pairs > 0)
+            .or(instruction.replica_groups.group_size()),
+        chain: chain.map(|chain| (chain.clone(), instruction.channel_id)),
+    })
+}
+
+/// Whether a computation only keeps a slice of this sum: the TPU compiler writes a reduce-scatter
+/// as such a fusion.
+fn is_scattered(computation: &Computation, sum: &Instruction) -> bool {
+    let slice = origin(computation, computation.root());
+    let sliced = computation.operands(slice).next();
+    slice.opcode == "dynamic-slice"
+        && sliced.is_some_and(|sliced| origin(computation, sliced).id == sum.id)
+}
+
+/// The instruction behind a few that only pass its result on.
+fn origin<'a>(computation: &'a Computation, mut instruction: &'a Instruction) -> &'a Instruction {
+    for _ in 0..8 {
+        let passes = matches!(instruction.opcode.as_str(), "bitcast" | "reshape" | "copy");
+        match computation.operands(instruction).next() {
+            Some(operand) if passes => instruction = operand,
+            _ => break,
+        }
+    }
+    instruction
+}
+
+fn whole_bytes(computation: &Computation, instruction: &Instruction) -> Option<u64> {
+    match (instruction.opcode.as_str(), instruction.shape.members()) {
+        ("reduce-scatter" | "reduce-scatter-start", _) => {
+            let sizes = computation
+                .operands(instruction)
+                .map(|operand| operand.shape.byte_size());
+            sizes.sum()
+        }
+        // The beginning of an all-reduce has the shape of its result; others give their operands,
+        // their results, and scratch.
+        ("all-reduce-start", _) => instruction.shape.byte_size(),
+        (opcode, Some([_, results, ..])) if opcode.ends_with("-start") => results.byte_size(),
+        _ => instruction.shape.byte_size(),
+    }
+}
+
+fn summaries(computation: &Computation, counts: &Counts, runs: &Runs) -> Vec<CollectiveSummary> {
+    // Chains have done their work; several of them may be one row.
+    let mut rows: BTreeMap<Key, u64> = BTreeMap::new();
+    for (key, count) in counts {
+        let row = rows
+            .entry(Key {
+                chain: None,
+                ..key.clone()
+            })
+            .or_insert(0);
+        *row = row.saturating_add(*count);
+    }
+    let summary = |(key, count): (Key, u64)| CollectiveSummary {
+        kind: key.kind,
+        asynchronous: key.asynchronous,
+        computation: computation.name.clone(),
+        count,
+        bytes: key.bytes,
+        group_size: key.group_size,
+        in_loop: runs.in_loop(computation.id),
+        runs: runs.count(computation.id),
+    };
+    rows.into_iter().map(summary).collect()
+}

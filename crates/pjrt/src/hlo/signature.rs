@@ -1,0 +1,127 @@
+//! What a program takes and gives on each device, read without reading the program.
+
+use prost::Message;
+
+use super::error::HloError;
+use super::proto;
+use super::shape::Shape;
+use super::sharding::OpSharding;
+
+/// The interface of an optimized program, as each device sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Signature {
+    /// The shape of each parameter.
+    pub parameters: Vec<Shape>,
+    /// The shape of each result; a tuple is opened into its leaves.
+    pub results: Vec<Shape>,
+    /// Parameters whose memory the program may reuse, in order.
+    pub donated: Vec<usize>,
+    /// How each parameter was cut from the tensor all devices hold together, if noted.
+    pub parameter_shardings: Vec<Option<OpSharding>>,
+    /// How the results go together again, if noted.
+    pub result_shardings: Vec<Option<OpSharding>>,
+}
+
+impl Signature {
+    /// Reads the interface alone; the instructions are skipped.
+    pub fn decode(format: &str, bytes: &[u8]) -> Result<Self, HloError> {
+        let header = match format {
+            "hlo" => proto::Header::decode(bytes)?,
+            "hlo_with_config" => proto::HeaderWithConfig::decode(bytes)?
+                .module
+                .ok_or_else(|| HloError::malformed("program", "it holds no module"))?,
+            other => return Err(HloError::UnknownFormat(other.to_owned())),
+        };
+        let place = format!("module `{}`", header.name);
+        Self::from_header(&header).map_err(|reason| HloError::malformed(place, reason))
+    }
+
+    fn from_header(header: &proto::Header) -> Result<Self, String> {
+        let program = header
+            .host_program_shape
+            .as_ref()
+            .ok_or("it has no program shape")?;
+        let result = program
+            .result
+            .as_ref()
+            .ok_or("its program shape has no result")?;
+        let parameters: Vec<Shape> = program
+            .parameters
+            .iter()
+            .map(Shape::decode)
+            .collect::<Result<_, _>>()?;
+        let result = Shape::decode(result)?;
+        let results: Vec<Shape> = result.leaves().into_iter().cloned().collect();
+        Ok(Self {
+            donated: donated(header, parameters.len())?,
+            parameter_shardings: parameter_shardings(header, parameters.len())?,
+            result_shardings: result_shardings(header, results.len())?,
+            parameters,
+            results,
+        })
+    }
+}
+
+fn donated(header: &proto::Header, parameters: usize) -> Result<Vec<usize>, String> {
+    let aliased = header
+        .input_output_alias
+        .iter()
+        .flat_map(|alias| &alias.entries);
+    let given = header.buffer_donor.iter().flat_map(|donor| &donor.entries);
+    let numbers = aliased
+        .map(|entry| entry.parameter_number)
+        .chain(given.map(|entry| entry.parameter_number));
+    let mut donated = Vec::new();
+    for number in numbers {
+        let index = usize::try_from(number)
+            .ok()
+            .filter(|&index| index < parameters);
+        donated.push(
+            index.ok_or_else(|| {
+                format!("parameter {number} is donated, but there are {parameters}")
+            })?,
+        );
+    }
+    donated.sort_unstable();
+    donated.dedup();
+    Ok(donated)
+}
+
+fn parameter_shardings(
+    header: &proto::Header,
+    parameters: usize,
+) -> Result<Vec<Option<OpSharding>>, String> {
+    let shardings = &header.spmd_parameters_shardings;
+    if shardings.is_empty() {
+        return Ok(vec![None; parameters]);
+    }
+    if shardings.len() != parameters {
+        return Err(format!(
+            "{} shardings for {parameters} parameters",
+            shardings.len()
+        ));
+    }
+    shardings
+        .iter()
+        .map(|sharding| OpSharding::decode(sharding).map(Some))
+        .collect()
+}
+
+fn result_shardings(
+    header: &proto::Header,
+    results: usize,
+) -> Result<Vec<Option<OpSharding>>, String> {
+    let Some(sharding) = &header.spmd_output_sharding else {
+        return Ok(vec![None; results]);
+    };
+    let leaves = match OpSharding::decode(sharding)? {
+        OpSharding::Tuple(leaves) => leaves,
+        // XLA writes one replicated sharding for a whole tuple.
+        OpSharding::Replicated => vec![OpSharding::Replicated; results],
+        single => vec![single],
+    };
+    if leaves.len() != results {
+        return Err(format!("{} shardings for {results} results", leaves.len()));
+    }
+    Ok(leaves.into_iter().map(Some).collect())
+}

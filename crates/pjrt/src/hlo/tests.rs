@@ -1,0 +1,373 @@
+//! Modules made by hand, for what the samples of real compilers do not show.
+
+use prost::Message;
+
+use super::proto::{
+    Computation, FrontendAttributes, IotaReplicaGroupList, Literal, Module as ModuleProto, Payload,
+    ReplicaGroup, Shape,
+};
+use super::*;
+
+type InstructionProto = proto::Instruction;
+
+const S32: i32 = 4;
+const PRED: i32 = 1;
+const F32: i32 = 11;
+
+fn array(element_type: i32, dims: &[i64]) -> Shape {
+    Shape {
+        element_type,
+        dimensions: dims.to_vec(),
+        ..Default::default()
+    }
+}
+
+fn tuple(members: &[Shape]) -> Shape {
+    Shape {
+        element_type: 13,
+        tuple_shapes: members.to_vec(),
+        ..Default::default()
+    }
+}
+
+fn op(id: i64, opcode: &str, shape: Shape, operands: &[i64]) -> InstructionProto {
+    InstructionProto {
+        id,
+        name: format!("{opcode}.{id}"),
+        opcode: opcode.to_owned(),
+        shape: Some(shape),
+        operand_ids: operands.to_vec(),
+        ..Default::default()
+    }
+}
+
+fn calling(mut instruction: InstructionProto, called: &[i64]) -> InstructionProto {
+    instruction.called_computation_ids = called.to_vec();
+    instruction
+}
+
+fn constant(id: i64, value: i32) -> InstructionProto {
+    let literal = Literal {
+        shape: Some(array(S32, &[])),
+        s32s: vec![value],
+        ..Default::default()
+    };
+    InstructionProto {
+        literal: Some(literal),
+        ..op(id, "constant", array(S32, &[]), &[])
+    }
+}
+
+fn element(id: i64, of: i64, index: i64) -> InstructionProto {
+    InstructionProto {
+        tuple_index: index,
+        ..op(id, "get-tuple-element", array(S32, &[]), &[of])
+    }
+}
+
+fn compare(id: i64, direction: &str, left: i64, right: i64) -> InstructionProto {
+    InstructionProto {
+        comparison_direction: direction.to_owned(),
+        ..op(id, "compare", array(PRED, &[]), &[left, right])
+    }
+}
+
+/// The last instruction is the root.
+fn computation(id: i64, instructions: Vec<InstructionProto>) -> Computation {
+    let root_id = instructions.last().map_or(0, |root| root.id);
+    Computation {
+        id,
+        name: format!("computation.{id}"),
+        instructions,
+        root_id,
+    }
+}
+
+/// The last computation is the entry.
+fn decode(computations: Vec<Computation>) -> Result<Module, HloError> {
+    let entry_computation_id = computations.last().map_or(0, |entry| entry.id);
+    decode_proto(ModuleProto {
+        entry_computation_id,
+        computations,
+        ..Default::default()
+    })
+}
+
+fn decode_proto(module: ModuleProto) -> Result<Module, HloError> {
+    Module::decode("hlo", &module.encode_to_vec())
+}
+
+/// `for (i = start; i <direction> bound; i += step)`, with the bound carried in the state.
+fn counted(start: i32, direction: &str, bound: i32, step: i32) -> Vec<Computation> {
+    let state = tuple(&[array(S32, &[]), array(S32, &[])]);
+    let adder = vec![
+        op(1, "parameter", array(S32, &[]), &[]),
+        constant(2, step),
+        op(3, "add", array(S32, &[]), &[1, 2]),
+    ];
+    let body = vec![
+        op(1, "parameter", state.clone(), &[]),
+        element(2, 1, 0),
+        element(3, 1, 1),
+        calling(op(4, "fusion", array(S32, &[]), &[2]), &[10]),
+        op(5, "tuple", state.clone(), &[4, 3]),
+    ];
+    let condition = vec![
+        op(1, "parameter", state.clone(), &[]),
+        element(2, 1, 0),
+        element(3, 1, 1),
+        compare(4, direction, 2, 3),
+    ];
+    let entry = vec![
+        constant(1, start),
+        op(2, "copy", array(S32, &[]), &[1]),
+        constant(3, bound),
+        op(4, "tuple", state.clone(), &[2, 3]),
+        calling(op(5, "while", state, &[4]), &[11, 12]),
+    ];
+    vec![
+        computation(10, adder),
+        computation(11, body),
+        computation(12, condition),
+        computation(13, entry),
+    ]
+}
+
+fn trips(computations: Vec<Computation>) -> Option<u64> {
+    let module = decode(computations).unwrap();
+    trip_count(&module, module.entry().root())
+}
+
+#[test]
+fn counted_loops() {
+    assert_eq!(trips(counted(0, "LT", 24, 1)), Some(24));
+    assert_eq!(trips(counted(1, "LE", 24, 2)), Some(12));
+    assert_eq!(trips(counted(23, "GE", 0, -1)), Some(24));
+    assert_eq!(trips(counted(0, "NE", 24, 3)), Some(8));
+    assert_eq!(trips(counted(9, "LT", 3, 1)), Some(0));
+}
+
+#[test]
+fn loops_without_an_end_have_no_count() {
+    assert_eq!(trips(counted(0, "LT", 24, 0)), None);
+    assert_eq!(trips(counted(0, "LT", 24, -1)), None);
+    assert_eq!(trips(counted(0, "NE", 24, 5)), None);
+    assert_eq!(trips(counted(0, "EQ", 24, 1)), None);
+    // The counter would overflow before it reaches the bound.
+    assert_eq!(trips(counted(0, "LT", i32::MAX, i32::MAX - 1)), None);
+}
+
+#[test]
+fn loops_that_start_from_data_have_no_count() {
+    let mut computations = counted(0, "LT", 24, 1);
+    computations[3].instructions[0].opcode = "parameter".to_owned();
+    assert_eq!(trips(computations), None);
+}
+
+#[test]
+fn a_value_that_refers_to_itself_is_survived() {
+    let mut computations = counted(0, "LT", 24, 1);
+    computations[0].instructions[2].operand_ids = vec![3, 3];
+    assert_eq!(trips(computations), None);
+}
+
+#[test]
+fn loop_counts_of_a_real_module_without_the_notes() {
+    let bytes = include_bytes!("../../tests/data/cpu.pb");
+    let mut module = ModuleProto::decode(&bytes[..]).unwrap();
+    for computation in &mut module.computations {
+        for instruction in &mut computation.instructions {
+            instruction.backend_config.clear();
+            instruction.backend_config_payload = None;
+        }
+    }
+    let module = decode_proto(module).unwrap();
+    let loops = module.instructions().filter(|it| it.opcode == "while");
+    let counts: Vec<_> = loops.map(|it| trip_count(&module, it)).collect();
+    assert_eq!(counts, [Some(6), Some(6)]);
+}
+
+fn gather(id: i64, opcode: &str, shape: Shape) -> InstructionProto {
+    let groups = IotaReplicaGroupList {
+        num_replica_groups: 1,
+        num_devices_per_group: 8,
+        iota_reshape_dims: vec![8],
+        iota_transpose_perm: vec![0],
+    };
+    InstructionProto {
+        iota_collective_device_list: Some(groups),
+        ..op(id, opcode, shape, &[1])
+    }
+}
+
+#[test]
+fn asynchronous_pairs_count_once() {
+    let (part, whole) = (array(F32, &[4]), array(F32, &[32]));
+    let both = tuple(&[part.clone(), whole.clone()]);
+    let wrapped = vec![
+        op(1, "parameter", whole.clone(), &[]),
+        InstructionProto {
+            replica_groups: vec![
+                ReplicaGroup {
+                    replica_ids: vec![0, 1]
+                };
+                4
+            ],
+            ..op(2, "reduce-scatter", array(F32, &[16]), &[1])
+        },
+    ];
+    let entry = vec![
+        op(1, "parameter", part, &[]),
+        gather(2, "all-gather-start", both.clone()),
+        op(3, "all-gather-done", whole.clone(), &[2]),
+        calling(op(4, "async-start", both.clone(), &[3]), &[10]),
+        calling(op(5, "async-update", both, &[4]), &[10]),
+        calling(op(6, "async-done", array(F32, &[16]), &[5]), &[10]),
+    ];
+    let module = decode(vec![computation(10, wrapped), computation(11, entry)]).unwrap();
+    let row = |kind, group_size| CollectiveSummary {
+        kind,
+        asynchronous: true,
+        computation: "computation.11".to_owned(),
+        count: 1,
+        bytes: Some(128),
+        group_size: Some(group_size),
+        in_loop: false,
+        runs: Some(1),
+    };
+    let expected = [
+        row(CollectiveKind::AllGather, 8),
+        row(CollectiveKind::ReduceScatter, 2),
+    ];
+    assert_eq!(collectives(&module), expected);
+    let text = module.to_string();
+    assert!(text.contains("replica_groups=[1,8]<=[8]"), "{text}");
+}
+
+#[test]
+fn branches_run_an_unknown_number_of_times() {
+    let branch = |id| computation(id, vec![gather(1, "all-reduce", array(F32, &[2]))]);
+    let entry = vec![calling(
+        op(1, "conditional", array(F32, &[2]), &[]),
+        &[1, 2],
+    )];
+    let module = decode(vec![branch(1), branch(2), computation(3, entry)]).unwrap();
+    let found = collectives(&module);
+    assert_eq!(found.len(), 2);
+    assert!(found.iter().all(|it| it.runs.is_none() && !it.in_loop));
+}
+
+#[test]
+fn shared_callees_do_not_explode() {
+    let leaf = computation(0, vec![gather(1, "all-reduce", array(F32, &[2]))]);
+    let twice = |id: i64| {
+        let call = |at| calling(op(at, "call", array(F32, &[2]), &[]), &[id - 1]);
+        computation(id, vec![call(1), call(2)])
+    };
+    let module = decode(std::iter::once(leaf).chain((1..200).map(twice)).collect()).unwrap();
+    let found = collectives(&module);
+    assert_eq!(
+        (found.len(), found[0].count, found[0].runs),
+        (1, u64::MAX, Some(1))
+    );
+}
+
+#[test]
+fn chains_are_told_apart() {
+    let piece = |id: i64, chain: &str| InstructionProto {
+        frontend_attributes: Some(FrontendAttributes {
+            map: [("chain_id".to_owned(), chain.to_owned())].into(),
+        }),
+        ..gather(id, "all-gather", array(F32, &[32]))
+    };
+    let entry = vec![piece(1, "0"), piece(2, "0"), piece(3, "1"), piece(4, "1")];
+    let found = collectives(&decode(vec![computation(1, entry)]).unwrap());
+    assert_eq!(
+        (found.len(), found[0].count, found[0].asynchronous),
+        (1, 2, true)
+    );
+}
+
+#[test]
+fn configurations_may_lie_in_the_payload_table() {
+    let stored = |id, payload| InstructionProto {
+        backend_config_payload: Some(payload),
+        ..op(id, "iota", array(S32, &[2]), &[])
+    };
+    let config = br#"{"window_config":{"estimated_cycles":"77"}}"#.to_vec();
+    let entry = |index| {
+        vec![
+            stored(
+                1,
+                Payload {
+                    value: Some(config.clone()),
+                    id: None,
+                },
+            ),
+            stored(
+                2,
+                Payload {
+                    value: None,
+                    id: Some(index),
+                },
+            ),
+        ]
+    };
+    let module = |index| {
+        decode_proto(ModuleProto {
+            computations: vec![computation(0, entry(index))],
+            payloads: vec![b"{}".to_vec(), config.clone()],
+            ..Default::default()
+        })
+    };
+    let good = module(1).unwrap();
+    let cycles: Vec<_> = good
+        .instructions()
+        .map(Instruction::estimated_cycles)
+        .collect();
+    assert_eq!(cycles, [Some(77), Some(77)]);
+    assert!(module(2).is_err() && module(-1).is_err());
+}
+
+fn reason(computations: Vec<Computation>) -> String {
+    decode(computations).unwrap_err().to_string()
+}
+
+#[test]
+fn contradictions_are_named() {
+    let nothing = || op(1, "iota", array(S32, &[2]), &[]);
+    let caller = computation(1, vec![calling(nothing(), &[9])]);
+    let expected = "module ``, computation `computation.1`, instruction `iota.1`: \
+                    it calls computation 9, which does not exist";
+    assert!(reason(vec![caller]).ends_with(expected));
+    let itself = computation(1, vec![calling(nothing(), &[1])]);
+    assert!(reason(vec![itself]).contains("comes after"));
+    let orphan = computation(1, vec![op(1, "copy", array(S32, &[2]), &[5])]);
+    assert!(reason(vec![orphan]).contains("needs instruction 5"));
+    let twins = computation(1, vec![nothing(), nothing()]);
+    assert!(reason(vec![twins]).contains("two instructions have id 1"));
+    let empty = computation(1, vec![]);
+    assert!(reason(vec![empty]).contains("no root"));
+    let negative = computation(1, vec![op(1, "iota", array(S32, &[-2]), &[])]);
+    assert!(reason(vec![negative]).contains("extent -2"));
+    let entry = decode_proto(ModuleProto {
+        entry_computation_id: 4,
+        ..Default::default()
+    });
+    assert!(
+        entry
+            .unwrap_err()
+            .to_string()
+            .contains("no entry computation 4")
+    );
+}
+
+#[test]
+fn deep_tuples_are_refused() {
+    let mut shape = array(S32, &[]);
+    for _ in 0..150 {
+        shape = tuple(&[shape]);
+    }
+    let deep = decode(vec![computation(1, vec![op(1, "iota", shape, &[])])]);
+    assert!(matches!(deep, Err(HloError::Decode(_))));
+}
