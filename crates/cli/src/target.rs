@@ -17,13 +17,13 @@ pub struct Target {
     pub plugin: Option<PathBuf>,
     /// The share of its memory a GPU client may take.
     #[arg(long, value_name = "FRACTION")]
-    memory_fraction: Option<f32>,
+    pub memory_fraction: Option<f32>,
     /// Whether a GPU client takes its memory at once.
     #[arg(long, value_name = "BOOL")]
-    preallocate: Option<bool>,
+    pub preallocate: Option<bool>,
     /// Another option of the plugin, such as max_inflight_computations=4.
     #[arg(long = "client-option", value_name = "NAME=VALUE", value_parser = parse_option)]
-    options: Vec<(String, Value)>,
+    pub options: Vec<(String, Value)>,
 }
 
 impl Target {

@@ -20,8 +20,7 @@ fn argument_type(program: &LoadedExecutable, index: usize) -> ArrayType {
 
 /// The logical tensor whose part on each device is `local`.
 fn logical_type(local: &TensorType, noted: Option<Sharding>, devices: usize) -> ArrayType {
-    let sharding =
-        noted.unwrap_or_else(|| Sharding::replicated(local.dims.len(), devices));
+    let sharding = noted.unwrap_or_else(|| Sharding::replicated(local.dims.len(), devices));
     let dims: Vec<usize> =
         local.dims.iter().zip(sharding.grid()).map(|(size, parts)| size * parts).collect();
     ArrayType { ty: TensorType::new(local.dtype, &dims), sharding: Arc::new(sharding) }
@@ -38,20 +37,24 @@ pub fn read_arguments(
         .map_err(|error| Error::file(path, format!("not a safetensors file: {error}")))?;
     let count = program.signature().parameters.len();
     if let Some(extra) = file.names().iter().find(|name| !is_argument(name, count)) {
-        let reason = format!("it has a tensor `{extra}`, but the program takes {count} arguments, \
-                              named arg0 and so on");
+        let reason = format!(
+            "it has a tensor `{extra}`, but the program takes {count} arguments, \
+                              named arg0 and so on"
+        );
         return Err(Error::file(path, reason));
     }
     let read = |index: usize| {
         let name = format!("arg{index}");
         let view = file.tensor(&name).map_err(|_| {
-            Error::file(path, format!("it has no `{name}`, but the program takes {count} arguments"))
+            Error::file(
+                path,
+                format!("it has no `{name}`, but the program takes {count} arguments"),
+            )
         })?;
         let wanted = argument_type(program, index);
         let tensor = read_tensor(&view).map_err(|reason| Error::file(path, reason))?;
         if *tensor.ty() != wanted.ty {
-            let reason =
-                format!("`{name}` is {} but the program takes {}", tensor.ty(), wanted.ty);
+            let reason = format!("`{name}` is {} but the program takes {}", tensor.ty(), wanted.ty);
             return Err(Error::file(path, reason));
         }
         Ok(Array::from_host(client, &tensor, wanted.sharding, program.devices())?)
@@ -147,10 +150,7 @@ impl Iterator for Numbers {
 }
 
 /// Puts the results of all devices together: `results[device][index]`.
-pub fn gather_results(
-    program: &LoadedExecutable,
-    results: Vec<Vec<Buffer>>,
-) -> Result<Vec<Array>> {
+pub fn gather_results(program: &LoadedExecutable, results: Vec<Vec<Buffer>>) -> Result<Vec<Array>> {
     let mut lists: Vec<_> = results.into_iter().map(Vec::into_iter).collect();
     let types = program.signature().results.iter().zip(&program.signature().result_shardings);
     types

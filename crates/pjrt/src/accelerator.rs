@@ -199,7 +199,7 @@ fn example_dims(rank: usize) -> &'static str {
 fn dims_for(generation: TpuGeneration, count: usize) -> Option<Vec<usize>> {
     let traits = generation.traits();
     let chips = count / traits.counted_per_chip;
-    let whole = count % traits.counted_per_chip == 0;
+    let whole = count.is_multiple_of(traits.counted_per_chip);
     if !whole || !chips.is_power_of_two() || (chips < 4 && (traits.rank == 3 || chips == 2)) {
         return None;
     }

@@ -82,7 +82,9 @@ impl Array {
         let expected = array.shard_type()?;
         if let Some(wrong) = shards.iter().find(|shard| *shard.ty() != expected) {
             let (ty, found) = (&array.ty, wrong.ty());
-            return Err(Error::Array(format!("shards of {ty} must be {expected} but one is {found}")));
+            return Err(Error::Array(format!(
+                "shards of {ty} must be {expected} but one is {found}"
+            )));
         }
         Ok(Array { ty: array.ty.clone(), sharding: array.sharding.clone(), shards })
     }

@@ -43,11 +43,7 @@ impl From<usize> for Place<'_> {
 
 impl Client {
     /// Copies a host tensor to a device; the tensor is free again when this returns.
-    pub fn upload<'a>(
-        &self,
-        tensor: &HostTensor,
-        place: impl Into<Place<'a>>,
-    ) -> Result<Buffer> {
+    pub fn upload<'a>(&self, tensor: &HostTensor, place: impl Into<Place<'a>>) -> Result<Buffer> {
         let semantics = sys::IMMUTABLE_ONLY_DURING_CALL;
         let (buffer, _done) = self.start_upload(tensor, place.into(), semantics)?;
         Ok(buffer)

@@ -1,7 +1,9 @@
 //! Clients and their devices.
 
 use crate::device::Device;
+use crate::environment;
 use crate::error::{Error, Result};
+use crate::in_flight::InFlight;
 use crate::plugin::Plugin;
 use crate::sys::{self, Args, args};
 use crate::value::{self, NamedValues, Value};
@@ -56,6 +58,7 @@ pub(crate) struct ClientHandle {
     pub(crate) platform: String,
     version: String,
     pub(crate) devices: Vec<Device>,
+    pub(crate) in_flight: InFlight,
 }
 
 // SAFETY: PJRT clients may be used from any thread.
@@ -70,14 +73,17 @@ impl Client {
         let mut call = args::<sys::ClientCreate>();
         call.create_options = values.as_ptr();
         call.num_options = values.len();
+        let environment = environment::reading();
         // SAFETY: the options outlive the call.
         unsafe { plugin.call(&mut call) }?;
+        drop(environment);
         let mut handle = ClientHandle {
             plugin,
             raw: call.client,
             platform: String::new(),
             version: String::new(),
             devices: Vec::new(),
+            in_flight: InFlight::default(),
         };
         // From here `handle` destroys the client if a step fails.
         handle.platform = handle.text::<sys::ClientPlatformName>()?;
@@ -149,6 +155,7 @@ impl ClientHandle {
 
 impl Drop for ClientHandle {
     fn drop(&mut self) {
+        self.in_flight.forget();
         let mut call = args::<sys::ClientDestroy>();
         call.client = self.raw;
         // SAFETY: everything that uses the client holds a reference to this handle, so nothing is

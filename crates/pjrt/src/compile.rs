@@ -93,7 +93,9 @@ impl CompileOptions {
             .trim_start_matches('-')
             .split_once('=')
             .filter(|(name, _)| !name.is_empty())
-            .ok_or_else(|| Error::CompileOption(format!("`{text}` is not of the form name=value")))?;
+            .ok_or_else(|| {
+                Error::CompileOption(format!("`{text}` is not of the form name=value"))
+            })?;
         let value = match value {
             "true" | "True" => Flag::Bool(true),
             "false" | "False" => Flag::Bool(false),
@@ -120,11 +122,6 @@ impl CompileOptions {
     /// The number of devices.
     pub fn partitions(&self) -> usize {
         self.partitions
-    }
-
-    /// Sets a flag unless it is set already.
-    pub(crate) fn default_flag(&mut self, name: &str, value: Flag) {
-        self.flags.entry(name.to_owned()).or_insert(value);
     }
 
     /// Gives every partition a device out of those there are.

@@ -133,7 +133,9 @@ pub enum Error {
         found: usize,
     },
     /// An argument of the wrong shape or dtype.
-    #[error("`{program}` takes {expected} as argument {argument} but got {found} (device {device})")]
+    #[error(
+        "`{program}` takes {expected} as argument {argument} but got {found} (device {device})"
+    )]
     ArgumentShape {
         /// The program.
         program: String,

@@ -2,6 +2,7 @@
 
 use crate::client::ClientHandle;
 use crate::error::Result;
+use crate::plugin::Plugin;
 use crate::sys::{self, args};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,14 +10,9 @@ use std::sync::Arc;
 
 /// Something the device will have done, or failed to do.
 pub struct Event {
+    event: OwnedEvent,
     client: Arc<ClientHandle>,
-    raw: *mut sys::Event,
 }
-
-// SAFETY: PJRT events may be used from any thread.
-unsafe impl Send for Event {}
-// SAFETY: as above.
-unsafe impl Sync for Event {}
 
 impl Event {
     /// Takes ownership of an event of the plugin.
@@ -24,21 +20,20 @@ impl Event {
     /// # Safety
     /// `raw` is a live event of that client which nobody else destroys.
     pub(crate) unsafe fn from_raw(client: &Arc<ClientHandle>, raw: *mut sys::Event) -> Event {
-        Event { client: client.clone(), raw }
+        // SAFETY: passed on to the caller.
+        let event = unsafe { OwnedEvent::from_raw(client.plugin, raw) };
+        Event { event, client: client.clone() }
     }
 
     /// Blocks until it has happened, and says whether it went well.
     pub fn wait(&self) -> Result<()> {
-        let mut call = args::<sys::EventAwait>();
-        call.event = self.raw;
-        // SAFETY: the event is live.
-        unsafe { self.client.plugin.call(&mut call) }
+        self.event.wait()
     }
 
     /// Whether it has happened, well or not.
     pub fn is_ready(&self) -> Result<bool> {
         let mut call = args::<sys::EventIsReady>();
-        call.event = self.raw;
+        call.event = self.event.raw;
         // SAFETY: the event is live.
         unsafe { self.client.plugin.call(&mut call) }?;
         Ok(call.is_ready)
@@ -52,7 +47,7 @@ impl Event {
         let state = Box::new(OnReady { client: self.client.clone(), callback: Box::new(callback) });
         let state = Box::into_raw(state);
         let mut call = args::<sys::EventOnReady>();
-        call.event = self.raw;
+        call.event = self.event.raw;
         call.callback = Some(run_callback);
         call.user_arg = state.cast();
         // SAFETY: the event is live, and the callback takes the box, exactly once, on success.
@@ -65,12 +60,42 @@ impl Event {
     }
 }
 
-impl Drop for Event {
+/// An event of the plugin, destroyed when dropped. It does not keep its client alive: whoever
+/// holds it sees to that.
+pub(crate) struct OwnedEvent {
+    plugin: &'static Plugin,
+    raw: *mut sys::Event,
+}
+
+// SAFETY: PJRT events may be used from any thread.
+unsafe impl Send for OwnedEvent {}
+// SAFETY: as above.
+unsafe impl Sync for OwnedEvent {}
+
+impl OwnedEvent {
+    /// Takes ownership of an event of the plugin.
+    ///
+    /// # Safety
+    /// `raw` is a live event of `plugin` which nobody else destroys, and its client outlives it.
+    pub(crate) unsafe fn from_raw(plugin: &'static Plugin, raw: *mut sys::Event) -> OwnedEvent {
+        OwnedEvent { plugin, raw }
+    }
+
+    /// Blocks until it has happened, and says whether it went well.
+    pub(crate) fn wait(&self) -> Result<()> {
+        let mut call = args::<sys::EventAwait>();
+        call.event = self.raw;
+        // SAFETY: the event is live.
+        unsafe { self.plugin.call(&mut call) }
+    }
+}
+
+impl Drop for OwnedEvent {
     fn drop(&mut self) {
         let mut call = args::<sys::EventDestroy>();
         call.event = self.raw;
         // SAFETY: the event is ours and is not used again. Nothing can be done about a failure.
-        let _ = unsafe { self.client.plugin.call(&mut call) };
+        let _ = unsafe { self.plugin.call(&mut call) };
     }
 }
 

@@ -62,7 +62,11 @@ impl HostTensor {
     /// The values, if `T` is their type.
     pub fn values<T: Element>(&self) -> Result<Vec<T>> {
         if T::DTYPE != self.dtype() {
-            return Err(Error::Array(format!("asked for {} of a {} tensor", T::DTYPE, self.dtype())));
+            return Err(Error::Array(format!(
+                "asked for {} of a {} tensor",
+                T::DTYPE,
+                self.dtype()
+            )));
         }
         Ok(elements(&self.bytes).collect())
     }

@@ -2,8 +2,9 @@
 
 use crate::buffer::Buffer;
 use crate::client::{Client, ClientHandle};
-use crate::compile::{CompileOptions, Flag, raw_program};
+use crate::compile::{CompileOptions, raw_program};
 use crate::error::{Error, Result};
+use crate::event::OwnedEvent;
 use crate::executable::{CompiledMemory, Executable};
 use crate::hlo;
 use crate::sharding::Sharding;
@@ -100,18 +101,11 @@ impl Client {
         }
     }
 
-    /// The options with a device for every partition and what this platform needs.
+    /// The options with a device for every partition.
     pub(crate) fn complete_options(&self, options: &CompileOptions) -> Result<CompileOptions> {
         let mut options = options.clone();
         let ids: Vec<i32> = self.devices().iter().map(|device| device.description().id).collect();
         options.assign_devices(&ids)?;
-        if self.platform_name() == "cpu" {
-            // Virtual devices may outnumber cores, and the runtime aborts the process when one
-            // is late to a collective by more than 40 seconds.
-            let day = Flag::Int(24 * 60 * 60);
-            options.default_flag("xla_cpu_collective_call_terminate_timeout_seconds", day.clone());
-            options.default_flag("xla_cpu_collective_call_warn_stuck_seconds", day);
-        }
         Ok(options)
     }
 }
@@ -208,12 +202,25 @@ impl LoadedExecutable {
         call.num_devices = inputs.len();
         call.num_args = self.signature.parameters.len();
         call.output_lists = output_lists.as_ptr();
+        let mut done: Vec<*mut sys::Event> = vec![ptr::null_mut(); inputs.len()];
+        if self.is_on_cpu() {
+            call.device_complete_events = done.as_mut_ptr();
+            self.client.in_flight.make_room();
+        }
         // SAFETY: executable and arguments are live and match the program (checked above), and
         // every list has the length the program needs.
         let result = unsafe { self.client.plugin.call(&mut call) };
         self.note_donations(arguments);
         result?;
-        Ok((0..inputs.len()).map(|d| self.take_outputs(d, &outputs[d * width..][..width])).collect())
+        if self.is_on_cpu() {
+            // SAFETY: the launch succeeded, so these are live events of ours, and the client
+            // that keeps them lets them go first.
+            let own = |raw| unsafe { OwnedEvent::from_raw(self.client.plugin, raw) };
+            self.client.in_flight.add(done.into_iter().map(own).collect());
+        }
+        Ok((0..inputs.len())
+            .map(|d| self.take_outputs(d, &outputs[d * width..][..width]))
+            .collect())
     }
 
     fn take_outputs(&self, device: usize, outputs: &[*mut sys::Buffer]) -> Vec<Buffer> {
@@ -241,7 +248,10 @@ impl LoadedExecutable {
             if expected != found {
                 return Err(Error::ArgumentCount { program: program(), device, expected, found });
             }
-            list.iter().enumerate().map(|(i, buffer)| self.check_argument(device, i, buffer)).collect()
+            list.iter()
+                .enumerate()
+                .map(|(i, buffer)| self.check_argument(device, i, buffer))
+                .collect()
         };
         arguments.iter().enumerate().map(check_device).collect()
     }
@@ -259,7 +269,13 @@ impl LoadedExecutable {
         let parameter = &self.signature.parameters[argument];
         if buffer.ty() != parameter {
             let (expected, found) = (parameter.to_string(), buffer.ty().to_string());
-            return Err(Error::ArgumentShape { program: program(), argument, device, expected, found });
+            return Err(Error::ArgumentShape {
+                program: program(),
+                argument,
+                device,
+                expected,
+                found,
+            });
         }
         let (expected, found) = (self.devices[device], buffer.device());
         if expected != found {
@@ -278,10 +294,14 @@ impl LoadedExecutable {
         }
     }
 
+    fn is_on_cpu(&self) -> bool {
+        self.client.platform == "cpu"
+    }
+
     /// Refuses what the host cannot hold: virtual devices share its memory, and the system
     /// would sooner kill the process than say no.
     fn check_memory(&self) -> Result<()> {
-        if self.client.platform != "cpu" {
+        if !self.is_on_cpu() {
             return Ok(());
         }
         let each = self.memory.outputs.saturating_sub(self.memory.aliased);
@@ -325,7 +345,9 @@ impl RawLoaded<'_> {
         let count = self.client.devices.len();
         devices
             .iter()
-            .map(|&raw| self.client.position(raw).ok_or(Error::NoSuchDevice { index: count, count }))
+            .map(|&raw| {
+                self.client.position(raw).ok_or(Error::NoSuchDevice { index: count, count })
+            })
             .collect()
     }
 }

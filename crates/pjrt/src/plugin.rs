@@ -1,7 +1,7 @@
 //! A loaded plugin: its function table, and the one way every call goes.
 
 use crate::error::{Code, Error, Result};
-use crate::logging;
+use crate::environment;
 use crate::sys::{self, Args, Table, args};
 use crate::value::{self, NamedValues};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -27,14 +27,14 @@ static LOADED: LazyLock<Mutex<HashMap<PathBuf, &'static Plugin>>> = LazyLock::ne
 impl Plugin {
     /// Loads the plugin in the file at `path`, or gives the one loaded from there before.
     pub fn load(path: &Path) -> Result<&'static Plugin> {
-        let path = path
-            .canonicalize()
-            .map_err(|source| Error::Io { path: path.to_owned(), source })?;
+        let path =
+            path.canonicalize().map_err(|source| Error::Io { path: path.to_owned(), source })?;
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(plugin) = loaded.get(&path) {
             return Ok(plugin);
         }
-        logging::prepare_environment();
+        environment::prepare(&path);
+        let _environment = environment::reading();
         let mut plugin = Plugin::open(path.clone())?;
         plugin.check_table()?;
         // SAFETY: the arguments hold no pointers.
@@ -47,8 +47,10 @@ impl Plugin {
 
     fn open(path: PathBuf) -> Result<Plugin> {
         // SAFETY: loading runs the library's initialisers; that is what the user asked for.
-        let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) }
-            .map_err(|error| Error::NotALibrary { path: path.clone(), reason: error.to_string() })?;
+        let library =
+            unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
+                Error::NotALibrary { path: path.clone(), reason: error.to_string() }
+            })?;
         let library = std::mem::ManuallyDrop::new(library);
         type GetApi = unsafe extern "C" fn() -> *const Table;
         // SAFETY: PJRT fixes the type of this symbol.

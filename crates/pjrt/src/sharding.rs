@@ -106,7 +106,8 @@ impl Sharding {
         let tile_dims = self.tile_dims(dims)?;
         let index = self.tiles[device];
         let parts = unravel(index, &self.grid);
-        let ranges = parts.iter().zip(&tile_dims).map(|(&part, &size)| part * size..(part + 1) * size);
+        let ranges =
+            parts.iter().zip(&tile_dims).map(|(&part, &size)| part * size..(part + 1) * size);
         Ok(Tile { index, ranges: ranges.collect() })
     }
 }
@@ -116,7 +117,10 @@ fn check_axes(mesh: &[usize], split: &[&[usize]]) -> Result<()> {
     for &axis in split.iter().copied().flatten() {
         match used.get_mut(axis) {
             None => {
-                return Err(Error::Sharding(format!("axis {axis} of a mesh of {} axes", mesh.len())));
+                return Err(Error::Sharding(format!(
+                    "axis {axis} of a mesh of {} axes",
+                    mesh.len()
+                )));
             }
             Some(true) => return Err(Error::Sharding(format!("axis {axis} is used twice"))),
             Some(used) => *used = true,

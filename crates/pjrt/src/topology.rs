@@ -2,11 +2,12 @@
 
 use crate::accelerator::TpuSlice;
 use crate::compile::CompileOptions;
+use crate::compile::raw_program;
 use crate::device::DeviceDescription;
+use crate::environment;
 use crate::error::Result;
 use crate::executable::Executable;
 use crate::plugin::Plugin;
-use crate::compile::raw_program;
 use crate::sys::{self, args};
 use crate::value::{self, NamedValues, Value};
 
@@ -31,8 +32,10 @@ impl Topology {
         call.topology_name_size = name.len();
         call.create_options = values.as_ptr();
         call.num_options = values.len();
+        let environment = environment::reading();
         // SAFETY: name and options outlive the call.
         unsafe { plugin.call(&mut call) }?;
+        drop(environment);
         let mut topology = Topology { plugin, raw: call.topology, devices: Vec::new() };
         topology.devices = topology.list_devices()?;
         Ok(topology)

@@ -41,17 +41,13 @@ pub(crate) fn to_raw(values: &[(String, Value)]) -> Vec<sys::NamedValue> {
 
 fn raw_value(name: &str, value: &Value) -> sys::NamedValue {
     let (kind, value, value_size): (c_int, sys::NamedValueUnion, usize) = match value {
-        Value::Text(text) => (
-            sys::named::STRING,
-            sys::NamedValueUnion { string: text.as_ptr().cast() },
-            text.len(),
-        ),
+        Value::Text(text) => {
+            (sys::named::STRING, sys::NamedValueUnion { string: text.as_ptr().cast() }, text.len())
+        }
         Value::Int(int) => (sys::named::INT64, sys::NamedValueUnion { int64: *int }, 1),
-        Value::Ints(ints) => (
-            sys::named::INT64_LIST,
-            sys::NamedValueUnion { int64_list: ints.as_ptr() },
-            ints.len(),
-        ),
+        Value::Ints(ints) => {
+            (sys::named::INT64_LIST, sys::NamedValueUnion { int64_list: ints.as_ptr() }, ints.len())
+        }
         Value::Float(float) => (sys::named::FLOAT, sys::NamedValueUnion { float: *float }, 1),
         Value::Bool(boolean) => (sys::named::BOOL, sys::NamedValueUnion { boolean: *boolean }, 1),
     };

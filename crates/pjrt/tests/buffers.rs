@@ -1,4 +1,5 @@
 //! Buffers: every element type there and back, asynchronously, and from device to device.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 
@@ -6,8 +7,8 @@ use common::{cpu, upload, values};
 use fullshard_pjrt::{
     Array, ArrayType, Client, CompileOptions, DType, Error, HostTensor, Place, Sharding, TensorType,
 };
-use std::sync::mpsc;
 use std::sync::Arc;
+use std::sync::mpsc;
 
 #[test]
 fn every_element_type_comes_back_as_it_went() {

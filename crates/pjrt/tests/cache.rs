@@ -1,4 +1,5 @@
 //! The compile cache: hits, misses, and entries that something happened to.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

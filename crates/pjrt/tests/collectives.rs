@@ -1,4 +1,5 @@
 //! Collectives: rank-coded data, checked on every device, against sums done here.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 
@@ -141,9 +142,8 @@ module @mixed attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 :
     let program = client.compile(text, &CompileOptions::new(4)).unwrap();
     let a = |i: usize, j: usize| (10 * i + j) as f32;
     let b = |i: usize, j: usize| (i * i + 3 * j + 1) as f32;
-    let product: Vec<f32> = (0..4)
-        .flat_map(|i| (0..4).map(move |j| (0..4).map(|k| a(i, k) * b(k, j)).sum()))
-        .collect();
+    let product: Vec<f32> =
+        (0..4).flat_map(|i| (0..4).map(move |j| (0..4).map(|k| a(i, k) * b(k, j)).sum())).collect();
     let block = |f: &dyn Fn(usize, usize) -> f32, rows: [usize; 2], columns: &[usize]| {
         rows.iter().flat_map(|&i| columns.iter().map(move |&j| f(i, j))).collect::<Vec<_>>()
     };
@@ -182,4 +182,29 @@ fn sixty_four_devices_do_not_time_out() {
     body += "%y = stablehlo.add %v20, %v20 : tensor<2x4xf32>";
     let mean: Vec<f32> = total(n, 2).iter().map(|sum| 4.0 * sum / n as f32).collect();
     assert_eq!(run(n, 2, &body, 2), vec![mean; n]);
+}
+
+/// The host launches far ahead of the devices, which wait for each other in every launch.
+#[test]
+fn launches_may_run_far_ahead() {
+    let n = 4;
+    let client = cpu(n);
+    let body = format!(
+        r#"%s = "stablehlo.all_reduce"(%x) <{{{}, use_global_device_ids}}> {SUM}
+              : (tensor<64x4xf32>) -> tensor<64x4xf32>
+          %k = stablehlo.constant dense<{n}.0> : tensor<64x4xf32>
+          %y = stablehlo.divide %s, %k : tensor<64x4xf32>"#,
+        groups(n)
+    );
+    let text = on_each_device(n, 64, &body, 64);
+    let program = client.compile(&text, &CompileOptions::new(n)).unwrap();
+    let mut state: Vec<_> =
+        (0..n).map(|d| vec![upload(&client, &[64, 4], &[d as f32; 256], d)]).collect();
+    for _ in 0..500 {
+        let lists: Vec<_> = state.iter().map(|list| [&list[0]]).collect();
+        state = program.execute(&lists).unwrap();
+    }
+    for list in &state {
+        assert_eq!(values(&list[0]), [1.5; 256]);
+    }
 }

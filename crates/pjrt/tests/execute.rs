@@ -1,11 +1,11 @@
 //! Running programs: results on every device, donation, and everything that must be refused.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 
 use common::{ACCUMULATE, DOUBLE, cpu, on_each_device, upload, values};
 use fullshard_pjrt::{
-    Array, ArrayType, CompileOptions, DType, Error, Flag, HostTensor,
-    Sharding, TensorType, Value,
+    Array, ArrayType, CompileOptions, DType, Error, Flag, HostTensor, Sharding, TensorType, Value,
 };
 use std::sync::Arc;
 
@@ -214,7 +214,8 @@ fn arrays_go_through_programs() {
 #[test]
 fn executables_say_what_they_cost() {
     let client = cpu(1);
-    let text = "module @product { func.func public @main(%a: tensor<64x32xf32>, %b: tensor<32x16xf32>)
+    let text =
+        "module @product { func.func public @main(%a: tensor<64x32xf32>, %b: tensor<32x16xf32>)
         -> tensor<64x16xf32> {
       %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
         : (tensor<64x32xf32>, tensor<32x16xf32>) -> tensor<64x16xf32>

@@ -32,27 +32,11 @@ fn strings<T: ToString>(items: &[T]) -> Vec<String> {
 }
 
 /// Kind, asynchronous, count, bytes, group size, in a loop, runs.
-type Row = (
-    CollectiveKind,
-    bool,
-    u64,
-    Option<u64>,
-    Option<usize>,
-    bool,
-    Option<u64>,
-);
+type Row = (CollectiveKind, bool, u64, Option<u64>, Option<usize>, bool, Option<u64>);
 
 fn rows(module: &Module) -> Vec<Row> {
     let row = |it: CollectiveSummary| {
-        (
-            it.kind,
-            it.asynchronous,
-            it.count,
-            it.bytes,
-            it.group_size,
-            it.in_loop,
-            it.runs,
-        )
+        (it.kind, it.asynchronous, it.count, it.bytes, it.group_size, it.in_loop, it.runs)
     };
     collectives(module).into_iter().map(row).collect()
 }
@@ -60,28 +44,15 @@ fn rows(module: &Module) -> Vec<Row> {
 #[test]
 fn signatures_are_per_device() {
     let cpu = CPU.signature();
-    assert_eq!(
-        strings(&cpu.parameters),
-        ["s32[]", "f32[6,64,256]{2,1,0}", "bf16[8,256]{1,0}"]
-    );
-    assert_eq!(
-        strings(&cpu.results),
-        ["s32[]", "f32[6,64,256]{2,1,0}", "f32[]"]
-    );
+    assert_eq!(strings(&cpu.parameters), ["s32[]", "f32[6,64,256]{2,1,0}", "bf16[8,256]{1,0}"]);
+    assert_eq!(strings(&cpu.results), ["s32[]", "f32[6,64,256]{2,1,0}", "f32[]"]);
     let tpu = TPU_V4.signature();
-    let tiled = [
-        "s32[]{:T(128)}",
-        "f32[6,64,256]{2,1,0:T(8,128)}",
-        "bf16[8,256]{1,0:T(8,128)(2,1)}",
-    ];
+    let tiled =
+        ["s32[]{:T(128)}", "f32[6,64,256]{2,1,0:T(8,128)}", "bf16[8,256]{1,0:T(8,128)(2,1)}"];
     assert_eq!(strings(&tpu.parameters), tiled);
     for signature in [&cpu, &tpu] {
         assert_eq!(signature.donated, [1]);
-        let sizes: Vec<_> = signature
-            .parameters
-            .iter()
-            .map(|it| it.byte_size())
-            .collect();
+        let sizes: Vec<_> = signature.parameters.iter().map(|it| it.byte_size()).collect();
         assert_eq!(sizes, [Some(4), Some(6 * 64 * 256 * 4), Some(8 * 256 * 2)]);
     }
 }
@@ -89,10 +60,7 @@ fn signatures_are_per_device() {
 #[test]
 fn a_single_result_is_one_result() {
     let wide = TPU_V5E_WIDE.signature();
-    assert_eq!(
-        strings(&wide.results),
-        ["bf16[2048,8192]{1,0:T(8,128)(2,1)}"]
-    );
+    assert_eq!(strings(&wide.results), ["bf16[2048,8192]{1,0:T(8,128)(2,1)}"]);
     assert_eq!(wide.result_shardings.len(), 1);
     assert_eq!(wide.donated, [] as [usize; 0]);
 }
@@ -103,13 +71,8 @@ fn signatures_say_how_tensors_were_cut() {
     let shardings = [&signature.parameter_shardings, &signature.result_shardings];
     for shardings in shardings {
         assert_eq!(shardings[0], Some(OpSharding::Replicated));
-        let Some(OpSharding::Tiled(weights)) = &shardings[1] else {
-            panic!("{shardings:?}")
-        };
-        assert_eq!(
-            (weights.grid.as_slice(), weights.replicas()),
-            (&[1, 4, 1][..], 1)
-        );
+        let Some(OpSharding::Tiled(weights)) = &shardings[1] else { panic!("{shardings:?}") };
+        assert_eq!((weights.grid.as_slice(), weights.replicas()), (&[1, 4, 1][..], 1));
         assert_eq!(weights.tile_of(3), Some(vec![0, 3, 0]));
         assert_eq!(weights.tile_of(4), None);
     }
@@ -119,11 +82,8 @@ fn signatures_say_how_tensors_were_cut() {
 fn collectives_of_a_training_step() {
     use CollectiveKind::{AllGather, AllReduce, ReduceScatter};
     // The CPU widens bf16 collectives to f32.
-    for (sample, bytes) in [
-        (CPU, 256 * 256 * 4),
-        (TPU_V4, 256 * 256 * 2),
-        (TPU_V6E, 256 * 256 * 2),
-    ] {
+    for (sample, bytes) in [(CPU, 256 * 256 * 4), (TPU_V4, 256 * 256 * 2), (TPU_V6E, 256 * 256 * 2)]
+    {
         let whole = (Some(bytes), Some(4), true, Some(LAYERS));
         let expected: [Row; 3] = [
             (AllReduce, false, 1, Some(4), Some(4), false, Some(1)),
@@ -140,24 +100,8 @@ fn collectives_inside_fusions() {
     let gathered = Some(8192 * 8192 * 2);
     let expected: [Row; 4] = [
         // A fused all-reduce and slice, padded to 8256 rows, and the permute that mends the edges.
-        (
-            ReduceScatter,
-            false,
-            1,
-            Some(8256 * 8192 * 2),
-            Some(4),
-            false,
-            Some(1),
-        ),
-        (
-            CollectivePermute,
-            true,
-            1,
-            Some(786_432),
-            Some(3),
-            false,
-            Some(1),
-        ),
+        (ReduceScatter, false, 1, Some(8256 * 8192 * 2), Some(4), false, Some(1)),
+        (CollectivePermute, true, 1, Some(786_432), Some(3), false, Some(1)),
         (AllGather, false, 1, gathered, Some(4), true, Some(LAYERS)),
         // Spread over a chain of fusions, and still one.
         (AllGather, true, 1, gathered, Some(4), true, Some(LAYERS)),
@@ -172,10 +116,8 @@ fn collectives_inside_fusions() {
 fn replica_groups_are_written_out() {
     for sample in ALL {
         let module = sample.module();
-        let gathers: Vec<_> = module
-            .instructions()
-            .filter(|it| it.opcode == "all-gather")
-            .collect();
+        let gathers: Vec<_> =
+            module.instructions().filter(|it| it.opcode == "all-gather").collect();
         assert!(!gathers.is_empty());
         for gather in gathers {
             assert!(gather.is_collective());
@@ -189,10 +131,7 @@ fn loops_run_once_per_layer() {
     for sample in ALL {
         let module = sample.module();
         let runs = runs_per_launch(&module);
-        let loops: Vec<_> = module
-            .instructions()
-            .filter(|it| it.opcode == "while")
-            .collect();
+        let loops: Vec<_> = module.instructions().filter(|it| it.opcode == "while").collect();
         assert!(!loops.is_empty());
         for each in loops {
             assert_eq!(trip_count(&module, each), Some(LAYERS), "{}", each.name);
@@ -218,27 +157,15 @@ fn tpu_products_carry_cycle_estimates() {
             assert!(product.estimated_cycles().unwrap() > 500);
         }
     }
-    assert!(
-        CPU.module()
-            .instructions()
-            .all(|it| it.estimated_cycles().is_none())
-    );
+    assert!(CPU.module().instructions().all(|it| it.estimated_cycles().is_none()));
 }
 
 #[test]
 fn sources_are_resolved() {
     for sample in [CPU, TPU_V4] {
         let module = sample.module();
-        let scatter = module
-            .instructions()
-            .find(|it| it.opcode == "reduce-scatter")
-            .unwrap();
-        assert!(
-            scatter
-                .metadata
-                .op_name
-                .ends_with("closed_call/reduce_scatter")
-        );
+        let scatter = module.instructions().find(|it| it.opcode == "reduce-scatter").unwrap();
+        assert!(scatter.metadata.op_name.ends_with("closed_call/reduce_scatter"));
         let source = scatter.metadata.source.as_ref().unwrap();
         assert_eq!(&*source.file, "make_samples.py");
         assert!(source.line > 1);
@@ -289,10 +216,7 @@ fn formats_are_checked() {
         let wrong = Signature::decode(format, CPU.1);
         assert!(matches!(wrong, Err(HloError::UnknownFormat(_))));
     }
-    assert!(matches!(
-        Module::decode("hlo", b""),
-        Err(HloError::Malformed { .. })
-    ));
+    assert!(matches!(Module::decode("hlo", b""), Err(HloError::Malformed { .. })));
     assert!(Module::decode("hlo_with_config", b"").is_err());
     assert!(Module::decode("hlo", &TPU_V4.1[1..]).is_err());
 }

@@ -100,11 +100,7 @@ pub fn collectives(module: &Module) -> Vec<CollectiveSummary> {
     let runs = runs_per_launch(module);
     let owners = owners(module, &runs);
     let counts = counts(module);
-    let owned = module
-        .computations()
-        .iter()
-        .rev()
-        .filter(|it| owners.contains(&it.id));
+    let owned = module.computations().iter().rev().filter(|it| owners.contains(&it.id));
     owned
         .filter_map(|computation| Some((computation, counts.get(&computation.id)?)))
         .flat_map(|(computation, counts)| summaries(computation, counts, &runs))
@@ -113,10 +109,7 @@ pub fn collectives(module: &Module) -> Vec<CollectiveSummary> {
 
 /// The entry, and the computations that are reached but not as a part of their caller.
 fn owners(module: &Module, runs: &Runs) -> HashSet<ComputationId> {
-    let reached = module
-        .computations()
-        .iter()
-        .filter(|it| runs.is_reached(it.id));
+    let reached = module.computations().iter().filter(|it| runs.is_reached(it.id));
     let instructions = reached.flat_map(Computation::instructions);
     let apart = instructions.filter(|it| !runs_in_place(it) && !only_refers(it));
     let called = apart.flat_map(|it| it.called.iter().copied());
@@ -134,21 +127,10 @@ fn counts(module: &Module) -> HashMap<ComputationId, Counts> {
                 add(&mut counts, key, 1);
             } else if runs_in_place(instruction) {
                 let asynchronous = instruction.opcode == "async-start";
-                for inner in instruction
-                    .called
-                    .iter()
-                    .filter_map(|called| all.get(called))
-                {
+                for inner in instruction.called.iter().filter_map(|called| all.get(called)) {
                     for (key, &count) in inner {
                         let asynchronous = key.asynchronous || asynchronous;
-                        add(
-                            &mut counts,
-                            Key {
-                                asynchronous,
-                                ..key.clone()
-                            },
-                            count,
-                        );
+                        add(&mut counts, Key { asynchronous, ..key.clone() }, count);
                     }
                 }
             }
@@ -163,11 +145,7 @@ fn counts(module: &Module) -> HashMap<ComputationId, Counts> {
 fn add(counts: &mut Counts, key: Key, count: u64) {
     let chained = key.chain.is_some();
     let total = counts.entry(key).or_insert(0);
-    *total = if chained {
-        1
-    } else {
-        total.saturating_add(count)
-    };
+    *total = if chained { 1 } else { total.saturating_add(count) };
 }
 
 fn key(computation: &Computation, instruction: &Instruction) -> Option<Key> {
@@ -214,9 +192,7 @@ fn origin<'a>(computation: &'a Computation, mut instruction: &'a Instruction) ->
 fn whole_bytes(computation: &Computation, instruction: &Instruction) -> Option<u64> {
     match (instruction.opcode.as_str(), instruction.shape.members()) {
         ("reduce-scatter" | "reduce-scatter-start", _) => {
-            let sizes = computation
-                .operands(instruction)
-                .map(|operand| operand.shape.byte_size());
+            let sizes = computation.operands(instruction).map(|operand| operand.shape.byte_size());
             sizes.sum()
         }
         // The beginning of an all-reduce has the shape of its result; others give their operands,
@@ -231,12 +207,7 @@ fn summaries(computation: &Computation, counts: &Counts, runs: &Runs) -> Vec<Col
     // Chains have done their work; several of them may be one row.
     let mut rows: BTreeMap<Key, u64> = BTreeMap::new();
     for (key, count) in counts {
-        let row = rows
-            .entry(Key {
-                chain: None,
-                ..key.clone()
-            })
-            .or_insert(0);
+        let row = rows.entry(Key { chain: None, ..key.clone() }).or_insert(0);
         *row = row.saturating_add(*count);
     }
     let summary = |(key, count): (Key, u64)| CollectiveSummary {

@@ -39,18 +39,12 @@ impl Devices {
         if count > MAX_DEVICES {
             return Err(format!("{count} devices are more than any machine has"));
         }
-        Ok(Self {
-            base: Base::Iota(count),
-            steps: Vec::new(),
-        })
+        Ok(Self { base: Base::Iota(count), steps: Vec::new() })
     }
 
     /// These devices.
     pub(super) fn list(ids: &[i64]) -> Result<Self, String> {
-        Ok(Self {
-            base: Base::List(to_usizes(ids)?),
-            steps: Vec::new(),
-        })
+        Ok(Self { base: Base::List(to_usizes(ids)?), steps: Vec::new() })
     }
 
     /// An iota given as XLA gives it: extents, and a permutation of them (empty for none).
@@ -100,9 +94,7 @@ impl Devices {
             Base::Iota(count) => (0..*count).collect(),
             Base::List(ids) => ids.clone(),
         };
-        self.steps
-            .iter()
-            .fold(base, |devices, step| step.apply(&devices))
+        self.steps.iter().fold(base, |devices, step| step.apply(&devices))
     }
 }
 
@@ -118,10 +110,7 @@ impl Reorder {
             }
         }
         let moving = transpose.iter().filter(|&&dim| reshape[dim] != 1);
-        Self {
-            transpose: moving.map(|&dim| renumbered[dim]).collect(),
-            reshape: kept,
-        }
+        Self { transpose: moving.map(|&dim| renumbered[dim]).collect(), reshape: kept }
     }
 
     fn apply(&self, values: &[usize]) -> Vec<usize> {
@@ -138,10 +127,7 @@ impl Reorder {
                 .map(|(offset, step)| offset + step * strides[dim])
                 .collect();
         }
-        offsets
-            .into_iter()
-            .filter_map(|offset| values.get(offset).copied())
-            .collect()
+        offsets.into_iter().filter_map(|offset| values.get(offset).copied()).collect()
     }
 }
 
@@ -194,23 +180,13 @@ impl ReplicaGroups {
     }
 
     fn from_iota(list: &proto::IotaReplicaGroupList) -> Result<Self, String> {
-        let transpose: Vec<i64> = list
-            .iota_transpose_perm
-            .iter()
-            .map(|&dim| dim.into())
-            .collect();
+        let transpose: Vec<i64> = list.iota_transpose_perm.iter().map(|&dim| dim.into()).collect();
         let devices = Devices::from_iota(&list.iota_reshape_dims, &transpose)?;
         let sizes = to_usizes(&[list.num_replica_groups, list.num_devices_per_group])?;
         if product(&sizes) != Some(devices.len()) {
-            return Err(format!(
-                "{} devices do not make {sizes:?} groups",
-                devices.len()
-            ));
+            return Err(format!("{} devices do not make {sizes:?} groups", devices.len()));
         }
-        Ok(Self::Regular {
-            group_size: sizes[1],
-            devices,
-        })
+        Ok(Self::Regular { group_size: sizes[1], devices })
     }
 
     /// Whether no group is given, which means one group of every device.
@@ -230,14 +206,9 @@ impl ReplicaGroups {
     pub fn to_vecs(&self) -> Vec<Vec<usize>> {
         match self {
             Self::Listed(groups) => groups.clone(),
-            Self::Regular {
-                group_size,
-                devices,
-            } => devices
-                .to_vec()
-                .chunks((*group_size).max(1))
-                .map(<[usize]>::to_vec)
-                .collect(),
+            Self::Regular { group_size, devices } => {
+                devices.to_vec().chunks((*group_size).max(1)).map(<[usize]>::to_vec).collect()
+            }
         }
     }
 }
@@ -254,15 +225,8 @@ impl fmt::Display for ReplicaGroups {
                 }
                 f.write_str("}")
             }
-            Self::Regular {
-                group_size,
-                devices,
-            } => {
-                write!(
-                    f,
-                    "[{},{group_size}]{devices}",
-                    devices.len() / (*group_size).max(1)
-                )
+            Self::Regular { group_size, devices } => {
+                write!(f, "[{},{group_size}]{devices}", devices.len() / (*group_size).max(1))
             }
         }
     }
@@ -271,9 +235,7 @@ impl fmt::Display for ReplicaGroups {
 /// The product of extents, if it is a number of devices some machine could have.
 pub(super) fn product(extents: &[usize]) -> Option<usize> {
     extents.iter().try_fold(1usize, |product, &extent| {
-        product
-            .checked_mul(extent)
-            .filter(|product| (1..=MAX_DEVICES).contains(product))
+        product.checked_mul(extent).filter(|product| (1..=MAX_DEVICES).contains(product))
     })
 }
 
@@ -308,13 +270,7 @@ mod tests {
 
     #[test]
     fn absurd_lists_are_refused_before_they_are_built() {
-        for reshape in [
-            &[i64::MAX, i64::MAX][..],
-            &[1 << 40],
-            &[-1],
-            &[0, 5],
-            &[1 << 20, 2],
-        ] {
+        for reshape in [&[i64::MAX, i64::MAX][..], &[1 << 40], &[-1], &[0, 5], &[1 << 20, 2]] {
             assert!(Devices::from_iota(reshape, &[]).is_err(), "{reshape:?}");
         }
         assert!(Devices::from_iota(&[2, 2], &[0, 0]).is_err());
@@ -334,10 +290,7 @@ mod tests {
         assert_eq!(groups.to_vecs(), [[0, 2, 4, 6], [1, 3, 5, 7]]);
         assert_eq!(groups.to_string(), "[2,4]<=[4,2]T(1,0)");
         assert_eq!(groups.group_size(), Some(4));
-        let wrong = proto::IotaReplicaGroupList {
-            num_replica_groups: 3,
-            ..list
-        };
+        let wrong = proto::IotaReplicaGroupList { num_replica_groups: 3, ..list };
         assert!(ReplicaGroups::from_iota(&wrong).is_err());
     }
 }

@@ -182,10 +182,7 @@ mod tests {
 
     #[test]
     fn integer_ranges() {
-        assert_eq!(
-            ElementType::S32.integer_range(),
-            Some((i32::MIN.into(), i32::MAX.into()))
-        );
+        assert_eq!(ElementType::S32.integer_range(), Some((i32::MIN.into(), i32::MAX.into())));
         assert_eq!(ElementType::U64.integer_range(), Some((0, u64::MAX.into())));
         assert_eq!(ElementType::F32.integer_range(), None);
     }

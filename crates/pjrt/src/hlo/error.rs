@@ -21,9 +21,6 @@ pub enum HloError {
 
 impl HloError {
     pub(super) fn malformed(place: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self::Malformed {
-            place: place.into(),
-            reason: reason.into(),
-        }
+        Self::Malformed { place: place.into(), reason: reason.into() }
     }
 }

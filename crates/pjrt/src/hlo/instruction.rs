@@ -114,10 +114,7 @@ impl Tables {
         let locate = |frame: &proto::StackFrame| {
             let location = from_one(&index.file_locations, frame.file_location_id)?;
             let file = from_one(&files, location.file_name_id)?.clone();
-            Some(SourceLocation {
-                file,
-                line: location.line,
-            })
+            Some(SourceLocation { file, line: location.line })
         };
         let payloads = std::mem::take(&mut module.payloads);
         Self {
@@ -141,21 +138,12 @@ impl Tables {
 
     fn metadata(&self, metadata: &proto::OpMetadata) -> Metadata {
         let source = if metadata.source_file.is_empty() {
-            from_one(&self.frames, metadata.stack_frame_id)
-                .cloned()
-                .flatten()
+            from_one(&self.frames, metadata.stack_frame_id).cloned().flatten()
         } else {
             let file = metadata.source_file.as_str().into();
-            Some(SourceLocation {
-                file,
-                line: metadata.source_line,
-            })
+            Some(SourceLocation { file, line: metadata.source_line })
         };
-        Metadata {
-            op_type: metadata.op_type.clone(),
-            op_name: metadata.op_name.clone(),
-            source,
-        }
+        Metadata { op_type: metadata.op_type.clone(), op_name: metadata.op_name.clone(), source }
     }
 }
 
@@ -188,11 +176,7 @@ impl Instruction {
             tuple_index: index("get-tuple-element", instruction.tuple_index)?,
             replica_groups: ReplicaGroups::decode(&instruction)?,
             source_target_pairs: pairs.collect::<Result<_, _>>()?,
-            sharding: instruction
-                .sharding
-                .as_ref()
-                .map(OpSharding::decode)
-                .transpose()?,
+            sharding: instruction.sharding.as_ref().map(OpSharding::decode).transpose()?,
             dot_dims: instruction.dot_dimension_numbers.map(DotDims::from),
             fusion_kind: non_empty(instruction.fusion_kind),
             comparison: non_empty(instruction.comparison_direction),
@@ -229,9 +213,7 @@ impl Instruction {
 
     /// The backend's configuration as text, if it is any.
     pub fn backend_config_str(&self) -> Option<&str> {
-        std::str::from_utf8(&self.backend_config)
-            .ok()
-            .filter(|config| !config.is_empty())
+        std::str::from_utf8(&self.backend_config).ok().filter(|config| !config.is_empty())
     }
 
     /// The cycles the TPU compiler expects it to take. Collectives, gathers and copies that run

@@ -74,21 +74,11 @@ impl<'a> Loop<'a> {
         let (condition, body) = condition_and_body(module, instruction)?;
         let parent = module.computation(instruction.computation)?;
         let initial = parent.instruction(*instruction.operands.first()?)?;
-        Some(Self {
-            module,
-            parent,
-            condition,
-            body,
-            initial,
-            steps_left: Cell::new(MAX_STEPS),
-        })
+        Some(Self { module, parent, condition, body, initial, steps_left: Cell::new(MAX_STEPS) })
     }
 
     fn count(&self) -> Option<u64> {
-        let scope = Scope {
-            computation: self.condition,
-            caller: None,
-        };
+        let scope = Scope { computation: self.condition, caller: None };
         let test = self.test(&scope, self.condition.root())?;
         let (left, right) = (self.settled(test.left), self.settled(test.right));
         let (counter, bound, direction) = match (left.element, right.element) {
@@ -104,41 +94,27 @@ impl<'a> Loop<'a> {
         let count = direction.count(start, step, bound)?;
         let (least, greatest) = test.element.integer_range()?;
         let last = count.checked_mul(step)?.checked_add(start)?;
-        (least..=greatest)
-            .contains(&last)
-            .then(|| u64::try_from(count).ok())
-            .flatten()
+        (least..=greatest).contains(&last).then(|| u64::try_from(count).ok()).flatten()
     }
 
     /// A value that the body leaves as it is has its first value throughout.
     fn settled(&self, value: Linear) -> Linear {
         let constant = || {
-            let element = value
-                .element
-                .filter(|&element| self.step(element) == Some(0))?;
+            let element = value.element.filter(|&element| self.step(element) == Some(0))?;
             let offset = self.start(element)?.checked_add(value.offset)?;
-            Some(Linear {
-                element: None,
-                offset,
-            })
+            Some(Linear { element: None, offset })
         };
         constant().unwrap_or(value)
     }
 
     fn start(&self, element: usize) -> Option<i128> {
-        let scope = Scope {
-            computation: self.parent,
-            caller: None,
-        };
+        let scope = Scope { computation: self.parent, caller: None };
         let value = self.element(&scope, self.initial, element)?;
         value.element.is_none().then_some(value.offset)
     }
 
     fn step(&self, element: usize) -> Option<i128> {
-        let scope = Scope {
-            computation: self.body,
-            caller: None,
-        };
+        let scope = Scope { computation: self.body, caller: None };
         let value = self.element(&scope, self.body.root(), element)?;
         (value.element == Some(element)).then_some(value.offset)
     }
@@ -167,10 +143,7 @@ impl<'a> Loop<'a> {
         self.spend()?;
         let operand = |index| self.value(scope, scope.operand(instruction, index)?);
         match instruction.opcode.as_str() {
-            "constant" => Some(Linear {
-                element: None,
-                offset: instruction.constant?,
-            }),
+            "constant" => Some(Linear { element: None, offset: instruction.constant? }),
             "copy" | "copy-start" | "copy-done" | "bitcast" | "reshape" | "convert" => {
                 let from = scope.operand(instruction, 0)?;
                 keeps_value(from, instruction).then(|| operand(0)).flatten()
@@ -181,11 +154,9 @@ impl<'a> Loop<'a> {
                 let (outer, argument) = scope.argument(instruction)?;
                 self.value(outer, argument)
             }
-            "get-tuple-element" => self.element(
-                scope,
-                scope.operand(instruction, 0)?,
-                instruction.tuple_index?,
-            ),
+            "get-tuple-element" => {
+                self.element(scope, scope.operand(instruction, 0)?, instruction.tuple_index?)
+            }
             "fusion" | "call" => {
                 let inner = self.enter(scope, instruction)?;
                 self.value(&inner, inner.computation.root())
@@ -200,10 +171,9 @@ impl<'a> Loop<'a> {
         match tuple.opcode.as_str() {
             "tuple" => self.value(scope, scope.operand(tuple, index)?),
             "copy" | "opt-barrier" => self.element(scope, scope.operand(tuple, 0)?, index),
-            "parameter" if scope.caller.is_none() => Some(Linear {
-                element: Some(index),
-                offset: 0,
-            }),
+            "parameter" if scope.caller.is_none() => {
+                Some(Linear { element: Some(index), offset: 0 })
+            }
             "parameter" => {
                 let (outer, argument) = scope.argument(tuple)?;
                 self.element(outer, argument, index)
@@ -220,10 +190,7 @@ impl<'a> Loop<'a> {
         let [called] = call.called.as_slice() else {
             return None;
         };
-        Some(Scope {
-            computation: self.module.computation(*called)?,
-            caller: Some((scope, call)),
-        })
+        Some(Scope { computation: self.module.computation(*called)?, caller: Some((scope, call)) })
     }
 
     fn spend(&self) -> Option<()> {
@@ -234,8 +201,7 @@ impl<'a> Loop<'a> {
 
 impl<'a> Scope<'a> {
     fn operand(&self, instruction: &Instruction, index: usize) -> Option<&'a Instruction> {
-        self.computation
-            .instruction(*instruction.operands.get(index)?)
+        self.computation.instruction(*instruction.operands.get(index)?)
     }
 
     /// What the caller passed for a parameter, and where it is to be looked up.
@@ -251,19 +217,11 @@ impl Linear {
             (Some(_), Some(_)) => return None,
             (element, None) | (None, element) => element,
         };
-        Some(Self {
-            element,
-            offset: self.offset.checked_add(other.offset)?,
-        })
+        Some(Self { element, offset: self.offset.checked_add(other.offset)? })
     }
 
     fn negated(self) -> Option<Self> {
-        self.element.is_none().then(|| {
-            Some(Self {
-                offset: self.offset.checked_neg()?,
-                ..self
-            })
-        })?
+        self.element.is_none().then(|| Some(Self { offset: self.offset.checked_neg()?, ..self }))?
     }
 }
 
@@ -326,11 +284,7 @@ impl Direction {
 }
 
 fn element_type(instruction: &Instruction) -> Option<ElementType> {
-    instruction
-        .shape
-        .as_array()
-        .filter(|array| array.dims.is_empty())
-        .map(|array| array.element)
+    instruction.shape.as_array().filter(|array| array.dims.is_empty()).map(|array| array.element)
 }
 
 /// Whether an instruction that only moves or widens a scalar leaves its value as it was.

@@ -25,21 +25,15 @@ impl CutMesh {
     ) -> Result<Self, String> {
         let axis_sizes: Vec<i64> = mesh.axes.iter().map(|axis| axis.size).collect();
         let devices = mesh_devices(mesh, &to_usizes(&axis_sizes)?)?;
-        let mut cuts: Vec<BTreeSet<i64>> = axis_sizes
-            .iter()
-            .map(|&size| BTreeSet::from([1, size]))
-            .collect();
+        let mut cuts: Vec<BTreeSet<i64>> =
+            axis_sizes.iter().map(|&size| BTreeSet::from([1, size])).collect();
         for reference in references {
             let axis = axis_index(reference, cuts.len())?;
             if let Some((start, end)) = sub_axis_bounds(reference)? {
                 cuts[axis].extend([start, end]);
             }
         }
-        let mut cut = Self {
-            devices,
-            sizes: Vec::new(),
-            starts: Vec::new(),
-        };
+        let mut cut = Self { devices, sizes: Vec::new(), starts: Vec::new() };
         for (points, size) in cuts.iter().zip(axis_sizes) {
             cut.push_axis(points, size)?;
         }
@@ -50,9 +44,7 @@ impl CutMesh {
         let mut starts = Vec::new();
         for (start, end) in points.iter().zip(points.iter().skip(1)) {
             if end % start != 0 || *end > size {
-                return Err(format!(
-                    "an axis of size {size} cannot be cut at {start} and {end}"
-                ));
+                return Err(format!("an axis of size {size} cannot be cut at {start} and {end}"));
             }
             starts.push((*start, self.sizes.len()));
             self.sizes.extend(usize::try_from(end / start));
@@ -78,17 +70,12 @@ impl CutMesh {
     /// The pieces that are not in `used`, in the order of the mesh.
     pub fn rest(&self, used: &[usize]) -> Vec<usize> {
         let used: BTreeSet<_> = used.iter().collect();
-        (0..self.sizes.len())
-            .filter(|piece| !used.contains(piece))
-            .collect()
+        (0..self.sizes.len()).filter(|piece| !used.contains(piece)).collect()
     }
 
     /// How many devices lie along these pieces.
     pub fn extent(&self, pieces: &[usize]) -> usize {
-        pieces
-            .iter()
-            .map(|&piece| self.sizes[piece])
-            .fold(1, usize::saturating_mul)
+        pieces.iter().map(|&piece| self.sizes[piece]).fold(1, usize::saturating_mul)
     }
 
     /// The devices with the pieces in this order, outermost first.
@@ -101,17 +88,11 @@ impl CutMesh {
 pub(super) fn replica_groups(
     list: &proto::MeshAxesReplicaGroupList,
 ) -> Result<ReplicaGroups, String> {
-    let mesh = list
-        .mesh
-        .as_ref()
-        .ok_or("replica groups over mesh axes have no mesh")?;
+    let mesh = list.mesh.as_ref().ok_or("replica groups over mesh axes have no mesh")?;
     let cut = CutMesh::new(mesh, &list.axes)?;
     let along = cut.all_pieces(&list.axes)?;
     let order = [cut.rest(&along), along.clone()].concat();
-    Ok(ReplicaGroups::Regular {
-        group_size: cut.extent(&along),
-        devices: cut.arranged(&order)?,
-    })
+    Ok(ReplicaGroups::Regular { group_size: cut.extent(&along), devices: cut.arranged(&order)? })
 }
 
 fn mesh_devices(mesh: &proto::Mesh, sizes: &[usize]) -> Result<Devices, String> {
@@ -122,24 +103,14 @@ fn mesh_devices(mesh: &proto::Mesh, sizes: &[usize]) -> Result<Devices, String> 
         None => Devices::iota(count)?,
     };
     if devices.len() != count {
-        return Err(format!(
-            "a mesh of {sizes:?} lists {} devices",
-            devices.len()
-        ));
+        return Err(format!("a mesh of {sizes:?} lists {} devices", devices.len()));
     }
     Ok(devices)
 }
 
 fn axis_index(reference: &proto::AxisRef, axes: usize) -> Result<usize, String> {
-    let index = usize::try_from(reference.mesh_axis_index)
-        .ok()
-        .filter(|&index| index < axes);
-    index.ok_or_else(|| {
-        format!(
-            "a mesh of {axes} axes has no axis {}",
-            reference.mesh_axis_index
-        )
-    })
+    let index = usize::try_from(reference.mesh_axis_index).ok().filter(|&index| index < axes);
+    index.ok_or_else(|| format!("a mesh of {axes} axes has no axis {}", reference.mesh_axis_index))
 }
 
 fn sub_axis_bounds(reference: &proto::AxisRef) -> Result<Option<(i64, i64)>, String> {
@@ -149,10 +120,7 @@ fn sub_axis_bounds(reference: &proto::AxisRef) -> Result<Option<(i64, i64)>, Str
     let end = sub.pre_size.checked_mul(sub.size);
     match end {
         Some(end) if sub.pre_size >= 1 && sub.size >= 1 => Ok(Some((sub.pre_size, end))),
-        _ => Err(format!(
-            "a sub-axis of size {} after {}",
-            sub.size, sub.pre_size
-        )),
+        _ => Err(format!("a sub-axis of size {} after {}", sub.size, sub.pre_size)),
     }
 }
 
@@ -162,77 +130,41 @@ mod tests {
 
     fn mesh(sizes: &[i64]) -> proto::Mesh {
         let axes = sizes.iter().map(|&size| proto::MeshAxis { size }).collect();
-        proto::Mesh {
-            axes,
-            ..Default::default()
-        }
+        proto::Mesh { axes, ..Default::default() }
     }
 
     fn axis(mesh_axis_index: i64) -> proto::AxisRef {
-        proto::AxisRef {
-            mesh_axis_index,
-            sub_axis: None,
-        }
+        proto::AxisRef { mesh_axis_index, sub_axis: None }
     }
 
     fn part(mesh_axis_index: i64, pre_size: i64, size: i64) -> proto::AxisRef {
-        proto::AxisRef {
-            mesh_axis_index,
-            sub_axis: Some(proto::SubAxis { pre_size, size }),
-        }
+        proto::AxisRef { mesh_axis_index, sub_axis: Some(proto::SubAxis { pre_size, size }) }
     }
 
     fn groups(mesh: proto::Mesh, axes: Vec<proto::AxisRef>) -> Result<Vec<Vec<usize>>, String> {
-        let list = proto::MeshAxesReplicaGroupList {
-            mesh: Some(mesh),
-            axes,
-        };
+        let list = proto::MeshAxesReplicaGroupList { mesh: Some(mesh), axes };
         replica_groups(&list).map(|groups| groups.to_vecs())
     }
 
     #[test]
     fn groups_over_axes() {
-        assert_eq!(
-            groups(mesh(&[2, 3]), vec![axis(1)]).unwrap(),
-            [[0, 1, 2], [3, 4, 5]]
-        );
-        assert_eq!(
-            groups(mesh(&[2, 3]), vec![axis(0)]).unwrap(),
-            [[0, 3], [1, 4], [2, 5]]
-        );
-        assert_eq!(
-            groups(mesh(&[2, 2]), vec![axis(1), axis(0)]).unwrap(),
-            [[0, 2, 1, 3]]
-        );
+        assert_eq!(groups(mesh(&[2, 3]), vec![axis(1)]).unwrap(), [[0, 1, 2], [3, 4, 5]]);
+        assert_eq!(groups(mesh(&[2, 3]), vec![axis(0)]).unwrap(), [[0, 3], [1, 4], [2, 5]]);
+        assert_eq!(groups(mesh(&[2, 2]), vec![axis(1), axis(0)]).unwrap(), [[0, 2, 1, 3]]);
     }
 
     #[test]
     fn groups_over_parts_of_axes() {
-        assert_eq!(
-            groups(mesh(&[4]), vec![part(0, 1, 2)]).unwrap(),
-            [[0, 2], [1, 3]]
-        );
-        assert_eq!(
-            groups(mesh(&[4]), vec![part(0, 2, 2)]).unwrap(),
-            [[0, 1], [2, 3]]
-        );
+        assert_eq!(groups(mesh(&[4]), vec![part(0, 1, 2)]).unwrap(), [[0, 2], [1, 3]]);
+        assert_eq!(groups(mesh(&[4]), vec![part(0, 2, 2)]).unwrap(), [[0, 1], [2, 3]]);
     }
 
     #[test]
     fn groups_over_reordered_meshes() {
-        let listed = proto::Mesh {
-            device_ids: vec![3, 2, 1, 0],
-            ..mesh(&[2, 2])
-        };
+        let listed = proto::Mesh { device_ids: vec![3, 2, 1, 0], ..mesh(&[2, 2]) };
         assert_eq!(groups(listed, vec![axis(0)]).unwrap(), [[3, 1], [2, 0]]);
-        let iota = proto::IotaTransform {
-            reshape_dims: vec![2, 2],
-            transpose_perm: vec![1, 0],
-        };
-        let turned = proto::Mesh {
-            iota_transform: Some(iota),
-            ..mesh(&[2, 2])
-        };
+        let iota = proto::IotaTransform { reshape_dims: vec![2, 2], transpose_perm: vec![1, 0] };
+        let turned = proto::Mesh { iota_transform: Some(iota), ..mesh(&[2, 2]) };
         assert_eq!(groups(turned, vec![axis(1)]).unwrap(), [[0, 2], [1, 3]]);
     }
 

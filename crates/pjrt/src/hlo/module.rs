@@ -67,20 +67,11 @@ impl Module {
             computations.push(Computation::decode(computation, sequence, &tables, &place)?);
         }
         let entry = *index.get(&proto.entry_computation_id).ok_or_else(|| {
-            let reason = format!(
-                "there is no entry computation {}",
-                proto.entry_computation_id
-            );
+            let reason = format!("there is no entry computation {}", proto.entry_computation_id);
             HloError::malformed(&place, reason)
         })?;
         let is_scheduled = sequences.is_some();
-        let module = Self {
-            name,
-            is_scheduled,
-            computations,
-            index,
-            entry,
-        };
+        let module = Self { name, is_scheduled, computations, index, entry };
         module.check_calls(&place)?;
         Ok(module)
     }
@@ -97,16 +88,12 @@ impl Module {
 
     /// The computation with this id.
     pub fn computation(&self, id: ComputationId) -> Option<&Computation> {
-        self.index
-            .get(&id)
-            .map(|&position| &self.computations[position])
+        self.index.get(&id).map(|&position| &self.computations[position])
     }
 
     /// Every instruction of every computation.
     pub fn instructions(&self) -> impl Iterator<Item = &Instruction> {
-        self.computations
-            .iter()
-            .flat_map(|computation| &computation.instructions)
+        self.computations.iter().flat_map(|computation| &computation.instructions)
     }
 
     /// Every called computation exists, and none reaches itself. Callees come before their
@@ -136,12 +123,7 @@ impl Computation {
         tables: &Tables,
         module: &str,
     ) -> Result<Self, HloError> {
-        let proto::Computation {
-            name,
-            instructions: protos,
-            id,
-            root_id,
-        } = proto;
+        let proto::Computation { name, instructions: protos, id, root_id } = proto;
         let place = format!("{module}, computation `{name}`");
         let mut instructions = Vec::with_capacity(protos.len());
         for proto in protos {
@@ -158,13 +140,7 @@ impl Computation {
         let root = *index
             .get(&root_id)
             .ok_or_else(|| HloError::malformed(&place, format!("it has no root {root_id}")))?;
-        let computation = Self {
-            id,
-            name,
-            instructions,
-            index,
-            root,
-        };
+        let computation = Self { id, name, instructions, index, root };
         computation.check_operands(module)?;
         Ok(computation)
     }
@@ -176,9 +152,7 @@ impl Computation {
 
     /// The instruction with this id.
     pub fn instruction(&self, id: InstructionId) -> Option<&Instruction> {
-        self.index
-            .get(&id)
-            .map(|&position| &self.instructions[position])
+        self.index.get(&id).map(|&position| &self.instructions[position])
     }
 
     /// The instruction whose result is the computation's.
@@ -191,18 +165,12 @@ impl Computation {
         &'a self,
         instruction: &'a Instruction,
     ) -> impl Iterator<Item = &'a Instruction> {
-        instruction
-            .operands
-            .iter()
-            .filter_map(|&id| self.instruction(id))
+        instruction.operands.iter().filter_map(|&id| self.instruction(id))
     }
 
     fn check_operands(&self, module: &str) -> Result<(), HloError> {
         for instruction in &self.instructions {
-            let needed = instruction
-                .operands
-                .iter()
-                .chain(&instruction.control_predecessors);
+            let needed = instruction.operands.iter().chain(&instruction.control_predecessors);
             if let Some(missing) = needed.into_iter().find(|id| !self.index.contains_key(id)) {
                 let reason = format!("it needs instruction {missing}, which does not exist");
                 return Err(HloError::malformed(self.place(module, instruction), reason));
@@ -212,10 +180,7 @@ impl Computation {
     }
 
     fn place(&self, module: &str, instruction: &Instruction) -> String {
-        format!(
-            "{module}, computation `{}`, instruction `{}`",
-            self.name, instruction.name
-        )
+        format!("{module}, computation `{}`, instruction `{}`", self.name, instruction.name)
     }
 }
 
@@ -239,16 +204,11 @@ fn in_schedule_order(
     place: &str,
 ) -> Result<Vec<Instruction>, HloError> {
     let count = instructions.len();
-    let mut by_id: HashMap<_, _> = instructions
-        .into_iter()
-        .map(|instruction| (instruction.id, instruction))
-        .collect();
+    let mut by_id: HashMap<_, _> =
+        instructions.into_iter().map(|instruction| (instruction.id, instruction)).collect();
     let ordered: Vec<_> = sequence.iter().filter_map(|id| by_id.remove(id)).collect();
     if ordered.len() != count || sequence.len() != count {
-        let reason = format!(
-            "its schedule has {} of its {count} instructions",
-            ordered.len()
-        );
+        let reason = format!("its schedule has {} of its {count} instructions", ordered.len());
         return Err(HloError::malformed(place, reason));
     }
     Ok(ordered)

@@ -10,43 +10,24 @@ use super::sharding::{OpSharding, Subgroup, SubgroupKind, TileSharding};
 
 /// The placement that a sharding over mesh axes describes.
 pub(super) fn decode(named: &proto::NamedSharding) -> Result<OpSharding, String> {
-    let Some(mesh) = named
-        .mesh
-        .as_ref()
-        .filter(|mesh| **mesh != proto::Mesh::default())
-    else {
+    let Some(mesh) = named.mesh.as_ref().filter(|mesh| **mesh != proto::Mesh::default()) else {
         return Ok(OpSharding::Replicated);
     };
-    if let (true, [device]) = (
-        mesh.axes.is_empty(),
-        to_usizes(&mesh.device_ids)?.as_slice(),
-    ) {
+    if let (true, [device]) = (mesh.axes.is_empty(), to_usizes(&mesh.device_ids)?.as_slice()) {
         return Ok(OpSharding::Maximal(*device));
     }
     let over_dims = named.dim_shardings.iter().flat_map(|dim| &dim.axes);
-    let references = over_dims
-        .chain(&named.manual_axes)
-        .chain(&named.unreduced_axes);
+    let references = over_dims.chain(&named.manual_axes).chain(&named.unreduced_axes);
     let cut = CutMesh::new(mesh, references)?;
 
-    let dims = named
-        .dim_shardings
-        .iter()
-        .map(|dim| cut.all_pieces(&dim.axes));
+    let dims = named.dim_shardings.iter().map(|dim| cut.all_pieces(&dim.axes));
     let dims = dims.collect::<Result<Vec<_>, _>>()?;
     let manual = cut.all_pieces(&named.manual_axes)?;
     let unreduced = cut.all_pieces(&named.unreduced_axes)?;
     let rest = cut.rest(&[dims.concat(), manual.clone(), unreduced.clone()].concat());
     let grid: Vec<usize> = dims.iter().map(|pieces| cut.extent(pieces)).collect();
-    let devices = cut.arranged(
-        &[
-            dims.concat(),
-            rest.clone(),
-            manual.clone(),
-            unreduced.clone(),
-        ]
-        .concat(),
-    )?;
+    let devices =
+        cut.arranged(&[dims.concat(), rest.clone(), manual.clone(), unreduced.clone()].concat())?;
 
     let subgroups: Vec<Subgroup> = [
         (SubgroupKind::Replicated, rest),
@@ -54,37 +35,15 @@ pub(super) fn decode(named: &proto::NamedSharding) -> Result<OpSharding, String>
         (SubgroupKind::Unreduced, unreduced),
     ]
     .into_iter()
-    .map(|(kind, pieces)| Subgroup {
-        kind,
-        size: cut.extent(&pieces),
-    })
+    .map(|(kind, pieces)| Subgroup { kind, size: cut.extent(&pieces) })
     .filter(|group| group.size > 1)
     .collect();
     let whole = grid.iter().all(|&parts| parts == 1);
     Ok(match subgroups.as_slice() {
-        [
-            Subgroup {
-                kind: SubgroupKind::Replicated,
-                ..
-            },
-        ] if whole => OpSharding::Replicated,
-        [
-            Subgroup {
-                kind: SubgroupKind::Manual,
-                ..
-            },
-        ] if whole => OpSharding::Manual,
-        [
-            Subgroup {
-                kind: SubgroupKind::Unreduced,
-                ..
-            },
-        ] if whole => OpSharding::Unreduced,
-        _ => OpSharding::Tiled(TileSharding {
-            grid,
-            subgroups,
-            devices,
-        }),
+        [Subgroup { kind: SubgroupKind::Replicated, .. }] if whole => OpSharding::Replicated,
+        [Subgroup { kind: SubgroupKind::Manual, .. }] if whole => OpSharding::Manual,
+        [Subgroup { kind: SubgroupKind::Unreduced, .. }] if whole => OpSharding::Unreduced,
+        _ => OpSharding::Tiled(TileSharding { grid, subgroups, devices }),
     })
 }
 
@@ -100,19 +59,11 @@ mod tests {
     }
 
     fn named(dims: &[&[i64]]) -> proto::NamedSharding {
-        let axis = |&mesh_axis_index: &i64| proto::AxisRef {
-            mesh_axis_index,
-            sub_axis: None,
-        };
+        let axis = |&mesh_axis_index: &i64| proto::AxisRef { mesh_axis_index, sub_axis: None };
         let axes = [2, 4].map(|size| proto::MeshAxis { size }).to_vec();
-        let dim = |axes: &&[i64]| proto::DimSharding {
-            axes: axes.iter().map(axis).collect(),
-        };
+        let dim = |axes: &&[i64]| proto::DimSharding { axes: axes.iter().map(axis).collect() };
         proto::NamedSharding {
-            mesh: Some(proto::Mesh {
-                axes,
-                ..Default::default()
-            }),
+            mesh: Some(proto::Mesh { axes, ..Default::default() }),
             dim_shardings: dims.iter().map(dim).collect(),
             ..Default::default()
         }

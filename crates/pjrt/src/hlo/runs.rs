@@ -33,9 +33,7 @@ impl Runs {
 
     fn add(&mut self, computation: ComputationId, times: Option<u64>) {
         let count = self.counts.entry(computation).or_insert(Some(0));
-        *count = count
-            .zip(times)
-            .map(|(count, times)| count.saturating_add(times));
+        *count = count.zip(times).map(|(count, times)| count.saturating_add(times));
     }
 }
 
@@ -52,9 +50,7 @@ pub fn runs_per_launch(module: &Module) -> Runs {
         for instruction in computation.instructions() {
             let in_loop = runs.in_loop(computation.id) || instruction.opcode == "while";
             for (called, times) in calls(module, instruction) {
-                let product = count
-                    .zip(times)
-                    .map(|(count, times)| count.saturating_mul(times));
+                let product = count.zip(times).map(|(count, times)| count.saturating_mul(times));
                 runs.add(called, product);
                 if in_loop {
                     runs.looped.insert(called);
@@ -67,10 +63,7 @@ pub fn runs_per_launch(module: &Module) -> Runs {
 
 /// Whether the called computation runs once, as part of the caller.
 pub(super) fn runs_in_place(instruction: &Instruction) -> bool {
-    matches!(
-        instruction.opcode.as_str(),
-        "fusion" | "call" | "async-start"
-    )
+    matches!(instruction.opcode.as_str(), "fusion" | "call" | "async-start")
 }
 
 /// Whether an instruction names a computation that another one already runs.
@@ -83,18 +76,13 @@ fn calls(module: &Module, instruction: &Instruction) -> Vec<(ComputationId, Opti
     if only_refers(instruction) {
         return Vec::new();
     }
-    if let ("while", Some((condition, body))) = (
-        instruction.opcode.as_str(),
-        condition_and_body(module, instruction),
-    ) {
+    if let ("while", Some((condition, body))) =
+        (instruction.opcode.as_str(), condition_and_body(module, instruction))
+    {
         let trips = trip_count(module, instruction);
         let tests = trips.map(|trips| trips.saturating_add(1));
         return vec![(condition.id, tests), (body.id, trips)];
     }
     let times = runs_in_place(instruction).then_some(1);
-    instruction
-        .called
-        .iter()
-        .map(|&called| (called, times))
-        .collect()
+    instruction.called.iter().map(|&called| (called, times)).collect()
 }

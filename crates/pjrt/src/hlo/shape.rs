@@ -44,11 +44,9 @@ impl Shape {
     pub(super) fn decode(shape: &proto::Shape) -> Result<Self, String> {
         let element = ElementType::from_number(shape.element_type);
         match (element, shape.tuple_shapes.as_slice()) {
-            (ElementType::Tuple, members) => members
-                .iter()
-                .map(Self::decode)
-                .collect::<Result<_, _>>()
-                .map(Self::Tuple),
+            (ElementType::Tuple, members) => {
+                members.iter().map(Self::decode).collect::<Result<_, _>>().map(Self::Tuple)
+            }
             (ElementType::Buffer, [inner]) => Ok(Self::Buffer(Box::new(Self::decode(inner)?))),
             _ => ArrayShape::decode(element, shape).map(Self::Array),
         }
@@ -59,9 +57,9 @@ impl Shape {
         match self {
             Self::Array(array) => array.byte_size(),
             Self::Buffer(inner) => inner.byte_size(),
-            Self::Tuple(members) => members.iter().try_fold(0u64, |sum, member| {
-                Some(sum.saturating_add(member.byte_size()?))
-            }),
+            Self::Tuple(members) => members
+                .iter()
+                .try_fold(0u64, |sum, member| Some(sum.saturating_add(member.byte_size()?))),
         }
     }
 
@@ -97,11 +95,7 @@ impl ArrayShape {
             .iter()
             .map(|&dim| usize::try_from(dim).map_err(|_| format!("a dim has extent {dim}")))
             .collect::<Result<_, _>>()?;
-        Ok(Self {
-            element,
-            dims,
-            layout: shape.layout.as_ref().map(Layout::decode),
-        })
+        Ok(Self { element, dims, layout: shape.layout.as_ref().map(Layout::decode) })
     }
 
     /// How many elements the array has.
@@ -109,9 +103,7 @@ impl ArrayShape {
         if self.dims.contains(&0) {
             return 0;
         }
-        self.dims
-            .iter()
-            .fold(1, |product: u64, &dim| product.saturating_mul(dim as u64))
+        self.dims.iter().fold(1, |product: u64, &dim| product.saturating_mul(dim as u64))
     }
 
     /// Bytes of the elements, without tile padding; `None` if the element type has no known width.
@@ -132,11 +124,7 @@ impl Layout {
     fn decode(layout: &proto::Layout) -> Self {
         Self {
             minor_to_major: layout.minor_to_major.clone(),
-            tiles: layout
-                .tiles
-                .iter()
-                .map(|tile| tile.dimensions.clone())
-                .collect(),
+            tiles: layout.tiles.iter().map(|tile| tile.dimensions.clone()).collect(),
             element_bits: layout.element_size_in_bits,
             memory_space: layout.memory_space,
         }
@@ -196,11 +184,7 @@ struct TileDim(i64);
 
 impl fmt::Display for TileDim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 == i64::MIN {
-            f.write_str("*")
-        } else {
-            self.0.fmt(f)
-        }
+        if self.0 == i64::MIN { f.write_str("*") } else { self.0.fmt(f) }
     }
 }
 
@@ -224,11 +208,7 @@ mod tests {
     use super::*;
 
     fn array(element: ElementType, dims: &[usize], layout: Option<Layout>) -> Shape {
-        Shape::Array(ArrayShape {
-            element,
-            dims: dims.to_vec(),
-            layout,
-        })
+        Shape::Array(ArrayShape { element, dims: dims.to_vec(), layout })
     }
 
     #[test]
@@ -238,10 +218,7 @@ mod tests {
             tiles: vec![vec![8, 128], vec![2, 1]],
             ..Layout::default()
         };
-        let spaced = Layout {
-            memory_space: 5,
-            ..tiled.clone()
-        };
+        let spaced = Layout { memory_space: 5, ..tiled.clone() };
         let bf16 = |layout| array(ElementType::Bf16, &[8, 128], Some(layout)).to_string();
         assert_eq!(bf16(tiled), "bf16[8,128]{1,0:T(8,128)(2,1)}");
         assert_eq!(bf16(spaced), "bf16[8,128]{1,0:T(8,128)(2,1)S(5)}");
@@ -252,31 +229,13 @@ mod tests {
 
     #[test]
     fn byte_sizes() {
-        assert_eq!(
-            array(ElementType::Bf16, &[3, 5], None).byte_size(),
-            Some(30)
-        );
+        assert_eq!(array(ElementType::Bf16, &[3, 5], None).byte_size(), Some(30));
         assert_eq!(array(ElementType::Pred, &[7], None).byte_size(), Some(7));
         assert_eq!(array(ElementType::S4, &[7], None).byte_size(), Some(7));
-        let packed = Layout {
-            element_bits: 4,
-            ..Layout::default()
-        };
-        assert_eq!(
-            array(ElementType::S4, &[7], Some(packed)).byte_size(),
-            Some(4)
-        );
-        assert_eq!(
-            array(ElementType::F32, &[usize::MAX, 9], None).byte_size(),
-            Some(u64::MAX)
-        );
-        assert_eq!(
-            array(ElementType::F32, &[usize::MAX, 9, 0], None).byte_size(),
-            Some(0)
-        );
-        assert_eq!(
-            array(ElementType::Unknown(77), &[2], None).byte_size(),
-            None
-        );
+        let packed = Layout { element_bits: 4, ..Layout::default() };
+        assert_eq!(array(ElementType::S4, &[7], Some(packed)).byte_size(), Some(4));
+        assert_eq!(array(ElementType::F32, &[usize::MAX, 9], None).byte_size(), Some(u64::MAX));
+        assert_eq!(array(ElementType::F32, &[usize::MAX, 9, 0], None).byte_size(), Some(0));
+        assert_eq!(array(ElementType::Unknown(77), &[2], None).byte_size(), None);
     }
 }

@@ -94,46 +94,28 @@ impl TileSharding {
         let devices = if sharding.iota_reshape_dims.is_empty() {
             Devices::list(&sharding.tile_assignment_devices)?
         } else {
-            let transpose: Vec<i64> = sharding
-                .iota_transpose_perm
-                .iter()
-                .map(|&dim| dim.into())
-                .collect();
+            let transpose: Vec<i64> =
+                sharding.iota_transpose_perm.iter().map(|&dim| dim.into()).collect();
             Devices::from_iota(&sharding.iota_reshape_dims, &transpose)?
         };
         if product(&extents) != Some(devices.len()) {
-            return Err(format!(
-                "{} devices do not fill tiles {extents:?}",
-                devices.len()
-            ));
+            return Err(format!("{} devices do not fill tiles {extents:?}", devices.len()));
         }
         let sizes = kinds.iter().zip(&extents[rank..]);
-        let subgroups = sizes
-            .map(|(&kind, &size)| Subgroup { kind, size })
-            .collect();
-        Ok(Self {
-            grid: extents[..rank].to_vec(),
-            subgroups,
-            devices,
-        })
+        let subgroups = sizes.map(|(&kind, &size)| Subgroup { kind, size }).collect();
+        Ok(Self { grid: extents[..rank].to_vec(), subgroups, devices })
     }
 
     /// How many devices hold a copy of each tile.
     pub fn replicas(&self) -> usize {
-        let replicated = self
-            .subgroups
-            .iter()
-            .filter(|group| group.kind == SubgroupKind::Replicated);
+        let replicated =
+            self.subgroups.iter().filter(|group| group.kind == SubgroupKind::Replicated);
         replicated.map(|group| group.size).product()
     }
 
     /// The tile a device holds, as its place in the grid; `None` if the device is not listed.
     pub fn tile_of(&self, device: usize) -> Option<Vec<usize>> {
-        let position = self
-            .devices
-            .to_vec()
-            .iter()
-            .position(|&listed| listed == device)?;
+        let position = self.devices.to_vec().iter().position(|&listed| listed == device)?;
         let below: usize = self.subgroups.iter().map(|group| group.size).product();
         let mut tile = position / below.max(1);
         let mut place = vec![0; self.grid.len()];
@@ -160,11 +142,7 @@ fn subgroup_kinds(sharding: &proto::OpSharding) -> Vec<SubgroupKind> {
     if sharding.replicate_on_last_tile_dim {
         return vec![SubgroupKind::Replicated];
     }
-    sharding
-        .last_tile_dims
-        .iter()
-        .map(|&kind| SubgroupKind::from_number(kind))
-        .collect()
+    sharding.last_tile_dims.iter().map(|&kind| SubgroupKind::from_number(kind)).collect()
 }
 
 impl fmt::Display for OpSharding {
@@ -188,13 +166,7 @@ impl fmt::Display for OpSharding {
 impl fmt::Display for TileSharding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("{devices=[")?;
-        write_list(
-            f,
-            self.grid
-                .iter()
-                .chain(self.subgroups.iter().map(|group| &group.size)),
-            ",",
-        )?;
+        write_list(f, self.grid.iter().chain(self.subgroups.iter().map(|group| &group.size)), ",")?;
         write!(f, "]{}", self.devices)?;
         if !self.subgroups.is_empty() {
             f.write_str(" last_tile_dims={")?;
@@ -240,10 +212,7 @@ mod tests {
         assert_eq!(tiles.tile_of(2), Some(vec![0, 0]));
         assert_eq!(tiles.tile_of(1), Some(vec![1, 0]));
         assert_eq!(tiles.tile_of(9), None);
-        assert_eq!(
-            tiles.to_string(),
-            "{devices=[2,1,2]0,2,1,3 last_tile_dims={replicated}}"
-        );
+        assert_eq!(tiles.to_string(), "{devices=[2,1,2]0,2,1,3 last_tile_dims={replicated}}");
     }
 
     #[test]
@@ -258,24 +227,14 @@ mod tests {
         });
         assert_eq!(tiles.devices.to_vec(), [0, 2, 4, 6, 1, 3, 5, 7]);
         assert_eq!((tiles.grid.as_slice(), tiles.replicas()), (&[2][..], 2));
-        assert_eq!(
-            tiles.subgroups[1],
-            Subgroup {
-                kind: SubgroupKind::Manual,
-                size: 2
-            }
-        );
+        assert_eq!(tiles.subgroups[1], Subgroup { kind: SubgroupKind::Manual, size: 2 });
         assert_eq!(tiles.tile_of(6), Some(vec![0]));
         assert_eq!(tiles.tile_of(1), Some(vec![1]));
     }
 
     #[test]
     fn contradictions_are_refused() {
-        let none = proto::OpSharding {
-            kind: 3,
-            last_tile_dims: vec![0],
-            ..Default::default()
-        };
+        let none = proto::OpSharding { kind: 3, last_tile_dims: vec![0], ..Default::default() };
         assert!(OpSharding::decode(&none).is_err());
         let short = proto::OpSharding {
             kind: 3,
@@ -284,10 +243,7 @@ mod tests {
             ..Default::default()
         };
         assert!(OpSharding::decode(&short).is_err());
-        let unknown = proto::OpSharding {
-            kind: 41,
-            ..Default::default()
-        };
+        let unknown = proto::OpSharding { kind: 41, ..Default::default() };
         assert_eq!(OpSharding::decode(&unknown).unwrap(), OpSharding::Unknown);
     }
 }

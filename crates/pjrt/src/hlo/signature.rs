@@ -37,19 +37,10 @@ impl Signature {
     }
 
     fn from_header(header: &proto::Header) -> Result<Self, String> {
-        let program = header
-            .host_program_shape
-            .as_ref()
-            .ok_or("it has no program shape")?;
-        let result = program
-            .result
-            .as_ref()
-            .ok_or("its program shape has no result")?;
-        let parameters: Vec<Shape> = program
-            .parameters
-            .iter()
-            .map(Shape::decode)
-            .collect::<Result<_, _>>()?;
+        let program = header.host_program_shape.as_ref().ok_or("it has no program shape")?;
+        let result = program.result.as_ref().ok_or("its program shape has no result")?;
+        let parameters: Vec<Shape> =
+            program.parameters.iter().map(Shape::decode).collect::<Result<_, _>>()?;
         let result = Shape::decode(result)?;
         let results: Vec<Shape> = result.leaves().into_iter().cloned().collect();
         Ok(Self {
@@ -63,19 +54,14 @@ impl Signature {
 }
 
 fn donated(header: &proto::Header, parameters: usize) -> Result<Vec<usize>, String> {
-    let aliased = header
-        .input_output_alias
-        .iter()
-        .flat_map(|alias| &alias.entries);
+    let aliased = header.input_output_alias.iter().flat_map(|alias| &alias.entries);
     let given = header.buffer_donor.iter().flat_map(|donor| &donor.entries);
     let numbers = aliased
         .map(|entry| entry.parameter_number)
         .chain(given.map(|entry| entry.parameter_number));
     let mut donated = Vec::new();
     for number in numbers {
-        let index = usize::try_from(number)
-            .ok()
-            .filter(|&index| index < parameters);
+        let index = usize::try_from(number).ok().filter(|&index| index < parameters);
         donated.push(
             index.ok_or_else(|| {
                 format!("parameter {number} is donated, but there are {parameters}")
@@ -96,15 +82,9 @@ fn parameter_shardings(
         return Ok(vec![None; parameters]);
     }
     if shardings.len() != parameters {
-        return Err(format!(
-            "{} shardings for {parameters} parameters",
-            shardings.len()
-        ));
+        return Err(format!("{} shardings for {parameters} parameters", shardings.len()));
     }
-    shardings
-        .iter()
-        .map(|sharding| OpSharding::decode(sharding).map(Some))
-        .collect()
+    shardings.iter().map(|sharding| OpSharding::decode(sharding).map(Some)).collect()
 }
 
 fn result_shardings(

@@ -15,19 +15,11 @@ const PRED: i32 = 1;
 const F32: i32 = 11;
 
 fn array(element_type: i32, dims: &[i64]) -> Shape {
-    Shape {
-        element_type,
-        dimensions: dims.to_vec(),
-        ..Default::default()
-    }
+    Shape { element_type, dimensions: dims.to_vec(), ..Default::default() }
 }
 
 fn tuple(members: &[Shape]) -> Shape {
-    Shape {
-        element_type: 13,
-        tuple_shapes: members.to_vec(),
-        ..Default::default()
-    }
+    Shape { element_type: 13, tuple_shapes: members.to_vec(), ..Default::default() }
 }
 
 fn op(id: i64, opcode: &str, shape: Shape, operands: &[i64]) -> InstructionProto {
@@ -47,22 +39,12 @@ fn calling(mut instruction: InstructionProto, called: &[i64]) -> InstructionProt
 }
 
 fn constant(id: i64, value: i32) -> InstructionProto {
-    let literal = Literal {
-        shape: Some(array(S32, &[])),
-        s32s: vec![value],
-        ..Default::default()
-    };
-    InstructionProto {
-        literal: Some(literal),
-        ..op(id, "constant", array(S32, &[]), &[])
-    }
+    let literal = Literal { shape: Some(array(S32, &[])), s32s: vec![value], ..Default::default() };
+    InstructionProto { literal: Some(literal), ..op(id, "constant", array(S32, &[]), &[]) }
 }
 
 fn element(id: i64, of: i64, index: i64) -> InstructionProto {
-    InstructionProto {
-        tuple_index: index,
-        ..op(id, "get-tuple-element", array(S32, &[]), &[of])
-    }
+    InstructionProto { tuple_index: index, ..op(id, "get-tuple-element", array(S32, &[]), &[of]) }
 }
 
 fn compare(id: i64, direction: &str, left: i64, right: i64) -> InstructionProto {
@@ -75,22 +57,13 @@ fn compare(id: i64, direction: &str, left: i64, right: i64) -> InstructionProto 
 /// The last instruction is the root.
 fn computation(id: i64, instructions: Vec<InstructionProto>) -> Computation {
     let root_id = instructions.last().map_or(0, |root| root.id);
-    Computation {
-        id,
-        name: format!("computation.{id}"),
-        instructions,
-        root_id,
-    }
+    Computation { id, name: format!("computation.{id}"), instructions, root_id }
 }
 
 /// The last computation is the entry.
 fn decode(computations: Vec<Computation>) -> Result<Module, HloError> {
     let entry_computation_id = computations.last().map_or(0, |entry| entry.id);
-    decode_proto(ModuleProto {
-        entry_computation_id,
-        computations,
-        ..Default::default()
-    })
+    decode_proto(ModuleProto { entry_computation_id, computations, ..Default::default() })
 }
 
 fn decode_proto(module: ModuleProto) -> Result<Module, HloError> {
@@ -194,10 +167,7 @@ fn gather(id: i64, opcode: &str, shape: Shape) -> InstructionProto {
         iota_reshape_dims: vec![8],
         iota_transpose_perm: vec![0],
     };
-    InstructionProto {
-        iota_collective_device_list: Some(groups),
-        ..op(id, opcode, shape, &[1])
-    }
+    InstructionProto { iota_collective_device_list: Some(groups), ..op(id, opcode, shape, &[1]) }
 }
 
 #[test]
@@ -207,12 +177,7 @@ fn asynchronous_pairs_count_once() {
     let wrapped = vec![
         op(1, "parameter", whole.clone(), &[]),
         InstructionProto {
-            replica_groups: vec![
-                ReplicaGroup {
-                    replica_ids: vec![0, 1]
-                };
-                4
-            ],
+            replica_groups: vec![ReplicaGroup { replica_ids: vec![0, 1] }; 4],
             ..op(2, "reduce-scatter", array(F32, &[16]), &[1])
         },
     ];
@@ -235,10 +200,7 @@ fn asynchronous_pairs_count_once() {
         in_loop: false,
         runs: Some(1),
     };
-    let expected = [
-        row(CollectiveKind::AllGather, 8),
-        row(CollectiveKind::ReduceScatter, 2),
-    ];
+    let expected = [row(CollectiveKind::AllGather, 8), row(CollectiveKind::ReduceScatter, 2)];
     assert_eq!(collectives(&module), expected);
     let text = module.to_string();
     assert!(text.contains("replica_groups=[1,8]<=[8]"), "{text}");
@@ -247,10 +209,7 @@ fn asynchronous_pairs_count_once() {
 #[test]
 fn branches_run_an_unknown_number_of_times() {
     let branch = |id| computation(id, vec![gather(1, "all-reduce", array(F32, &[2]))]);
-    let entry = vec![calling(
-        op(1, "conditional", array(F32, &[2]), &[]),
-        &[1, 2],
-    )];
+    let entry = vec![calling(op(1, "conditional", array(F32, &[2]), &[]), &[1, 2])];
     let module = decode(vec![branch(1), branch(2), computation(3, entry)]).unwrap();
     let found = collectives(&module);
     assert_eq!(found.len(), 2);
@@ -266,10 +225,7 @@ fn shared_callees_do_not_explode() {
     };
     let module = decode(std::iter::once(leaf).chain((1..200).map(twice)).collect()).unwrap();
     let found = collectives(&module);
-    assert_eq!(
-        (found.len(), found[0].count, found[0].runs),
-        (1, u64::MAX, Some(1))
-    );
+    assert_eq!((found.len(), found[0].count, found[0].runs), (1, u64::MAX, Some(1)));
 }
 
 #[test]
@@ -282,10 +238,7 @@ fn chains_are_told_apart() {
     };
     let entry = vec![piece(1, "0"), piece(2, "0"), piece(3, "1"), piece(4, "1")];
     let found = collectives(&decode(vec![computation(1, entry)]).unwrap());
-    assert_eq!(
-        (found.len(), found[0].count, found[0].asynchronous),
-        (1, 2, true)
-    );
+    assert_eq!((found.len(), found[0].count, found[0].asynchronous), (1, 2, true));
 }
 
 #[test]
@@ -297,20 +250,8 @@ fn configurations_may_lie_in_the_payload_table() {
     let config = br#"{"window_config":{"estimated_cycles":"77"}}"#.to_vec();
     let entry = |index| {
         vec![
-            stored(
-                1,
-                Payload {
-                    value: Some(config.clone()),
-                    id: None,
-                },
-            ),
-            stored(
-                2,
-                Payload {
-                    value: None,
-                    id: Some(index),
-                },
-            ),
+            stored(1, Payload { value: Some(config.clone()), id: None }),
+            stored(2, Payload { value: None, id: Some(index) }),
         ]
     };
     let module = |index| {
@@ -321,10 +262,7 @@ fn configurations_may_lie_in_the_payload_table() {
         })
     };
     let good = module(1).unwrap();
-    let cycles: Vec<_> = good
-        .instructions()
-        .map(Instruction::estimated_cycles)
-        .collect();
+    let cycles: Vec<_> = good.instructions().map(Instruction::estimated_cycles).collect();
     assert_eq!(cycles, [Some(77), Some(77)]);
     assert!(module(2).is_err() && module(-1).is_err());
 }
@@ -350,16 +288,8 @@ fn contradictions_are_named() {
     assert!(reason(vec![empty]).contains("no root"));
     let negative = computation(1, vec![op(1, "iota", array(S32, &[-2]), &[])]);
     assert!(reason(vec![negative]).contains("extent -2"));
-    let entry = decode_proto(ModuleProto {
-        entry_computation_id: 4,
-        ..Default::default()
-    });
-    assert!(
-        entry
-            .unwrap_err()
-            .to_string()
-            .contains("no entry computation 4")
-    );
+    let entry = decode_proto(ModuleProto { entry_computation_id: 4, ..Default::default() });
+    assert!(entry.unwrap_err().to_string().contains("no entry computation 4"));
 }
 
 #[test]

@@ -26,24 +26,12 @@ fn write_computation(
     module: &Module,
     computation: &Computation,
 ) -> fmt::Result {
-    let entry = if computation.id == module.entry().id {
-        "ENTRY "
-    } else {
-        ""
-    };
+    let entry = if computation.id == module.entry().id { "ENTRY " } else { "" };
     let root = computation.root();
     writeln!(f, "\n{entry}%{} -> {} {{", computation.name, root.shape)?;
     for instruction in computation.instructions() {
-        f.write_str(if instruction.id == root.id {
-            "  ROOT "
-        } else {
-            "  "
-        })?;
-        write!(
-            f,
-            "%{} = {} {}(",
-            instruction.name, instruction.shape, instruction.opcode
-        )?;
+        f.write_str(if instruction.id == root.id { "  ROOT " } else { "  " })?;
+        write!(f, "%{} = {} {}(", instruction.name, instruction.shape, instruction.opcode)?;
         write_arguments(f, computation, instruction)?;
         f.write_str(")")?;
         write_calls(f, module, instruction)?;
@@ -63,20 +51,15 @@ fn write_arguments(
     match (instruction.parameter_number, instruction.constant) {
         (Some(number), _) => write!(f, "{number}"),
         (_, Some(value)) => write!(f, "{value}"),
-        _ => write_list(
-            f,
-            computation.operands(instruction).map(|it| Name(&it.name)),
-            ", ",
-        ),
+        _ => write_list(f, computation.operands(instruction).map(|it| Name(&it.name)), ", "),
     }
 }
 
 fn write_calls(f: &mut Formatter<'_>, module: &Module, instruction: &Instruction) -> fmt::Result {
     let name = |id: &ComputationId| module.computation(*id).map(|called| Name(&called.name));
-    if let ("while", Some((condition, body))) = (
-        instruction.opcode.as_str(),
-        condition_and_body(module, instruction),
-    ) {
+    if let ("while", Some((condition, body))) =
+        (instruction.opcode.as_str(), condition_and_body(module, instruction))
+    {
         return write!(f, ", condition=%{}, body=%{}", condition.name, body.name);
     }
     match (instruction.opcode.as_str(), instruction.called.as_slice()) {
@@ -104,32 +87,20 @@ fn write_attributes(f: &mut Formatter<'_>, instruction: &Instruction) -> fmt::Re
         write_dims(f, "rhs_contracting_dims", &dot.rhs_contracting)?;
     }
     write_some(f, "direction", instruction.comparison.as_ref())?;
-    write_quoted(
-        f,
-        "custom_call_target",
-        instruction.custom_call_target.as_deref(),
-    )?;
+    write_quoted(f, "custom_call_target", instruction.custom_call_target.as_deref())?;
     write_some(f, "channel_id", instruction.channel_id)?;
     let groups = Some(&instruction.replica_groups).filter(|groups| !groups.is_empty());
     write_some(f, "replica_groups", groups)?;
     if !instruction.source_target_pairs.is_empty() {
         let pairs = instruction.source_target_pairs.iter();
         f.write_str(", source_target_pairs={")?;
-        write_list(
-            f,
-            pairs.map(|(source, target)| format!("{{{source},{target}}}")),
-            ",",
-        )?;
+        write_list(f, pairs.map(|(source, target)| format!("{{{source},{target}}}")), ",")?;
         f.write_str("}")?;
     }
     if instruction.is_host_transfer {
         f.write_str(", is_host_transfer=true")?;
     }
-    write_quoted(
-        f,
-        "async_execution_thread",
-        instruction.execution_thread.as_deref(),
-    )?;
+    write_quoted(f, "async_execution_thread", instruction.execution_thread.as_deref())?;
     write_some(f, "sharding", instruction.sharding.as_ref())
 }
 
@@ -142,9 +113,7 @@ fn write_predecessors(
         return Ok(());
     }
     let before = instruction.control_predecessors.iter();
-    let before = before
-        .filter_map(|&id| computation.instruction(id))
-        .map(|it| Name(&it.name));
+    let before = before.filter_map(|&id| computation.instruction(id)).map(|it| Name(&it.name));
     f.write_str(", control-predecessors={")?;
     write_list(f, before, ", ")?;
     f.write_str("}")
@@ -154,11 +123,7 @@ fn write_notes(f: &mut Formatter<'_>, instruction: &Instruction) -> fmt::Result 
     if !instruction.frontend_attributes.is_empty() {
         let notes = instruction.frontend_attributes.iter();
         f.write_str(", frontend_attributes={")?;
-        write_list(
-            f,
-            notes.map(|(name, value)| format!("{name}={value:?}")),
-            ",",
-        )?;
+        write_list(f, notes.map(|(name, value)| format!("{name}={value:?}")), ",")?;
         f.write_str("}")?;
     }
     let metadata = &instruction.metadata;
@@ -170,10 +135,7 @@ fn write_notes(f: &mut Formatter<'_>, instruction: &Instruction) -> fmt::Result 
         parts.push(format!("op_name={:?}", metadata.op_name));
     }
     if let Some(source) = &metadata.source {
-        parts.push(format!(
-            "source_file={:?} source_line={}",
-            source.file, source.line
-        ));
+        parts.push(format!("source_file={:?} source_line={}", source.file, source.line));
     }
     if !parts.is_empty() {
         write!(f, ", metadata={{{}}}", parts.join(" "))?;
@@ -182,11 +144,7 @@ fn write_notes(f: &mut Formatter<'_>, instruction: &Instruction) -> fmt::Result 
         Some(config) if config.starts_with('{') => write!(f, ", backend_config={config}"),
         Some(config) => write!(f, ", backend_config={config:?}"),
         None if instruction.backend_config.is_empty() => Ok(()),
-        None => write!(
-            f,
-            ", backend_config=<{} bytes>",
-            instruction.backend_config.len()
-        ),
+        None => write!(f, ", backend_config=<{} bytes>", instruction.backend_config.len()),
     }
 }
 

@@ -154,9 +154,6 @@ pub(super) trait AtPath<T> {
 
 impl<T> AtPath<T> for io::Result<T> {
     fn at(self, path: &Path) -> Result<T, FileError> {
-        self.map_err(|source| FileError {
-            path: path.to_owned(),
-            source,
-        })
+        self.map_err(|source| FileError { path: path.to_owned(), source })
     }
 }

@@ -53,12 +53,11 @@ impl Store {
         if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
             return Err(PluginError::UnsupportedPlatform { kind });
         }
-        self.try_install(package, source)
-            .map_err(|cause| PluginError::Install {
-                kind,
-                cause,
-                by_hand: package.by_hand(),
-            })
+        self.try_install(package, source).map_err(|cause| PluginError::Install {
+            kind,
+            cause,
+            by_hand: package.by_hand(),
+        })
     }
 
     fn try_install(
@@ -89,9 +88,7 @@ impl Store {
         self.discard(&target)?;
         fs::rename(tree, &target).at(&target)?;
         let folder = self.folder();
-        File::open(folder)
-            .and_then(|folder| folder.sync_all())
-            .at(folder)?;
+        File::open(folder).and_then(|folder| folder.sync_all()).at(folder)?;
         Ok(self
             .installed_package(package)
             .ok_or_else(|| io::Error::other("changed while it was being installed"))
@@ -146,8 +143,7 @@ impl Job<'_> {
                 self.progress.reach(bytes_under(&self.download));
                 thread::sleep(WATCH_INTERVAL);
             }
-            pip.join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            pip.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
 
@@ -180,11 +176,7 @@ impl Job<'_> {
         if found == wheel.sha256 {
             return Ok(());
         }
-        Err(InstallError::Checksum {
-            path: path.to_owned(),
-            expected: wheel.sha256,
-            found,
-        })
+        Err(InstallError::Checksum { path: path.to_owned(), expected: wheel.sha256, found })
     }
 
     /// Unpacks what is needed of a wheel; returns the files with their sizes.
@@ -260,9 +252,8 @@ impl Job<'_> {
             return Err(damaged(Path::new(package.plugin.file), reason));
         }
         let path = self.tree.join(&library);
-        let library_sha256 = File::open(&path)
-            .and_then(|mut file| sha256(&mut file, |_| ()))
-            .at(&path)?;
+        let library_sha256 =
+            File::open(&path).and_then(|mut file| sha256(&mut file, |_| ())).at(&path)?;
         Ok(Manifest {
             kind: package.kind,
             package: package.plugin.name.to_owned(),
@@ -276,10 +267,7 @@ impl Job<'_> {
 }
 
 fn damaged(path: &Path, reason: String) -> InstallError {
-    InstallError::DamagedWheel {
-        path: path.to_owned(),
-        reason,
-    }
+    InstallError::DamagedWheel { path: path.to_owned(), reason }
 }
 
 /// The SHA-256 of what is left to read, in lower-case hexadecimal.

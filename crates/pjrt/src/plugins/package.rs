@@ -47,9 +47,8 @@ impl Wheel {
             None => ("py", "3.11".to_owned()),
         };
 
-        let mut arguments: Vec<String> = ["-m", "pip", "download", "--no-deps"]
-            .map(str::to_owned)
-            .into();
+        let mut arguments: Vec<String> =
+            ["-m", "pip", "download", "--no-deps"].map(str::to_owned).into();
         arguments.push("--only-binary=:all:".to_owned());
         for platform in platforms.split('.') {
             arguments.extend(["--platform".to_owned(), platform.to_owned()]);
@@ -104,11 +103,7 @@ impl Package {
             .map(|wheel| format!("  python3 {}", wheel.pip_arguments(&folder).join(" ")))
             .collect();
         lines.push(format!("  unzip -o '{folder}/*.whl' -d {folder}"));
-        lines.push(format!(
-            "  export {}=\"$PWD/{folder}/{}\"",
-            self.kind.variable(),
-            self.library
-        ));
+        lines.push(format!("  export {}=\"$PWD/{folder}/{}\"", self.kind.variable(), self.library));
         lines.join("\n")
     }
 }

@@ -15,10 +15,7 @@ pub(super) struct Progress {
 impl Progress {
     pub(super) fn new(quiet: bool) -> Self {
         if quiet {
-            return Self {
-                bar: ProgressBar::hidden(),
-                plain: false,
-            };
+            return Self { bar: ProgressBar::hidden(), plain: false };
         }
         let style = ProgressStyle::with_template(TEMPLATE)
             .unwrap_or_else(|_| ProgressStyle::default_bar())
@@ -31,12 +28,7 @@ impl Progress {
     /// Begins on a wheel: the only line shown where bars are not.
     pub(super) fn announce(&self, verb: &str, wheel: &Wheel) {
         if self.plain {
-            eprintln!(
-                "{verb} {} {} ({}) …",
-                wheel.name,
-                wheel.version,
-                DecimalBytes(wheel.bytes)
-            );
+            eprintln!("{verb} {} {} ({}) …", wheel.name, wheel.version, DecimalBytes(wheel.bytes));
         }
         self.phase(verb, wheel, wheel.bytes);
     }

@@ -24,9 +24,7 @@ pub(super) fn active() -> Option<PathBuf> {
     let in_environment = env::var_os("VIRTUAL_ENV")
         .map(|root| Path::new(&root).join("bin/python3"))
         .filter(|python| python.is_file());
-    in_environment
-        .or_else(|| on_path("python3"))
-        .or_else(|| on_path("python"))
+    in_environment.or_else(|| on_path("python3")).or_else(|| on_path("python"))
 }
 
 fn on_path(program: &str) -> Option<PathBuf> {
@@ -39,10 +37,9 @@ fn on_path(program: &str) -> Option<PathBuf> {
 pub(super) fn site_folders(python: &Path) -> Vec<PathBuf> {
     let output = command(python).args(["-c", PRINT_SITE_FOLDERS]).output();
     match output {
-        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout)
-            .lines()
-            .map(PathBuf::from)
-            .collect(),
+        Ok(output) if output.status.success() => {
+            String::from_utf8_lossy(&output.stdout).lines().map(PathBuf::from).collect()
+        }
         _ => Vec::new(),
     }
 }

@@ -79,11 +79,7 @@ pub fn find_or_install(
         return Err(PluginError::NotFound { kind });
     }
     let installed = store.install(kind)?;
-    Ok(Located {
-        kind,
-        path: installed.path,
-        origin: Origin::Cache,
-    })
+    Ok(Located { kind, path: installed.path, origin: Origin::Cache })
 }
 
 fn named(kind: PluginKind, path: PathBuf, origin: Origin) -> Result<Located, PluginError> {

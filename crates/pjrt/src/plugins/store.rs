@@ -62,9 +62,7 @@ impl Store {
         let named = env::var_os(CACHE_VARIABLE).filter(|value| !value.is_empty());
         let root = match named {
             Some(path) => path.into(),
-            None => dirs::cache_dir()
-                .ok_or(PluginError::NoCacheFolder)?
-                .join("fullshard"),
+            None => dirs::cache_dir().ok_or(PluginError::NoCacheFolder)?.join("fullshard"),
         };
         Ok(Self::at(root))
     }
@@ -74,27 +72,17 @@ impl Store {
         let root = root.as_ref();
         // Pip and the loader get these paths, whatever their working directory.
         let root = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
-        Self {
-            folder: root.join("plugins"),
-            python: None,
-            quiet: false,
-        }
+        Self { folder: root.join("plugins"), python: None, quiet: false }
     }
 
     /// Uses this Python interpreter in place of the active one.
     pub fn with_python(self, python: impl Into<PathBuf>) -> Self {
-        Self {
-            python: Some(python.into()),
-            ..self
-        }
+        Self { python: Some(python.into()), ..self }
     }
 
     /// Shows no progress.
     pub fn quiet(self) -> Self {
-        Self {
-            quiet: true,
-            ..self
-        }
+        Self { quiet: true, ..self }
     }
 
     /// The folder that holds the installed plugins.
@@ -155,12 +143,8 @@ impl Store {
     pub(super) fn lock(&self) -> Result<File, FileError> {
         fs::create_dir_all(&self.folder).at(&self.folder)?;
         let path = self.folder.join(LOCK);
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path)
-            .at(&path)?;
+        let file =
+            File::options().create(true).truncate(false).write(true).open(&path).at(&path)?;
         match file.try_lock() {
             Ok(()) => return Ok(file),
             Err(TryLockError::Error(error)) => return Err(error).at(&path),
@@ -177,10 +161,7 @@ impl Store {
     /// A fresh folder inside the cache, hence on its file system, that goes
     /// away when dropped. Call under the lock.
     pub(super) fn staging(&self) -> Result<TempDir, FileError> {
-        tempfile::Builder::new()
-            .prefix(STAGING_PREFIX)
-            .tempdir_in(&self.folder)
-            .at(&self.folder)
+        tempfile::Builder::new().prefix(STAGING_PREFIX).tempdir_in(&self.folder).at(&self.folder)
     }
 
     /// Clears what killed processes left behind. Call under the lock.
@@ -220,9 +201,7 @@ impl Manifest {
 
     pub(super) fn write(&self, tree: &Path) -> Result<(), FileError> {
         let path = tree.join(MANIFEST);
-        let text = serde_json::to_vec_pretty(self)
-            .map_err(io::Error::from)
-            .at(&path)?;
+        let text = serde_json::to_vec_pretty(self).map_err(io::Error::from).at(&path)?;
         let mut file = File::create(&path).at(&path)?;
         file.write_all(&text).at(&path)?;
         file.sync_all().at(&path)
@@ -245,8 +224,5 @@ impl Manifest {
 
 /// The checksum of each wheel of a package, by file name.
 pub(super) fn wheel_sums(package: &Package) -> BTreeMap<String, String> {
-    package
-        .wheels()
-        .map(|wheel| (wheel.file.to_owned(), wheel.sha256.to_owned()))
-        .collect()
+    package.wheels().map(|wheel| (wheel.file.to_owned(), wheel.sha256.to_owned())).collect()
 }

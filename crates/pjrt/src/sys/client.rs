@@ -1,7 +1,8 @@
 //! Clients, devices and memories.
 
 use super::{
-    Client, Device, DeviceDescription, ExtensionBase, LoadedExecutable, Memory, NamedValue, call_args,
+    Client, Device, DeviceDescription, ExtensionBase, LoadedExecutable, Memory, NamedValue,
+    call_args,
 };
 use std::ffi::{c_char, c_int, c_void};
 

@@ -31,10 +31,7 @@ impl Bench {
     /// A bench whose folder of wheels holds one sound wheel.
     pub fn new() -> Self {
         let folder = TempDir::new().unwrap();
-        let bench = Self {
-            root: folder.path().to_owned(),
-            _owned: Some(folder),
-        };
+        let bench = Self { root: folder.path().to_owned(), _owned: Some(folder) };
         fs::create_dir(bench.wheels()).unwrap();
         bench.put_wheel(&[
             (LIBRARY, &noise(100_000)),
@@ -58,9 +55,7 @@ impl Bench {
     }
 
     pub fn store(&self) -> Store {
-        Store::at(self.root.join("cache"))
-            .with_python(self.root.join("python"))
-            .quiet()
+        Store::at(self.root.join("cache")).with_python(self.root.join("python")).quiet()
     }
 
     pub fn put_wheel(&self, entries: &[(&str, &[u8])]) {
@@ -94,8 +89,7 @@ impl Bench {
     }
 
     pub fn install(&self, package: &Package) -> Result<Installed, PluginError> {
-        self.store()
-            .install_package(package, Source::Folder(&self.wheels()))
+        self.store().install_package(package, Source::Folder(&self.wheels()))
     }
 
     pub fn install_with_pip(&self, package: &Package) -> Result<Installed, PluginError> {
@@ -119,10 +113,7 @@ impl Bench {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         // Another process writes the script: a descriptor of ours could be
         // inherited by a test's child meanwhile and make the script "busy".
-        let copied = Command::new("install")
-            .args(["-m", "755"])
-            .args([&draft, path])
-            .status();
+        let copied = Command::new("install").args(["-m", "755"]).args([&draft, path]).status();
         assert!(copied.unwrap().success());
         path.to_owned()
     }
@@ -144,11 +135,9 @@ impl Bench {
         assert_eq!(self.listing(), [".lock"], "something was left behind");
         let message = error.to_string();
         println!("{message}\n");
-        for line in [
-            "python3 -m pip download --no-deps",
-            "unzip -o",
-            "export FULLSHARD_CPU_PLUGIN=",
-        ] {
+        for line in
+            ["python3 -m pip download --no-deps", "unzip -o", "export FULLSHARD_CPU_PLUGIN="]
+        {
             assert!(message.contains(line), "no `{line}` in: {message}");
         }
         match error {
@@ -184,6 +173,5 @@ pub fn noise(count: usize) -> Vec<u8> {
 pub fn answer(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().find_map(|line| line.split("answer: ").nth(1));
-    line.unwrap_or_else(|| panic!("no answer in {output:?}"))
-        .to_owned()
+    line.unwrap_or_else(|| panic!("no answer in {output:?}")).to_owned()
 }

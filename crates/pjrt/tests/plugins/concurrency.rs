@@ -50,21 +50,14 @@ fn two_processes_install_once() {
 fn what_a_killed_process_left_is_cleared() {
     let bench = Bench::new();
     bench.fake_python("echo half > \"$dest/half\"; echo $$ > \"$wheels/../pid\"; exec sleep 60");
-    let mut child = bench
-        .child("install")
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut child = bench.child("install").stdout(Stdio::null()).spawn().unwrap();
     let pip = wait_for_pid(&bench);
     child.kill().unwrap();
     child.wait().unwrap();
     Command::new("kill").arg(pip).status().unwrap();
 
     let left = bench.listing();
-    assert!(
-        left.iter().any(|name| name.starts_with(".staging-")),
-        "{left:?}"
-    );
+    assert!(left.iter().any(|name| name.starts_with(".staging-")), "{left:?}");
     assert_eq!(bench.store().installed_package(&bench.package()), None);
     bench.install(&bench.package()).unwrap();
     assert_eq!(bench.listing(), [".lock", "cpu-1.0"]);

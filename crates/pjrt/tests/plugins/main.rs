@@ -26,20 +26,14 @@ fn installs_lists_and_removes() {
 
     let installed = bench.install(&package).unwrap();
     assert_eq!(installed.version, "1.0");
-    assert_eq!(
-        installed.path,
-        bench.store().folder().join("cpu-1.0").join(LIBRARY)
-    );
+    assert_eq!(installed.path, bench.store().folder().join("cpu-1.0").join(LIBRARY));
     assert_eq!(installed.bytes, 100_000 + 16);
     assert_eq!(fs::read(&installed.path).unwrap(), noise(100_000));
     let mode = fs::metadata(&installed.path).unwrap().permissions().mode();
     assert_eq!(mode & 0o100, 0o100, "executables must stay executable");
     assert!(!installed.path.with_file_name("__init__.py").exists());
     assert_eq!(bench.listing(), [".lock", "cpu-1.0"]);
-    assert_eq!(
-        bench.store().installed_package(&package),
-        Some(installed.clone())
-    );
+    assert_eq!(bench.store().installed_package(&package), Some(installed.clone()));
 
     assert!(bench.store().remove(PluginKind::Cpu).unwrap());
     assert_eq!(bench.listing(), [".lock"]);
@@ -61,17 +55,10 @@ fn unpacks_companions_beside_the_library() {
     }];
     fs::rename(bench.wheel(), bench.wheels().join(companion)).unwrap();
     fs::rename(bench.wheels().join("first"), bench.wheel()).unwrap();
-    let package = Package {
-        companions: companions.leak(),
-        ..plugin
-    };
+    let package = Package { companions: companions.leak(), ..plugin };
 
     let installed = bench.install(&package).unwrap();
-    let beside = installed
-        .path
-        .parent()
-        .unwrap()
-        .join("../nvidia/lib/libcompanion.so");
+    let beside = installed.path.parent().unwrap().join("../nvidia/lib/libcompanion.so");
     assert_eq!(fs::read(&beside).unwrap(), b"companion");
 
     fs::remove_file(beside).unwrap();
@@ -88,10 +75,7 @@ fn a_cut_wheel_is_refused() {
     let whole = fs::read(bench.wheel()).unwrap();
     fs::write(bench.wheel(), &whole[..whole.len() / 2]).unwrap();
     let cause = bench.failure(bench.install(&package));
-    assert!(
-        matches!(cause, InstallError::DamagedWheel { .. }),
-        "{cause:?}"
-    );
+    assert!(matches!(cause, InstallError::DamagedWheel { .. }), "{cause:?}");
 
     fs::write(bench.wheel(), whole).unwrap();
     bench.install(&package).unwrap();
@@ -123,17 +107,11 @@ fn a_pinned_wheel_that_does_not_unpack_is_refused() {
     content[5_000] ^= 1;
     fs::write(bench.wheel(), content).unwrap();
     let cause = bench.failure(bench.install(&bench.package()));
-    assert!(
-        matches!(cause, InstallError::DamagedWheel { .. }),
-        "{cause:?}"
-    );
+    assert!(matches!(cause, InstallError::DamagedWheel { .. }), "{cause:?}");
 
     fs::write(bench.wheel(), "not an archive").unwrap();
     let cause = bench.failure(bench.install(&bench.package()));
-    assert!(
-        matches!(cause, InstallError::DamagedWheel { .. }),
-        "{cause:?}"
-    );
+    assert!(matches!(cause, InstallError::DamagedWheel { .. }), "{cause:?}");
 }
 
 #[test]
@@ -160,10 +138,7 @@ fn a_missing_wheel_is_named() {
     let package = bench.package();
     fs::remove_file(bench.wheel()).unwrap();
     let cause = bench.failure(bench.install(&package));
-    assert!(
-        matches!(cause, InstallError::MissingWheel { .. }),
-        "{cause:?}"
-    );
+    assert!(matches!(cause, InstallError::MissingWheel { .. }), "{cause:?}");
 }
 
 #[test]
@@ -196,15 +171,9 @@ fn what_a_failing_pip_said_is_shown() {
 fn a_wheel_that_pip_cut_is_refused_then_fetched_again() {
     let bench = Bench::new();
     let package = bench.package();
-    bench.fake_python(&format!(
-        "head -c 1000 \"$wheels/{0}\" > \"$dest/{0}\"",
-        bench::WHEEL
-    ));
+    bench.fake_python(&format!("head -c 1000 \"$wheels/{0}\" > \"$dest/{0}\"", bench::WHEEL));
     let cause = bench.failure(bench.install_with_pip(&package));
-    assert!(
-        matches!(cause, InstallError::DamagedWheel { .. }),
-        "{cause:?}"
-    );
+    assert!(matches!(cause, InstallError::DamagedWheel { .. }), "{cause:?}");
 
     bench.fake_python("cp \"$wheels\"/*.whl \"$dest\"");
     bench.install_with_pip(&package).unwrap();
@@ -216,10 +185,7 @@ fn a_pip_that_fetches_something_else_is_refused() {
     let bench = Bench::new();
     bench.fake_python("echo other > \"$dest/other-1.0-py3-none-any.whl\"");
     let cause = bench.failure(bench.install_with_pip(&bench.package()));
-    assert!(
-        matches!(cause, InstallError::MissingWheel { .. }),
-        "{cause:?}"
-    );
+    assert!(matches!(cause, InstallError::MissingWheel { .. }), "{cause:?}");
 }
 
 #[test]
@@ -294,14 +260,9 @@ fn an_unwritable_cache_is_an_error_that_names_it() {
     let bench = Bench::new();
     let file = bench.root.join("file");
     fs::write(&file, "in the way").unwrap();
-    let error = Store::at(&file)
-        .quiet()
-        .install_from(PluginKind::Cpu, &bench.wheels())
-        .unwrap_err();
-    assert!(
-        error.to_string().contains(file.to_str().unwrap()),
-        "{error}"
-    );
+    let error =
+        Store::at(&file).quiet().install_from(PluginKind::Cpu, &bench.wheels()).unwrap_err();
+    assert!(error.to_string().contains(file.to_str().unwrap()), "{error}");
 }
 
 #[test]
@@ -310,10 +271,7 @@ fn kinds_have_names() {
         assert_eq!(kind.to_string().parse::<PluginKind>().unwrap(), kind);
     }
     assert_eq!("gpu".parse::<PluginKind>().unwrap(), PluginKind::Cuda);
-    assert!(matches!(
-        "npu".parse::<PluginKind>(),
-        Err(PluginError::UnknownKind(_))
-    ));
+    assert!(matches!("npu".parse::<PluginKind>(), Err(PluginError::UnknownKind(_))));
 }
 
 #[test]

@@ -15,10 +15,7 @@ fn search(bench: &Bench, kind: &str) -> Command {
     for kind in PluginKind::ALL {
         command.env_remove(kind.variable());
     }
-    command
-        .env("KIND", kind)
-        .env("PATH", "")
-        .env_remove("VIRTUAL_ENV");
+    command.env("KIND", kind).env("PATH", "").env_remove("VIRTUAL_ENV");
     command
 }
 
@@ -66,11 +63,7 @@ fn flag_then_environment_then_cache_then_python() {
     let flag = touch(bench.root.join("flag.so"));
     let variable = touch(bench.root.join("variable.so"));
     let cache = fake_installation(&bench);
-    let python = touch(
-        bench
-            .root
-            .join("site/xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so"),
-    );
+    let python = touch(bench.root.join("site/xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so"));
 
     let mut command = search(&bench, "cpu");
     command
@@ -80,17 +73,11 @@ fn flag_then_environment_then_cache_then_python() {
     let found = |origin: &str, path: &Path| format!("{origin}: {}", path.display());
     assert_eq!(outcome(&mut command), found("the command line", &flag));
     command.env_remove("FLAG");
-    assert_eq!(
-        outcome(&mut command),
-        found("FULLSHARD_CPU_PLUGIN", &variable)
-    );
+    assert_eq!(outcome(&mut command), found("FULLSHARD_CPU_PLUGIN", &variable));
     command.env("FULLSHARD_CPU_PLUGIN", "");
     assert_eq!(outcome(&mut command), found("the plugin cache", &cache));
     fs::write(cache, "broken in the cache").unwrap();
-    assert_eq!(
-        outcome(&mut command),
-        found("the Python environment", &python)
-    );
+    assert_eq!(outcome(&mut command), found("the Python environment", &python));
     fs::remove_file(python).unwrap();
     assert_eq!(outcome(&mut command), "nothing");
 }
@@ -116,17 +103,9 @@ fn an_older_cuda_plugin_in_python_will_do() {
     let mut command = search(&bench, "gpu");
     command.env("VIRTUAL_ENV", environment);
     let found = |path: &Path| format!("the Python environment: {}", path.display());
-    let older = touch(
-        bench
-            .root
-            .join("site/jax_plugins/xla_cuda12/xla_cuda_plugin.so"),
-    );
+    let older = touch(bench.root.join("site/jax_plugins/xla_cuda12/xla_cuda_plugin.so"));
     assert_eq!(outcome(&mut command), found(&older));
-    let newer = touch(
-        bench
-            .root
-            .join("site/jax_plugins/xla_cuda13/xla_cuda_plugin.so"),
-    );
+    let newer = touch(bench.root.join("site/jax_plugins/xla_cuda13/xla_cuda_plugin.so"));
     assert_eq!(outcome(&mut command), found(&newer));
 }
 
@@ -147,9 +126,7 @@ fn a_real_python_says_where_its_packages_are() {
     };
     let library = touch(Path::new(site.trim()).join("libtpu/libtpu.so"));
     let mut command = search(&bench, "tpu");
-    command
-        .env("PATH", std::env::var_os("PATH").unwrap())
-        .env("PYTHONUSERBASE", base);
+    command.env("PATH", std::env::var_os("PATH").unwrap()).env("PYTHONUSERBASE", base);
     let found = outcome(&mut command);
     // A machine with a TPU has the genuine one, which comes first.
     assert!(
