@@ -33,7 +33,11 @@ fn main() {
         match peer {
             Some(peer) => {
                 print_row("JAX", devices, peer);
-                println!("  ours / JAX: {:.2} best, {:.2} median", ours.0 / peer.0, ours.1 / peer.1);
+                println!(
+                    "  ours / JAX: {:.2} best, {:.2} median",
+                    ours.0 / peer.0,
+                    ours.1 / peer.1
+                );
             }
             None => println!("  JAX could not be run with {python}"),
         }

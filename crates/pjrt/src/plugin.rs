@@ -1,7 +1,7 @@
 //! A loaded plugin: its function table, and the one way every call goes.
 
-use crate::error::{Code, Error, Result};
 use crate::environment;
+use crate::error::{Code, Error, Result};
 use crate::sys::{self, Args, Table, args};
 use crate::value::{self, NamedValues};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{cpu, upload, values};
+use common::{cpu, one_device, upload, values};
 use fullshard_pjrt::{
     Array, ArrayType, Client, CompileOptions, DType, Error, HostTensor, Place, Sharding, TensorType,
 };
@@ -12,7 +12,7 @@ use std::sync::mpsc;
 
 #[test]
 fn every_element_type_comes_back_as_it_went() {
-    let client = cpu(1);
+    let client = one_device();
     for &dtype in DType::ALL {
         let dims = [3, 5];
         let count = 15 * dtype.size();
@@ -28,7 +28,7 @@ fn every_element_type_comes_back_as_it_went() {
 
 #[test]
 fn scalars_and_empty_tensors_are_tensors_too() {
-    let client = cpu(1);
+    let client = one_device();
     for dims in [vec![], vec![0], vec![2, 0, 3]] {
         let count = dims.iter().product();
         let tensor = HostTensor::from_values(&dims, &vec![1.5_f32; count]).unwrap();
@@ -62,7 +62,7 @@ fn transfers_run_beside_each_other_and_tell_when_they_are_done() {
 
 #[test]
 fn a_download_that_nobody_waits_for_is_harmless() {
-    let client = cpu(1);
+    let client = one_device();
     let buffer = upload(&client, &[1 << 20], &vec![1.0; 1 << 20], 0);
     for _ in 0..10 {
         drop(buffer.download().unwrap());
@@ -73,7 +73,7 @@ fn a_download_that_nobody_waits_for_is_harmless() {
 
 #[test]
 fn a_panic_in_a_callback_stays_there() {
-    let client = cpu(1);
+    let client = one_device();
     let buffer = upload(&client, &[1], &[1.0], 0);
     let event = buffer.ready_event().unwrap();
     event.on_ready(|_| panic!("expected in this test")).unwrap();
@@ -113,7 +113,7 @@ fn wrong_sizes_and_devices_are_refused() {
 
 #[test]
 fn results_with_another_layout_come_back_row_major() {
-    let client = cpu(1);
+    let client = one_device();
     let text = r#"
 module @transposed {
   func.func public @main(%x: tensor<2x3xf32>)

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{ACCUMULATE, DOUBLE, cpu, on_each_device, upload, values};
+use common::{ACCUMULATE, DOUBLE, cpu, on_each_device, one_device, upload, values};
 use fullshard_pjrt::{
     Array, ArrayType, CompileOptions, DType, Error, Flag, HostTensor, Sharding, TensorType, Value,
 };
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 #[test]
 fn a_program_runs() {
-    let client = cpu(1);
+    let client = one_device();
     let double = client.compile(DOUBLE, &CompileOptions::new(1)).unwrap();
     assert_eq!(double.name(), "double");
     assert_eq!(double.signature().parameters, [TensorType::new(DType::F32, &[4])]);
@@ -71,7 +71,7 @@ fn a_program_can_run_on_some_devices_in_any_order() {
 
 #[test]
 fn donated_arguments_are_reused_and_then_refused() {
-    let client = cpu(1);
+    let client = one_device();
     let accumulate = client.compile(ACCUMULATE, &CompileOptions::new(1)).unwrap();
     assert_eq!(accumulate.signature().donated, [0]);
     assert_eq!(accumulate.executable().memory().unwrap().aliased, 16);
@@ -213,7 +213,7 @@ fn arrays_go_through_programs() {
 
 #[test]
 fn executables_say_what_they_cost() {
-    let client = cpu(1);
+    let client = one_device();
     let text =
         "module @product { func.func public @main(%a: tensor<64x32xf32>, %b: tensor<32x16xf32>)
         -> tensor<64x16xf32> {

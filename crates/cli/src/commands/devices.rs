@@ -1,11 +1,11 @@
 //! `fullshard devices`: what is here, its memory, and where its plugin came from.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format;
 use crate::target::{Target, kinds_to_show};
 use clap::Args;
 use fullshard_pjrt::plugins::{Located, PluginKind, Store, find};
-use fullshard_pjrt::{Client, Device, MemoryStats, Plugin, Value};
+use fullshard_pjrt::{Device, MemoryStats, Plugin, Value};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -24,18 +24,23 @@ pub struct DevicesArgs {
 #[derive(Serialize)]
 struct Report {
     kind: PluginKind,
-    plugin: PathBuf,
+    plugin: Option<PluginRow>,
+    devices: Vec<DeviceRow>,
+    problem: Option<String>,
+}
+
+#[derive(Serialize)]
+struct PluginRow {
+    path: PathBuf,
     origin: String,
     api_version: String,
     stablehlo_version: Option<String>,
     profiler: bool,
     platform_version: Option<String>,
-    devices: Vec<Row>,
-    problem: Option<String>,
 }
 
 #[derive(Serialize)]
-struct Row {
+struct DeviceRow {
     id: i32,
     kind: String,
     process: i32,
@@ -45,14 +50,18 @@ struct Row {
 }
 
 pub fn run(args: &DevicesArgs) -> Result<()> {
+    let asked_for = args.target.device.is_some();
     let mut reports = Vec::new();
     for kind in kinds_to_show(&args.target)? {
-        let target = Target { device: Some(kind), ..args.target.clone() };
-        // The CPU is always there and what was asked for must be; the rest only if found.
-        let asked_for = args.target.device.is_some() || kind == PluginKind::Cpu;
-        if asked_for || find(kind, None, &Store::default_location()?)?.is_some() {
-            reports.push(report(&target, args.num_devices, args.target.device.is_some())?);
+        // The CPU's plugin is fetched if need be; others are shown where they are found.
+        if asked_for || kind == PluginKind::Cpu || is_here(kind)? {
+            let target = Target { device: Some(kind), ..args.target.clone() };
+            reports.push(report(kind, &target, args.num_devices));
         }
+    }
+    match reports.first().and_then(|report| report.problem.clone()) {
+        Some(problem) if asked_for => return Err(Error::Usage(problem)),
+        _ => {}
     }
     if args.json {
         return format::print_json(&reports);
@@ -61,34 +70,39 @@ pub fn run(args: &DevicesArgs) -> Result<()> {
     Ok(())
 }
 
-/// Describes one plugin and its devices. That a plugin found by the way has no devices here is
-/// part of the report; that one asked for has none is an error.
-fn report(target: &Target, devices: usize, must_work: bool) -> Result<Report> {
-    let (plugin, located) = target.load()?;
-    match target.client(devices) {
-        Ok((client, _)) => Ok(describe(plugin, &located, Some(&client), None)),
-        Err(error) if must_work => Err(error),
-        Err(error) => Ok(describe(plugin, &located, None, Some(error.to_string()))),
+fn is_here(kind: PluginKind) -> Result<bool> {
+    Ok(find(kind, None, &Store::default_location()?)?.is_some())
+}
+
+fn report(kind: PluginKind, target: &Target, devices: usize) -> Report {
+    let (plugin, located) = match target.load() {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            let problem = Some(error.to_string());
+            return Report { kind, plugin: None, devices: Vec::new(), problem };
+        }
+    };
+    let client = target.client(devices).map(|(client, _)| client);
+    let platform_version = client.as_ref().ok().map(|client| client.platform_version().to_owned());
+    Report {
+        kind,
+        plugin: Some(PluginRow { platform_version, ..plugin_row(plugin, located) }),
+        devices: client
+            .as_ref()
+            .map_or(Vec::new(), |client| client.devices().iter().map(device_row).collect()),
+        problem: client.err().map(|error| error.to_string()),
     }
 }
 
-fn describe(
-    plugin: &Plugin,
-    located: &Located,
-    client: Option<&Client>,
-    problem: Option<String>,
-) -> Report {
+fn plugin_row(plugin: &Plugin, located: Located) -> PluginRow {
     let (major, minor) = plugin.api_version();
-    Report {
-        kind: located.kind,
-        plugin: located.path.clone(),
+    PluginRow {
+        path: located.path,
         origin: located.origin.to_string(),
         api_version: format!("{major}.{minor}"),
         stablehlo_version: stablehlo_version(plugin),
         profiler: plugin.has_profiler(),
-        platform_version: client.map(|client| client.platform_version().to_owned()),
-        devices: client.map_or(Vec::new(), |client| client.devices().iter().map(row).collect()),
-        problem,
+        platform_version: None,
     }
 }
 
@@ -104,9 +118,9 @@ fn stablehlo_version(plugin: &Plugin) -> Option<String> {
     }
 }
 
-fn row(device: &Device) -> Row {
+fn device_row(device: &Device) -> DeviceRow {
     let description = device.description();
-    Row {
+    DeviceRow {
         id: description.id,
         kind: description.kind.clone(),
         process: description.process,
@@ -118,12 +132,14 @@ fn row(device: &Device) -> Row {
 
 fn print(report: &Report) {
     println!("{} ({})", report.kind, format::count(report.devices.len(), "device"));
-    println!("  plugin   {} ({})", report.plugin.display(), report.origin);
-    let stablehlo = report.stablehlo_version.as_deref().unwrap_or("unknown");
-    let profiler = if report.profiler { "profiler" } else { "no profiler" };
-    println!("  version  PJRT API {}, StableHLO {stablehlo}, {profiler}", report.api_version);
-    if let Some(version) = report.platform_version.as_deref().filter(|text| !text.is_empty()) {
-        println!("  platform {}", version.lines().collect::<Vec<_>>().join("; "));
+    if let Some(plugin) = &report.plugin {
+        println!("  plugin   {} ({})", plugin.path.display(), plugin.origin);
+        let stablehlo = plugin.stablehlo_version.as_deref().unwrap_or("unknown");
+        let profiler = if plugin.profiler { "profiler" } else { "no profiler" };
+        println!("  version  PJRT API {}, StableHLO {stablehlo}, {profiler}", plugin.api_version);
+        if let Some(version) = plugin.platform_version.as_deref().filter(|text| !text.is_empty()) {
+            println!("  platform {}", version.lines().collect::<Vec<_>>().join("; "));
+        }
     }
     if let Some(problem) = &report.problem {
         println!("  no devices here: {problem}");
@@ -137,7 +153,7 @@ fn print(report: &Report) {
     }
 }
 
-fn memory_words(device: &Row) -> String {
+fn memory_words(device: &DeviceRow) -> String {
     let kinds = device.memory_kinds.join(", ");
     match &device.memory {
         Some(MemoryStats { in_use, limit: Some(limit), .. }) => {

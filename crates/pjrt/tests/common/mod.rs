@@ -1,17 +1,32 @@
 //! What the tests share: a CPU client and programs in StableHLO text.
 #![allow(dead_code)]
 
-use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
+use fullshard_pjrt::plugins::{PluginKind, Store, find};
 use fullshard_pjrt::{Buffer, Client, ClientOptions, HostTensor, Plugin};
 
 /// The plugin of a kind, fetched on first use.
 pub fn plugin(kind: PluginKind) -> &'static Plugin {
     let store = Store::default_location().unwrap();
-    if kind != PluginKind::Cpu {
-        store.install(kind).unwrap();
+    let located = match find(kind, None, &store).unwrap() {
+        Some(located) => located.path,
+        None => store.install(kind).unwrap().path,
+    };
+    Plugin::load(&located).unwrap()
+}
+
+/// A client to test one device with: the CPU, or what FULLSHARD_TEST_DEVICE names.
+pub fn one_device() -> Client {
+    let kind = std::env::var("FULLSHARD_TEST_DEVICE")
+        .map_or(PluginKind::Cpu, |name| name.parse().unwrap());
+    match kind {
+        PluginKind::Cpu => cpu(1),
+        // Tests run beside each other, so none may take all memory.
+        PluginKind::Cuda => {
+            let options = ClientOptions::new().preallocate(false);
+            Client::new(plugin(kind), &options).unwrap()
+        }
+        PluginKind::Tpu => Client::new(plugin(kind), &ClientOptions::new()).unwrap(),
     }
-    let located = find_or_install(kind, None, &store).unwrap();
-    Plugin::load(&located.path).unwrap()
 }
 
 /// A CPU client with so many virtual devices.
