@@ -3,18 +3,19 @@
 //! Plugins write to standard error by themselves and take their threshold from the environment
 //! when they are loaded, so it has to be set before that.
 
+use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Once, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 static VERBOSE: AtomicBool = AtomicBool::new(false);
 
-/// Held for writing while the environment is set, for reading while a plugin may read it.
-static ENVIRONMENT: RwLock<()> = RwLock::new(());
+/// Held while the environment is set and while a plugin may read it.
+static ENVIRONMENT: Mutex<()> = Mutex::new(());
 
 /// Keeps the environment as it is while a plugin reads it.
-pub(crate) fn reading() -> RwLockReadGuard<'static, ()> {
-    ENVIRONMENT.read().unwrap_or_else(PoisonError::into_inner)
+pub(crate) fn reading() -> MutexGuard<'static, ()> {
+    ENVIRONMENT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Lets XLA's own log lines through (they are quiet by default). It takes effect for plugins
@@ -25,7 +26,7 @@ pub fn set_verbose(verbose: bool) {
 
 /// Sets, once, what plugins read from the environment. What the user has set stays.
 pub(crate) fn prepare(plugin: &Path) {
-    let _writing = ENVIRONMENT.write().unwrap_or_else(PoisonError::into_inner);
+    let _writing = reading();
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let verbose = VERBOSE.load(Ordering::Relaxed);
@@ -64,6 +65,24 @@ fn be_patient_with_collectives() {
 
 fn has_tpu() -> bool {
     Path::new("/dev/accel0").exists() || Path::new("/dev/vfio/0").exists()
+}
+
+/// Does `load` with standard error closed to the plugin, unless log lines are wanted: some that
+/// are written while a plugin is loaded heed no threshold.
+pub(crate) fn hushed<T>(load: impl FnOnce() -> T) -> T {
+    if VERBOSE.load(Ordering::Relaxed) {
+        return load();
+    }
+    let stderr = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 0);
+    let nowhere = File::options().write(true).open("/dev/null");
+    let (Ok(stderr), Ok(nowhere)) = (stderr, nowhere) else { return load() };
+    let silenced = rustix::stdio::dup2_stderr(nowhere).is_ok();
+    let loaded = load();
+    if silenced {
+        // It was open a moment ago, so it can be put back.
+        let _ = rustix::stdio::dup2_stderr(stderr);
+    }
+    loaded
 }
 
 fn set_default(name: &str, value: &str) {

@@ -35,10 +35,13 @@ impl Plugin {
         }
         environment::prepare(&path);
         let _environment = environment::reading();
-        let mut plugin = Plugin::open(path.clone())?;
-        plugin.check_table()?;
-        // SAFETY: the arguments hold no pointers.
-        unsafe { plugin.call(&mut args::<sys::PluginInitialize>()) }?;
+        let mut plugin = environment::hushed(|| {
+            let plugin = Plugin::open(path.clone())?;
+            plugin.check_table()?;
+            // SAFETY: the arguments hold no pointers.
+            unsafe { plugin.call(&mut args::<sys::PluginInitialize>()) }?;
+            Ok::<_, Error>(plugin)
+        })?;
         plugin.attributes = plugin.read_attributes();
         let plugin: &'static Plugin = Box::leak(Box::new(plugin));
         loaded.insert(path, plugin);

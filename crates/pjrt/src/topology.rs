@@ -38,6 +38,10 @@ impl Topology {
         drop(environment);
         let mut topology = Topology { plugin, raw: call.topology, devices: Vec::new() };
         topology.devices = topology.list_devices()?;
+        // Plugins list devices host by host. In the order of their ids, which follow the torus,
+        // neighbours are neighbours; in any other the TPU compiler gives up on gathering around
+        // rings and makes each gather a sum of the whole tensor.
+        topology.devices.sort_by_key(|device| device.id);
         Ok(topology)
     }
 
