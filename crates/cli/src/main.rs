@@ -9,6 +9,7 @@ mod target;
 mod tensors;
 
 use clap::{Parser, Subcommand};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
@@ -58,6 +59,10 @@ fn main() -> ExitCode {
 fn start_logging(verbose: u8) {
     let level = ["warn", "info", "debug", "trace"][usize::from(verbose).min(3)];
     let filter = EnvFilter::try_from_env("FULLSHARD_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
     fullshard_pjrt::set_verbose(verbose > 0);
 }

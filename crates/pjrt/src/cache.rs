@@ -10,7 +10,8 @@ use crate::loaded::LoadedExecutable;
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::{Read, Write as _};
+use std::io::Write as _;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// A folder of compiled programs.
@@ -130,15 +131,21 @@ fn key(client: &Client, text: &str, options: &CompileOptions) -> Result<String> 
     }))
 }
 
-/// What tells one build of a plugin from another: its length and its beginning, where the
-/// linker puts the build id. Hashing all of a library of hundreds of megabytes would cost more
-/// than many a compile.
+/// What tells one build of a plugin from another: its length and a sample of its pages. Two
+/// builds of the same length differ in far more than one page in a few hundred, and hashing all
+/// of a library of hundreds of megabytes would take longer than many a compile.
 fn plugin_mark(path: &Path) -> Result<Vec<u8>> {
-    const BEGINNING: u64 = 64 * 1024;
+    const SAMPLES: u64 = 256;
+    const PAGE: usize = 4096;
     let io = |source| Error::Io { path: path.to_owned(), source };
     let file = File::open(path).map_err(io)?;
-    let mut mark = file.metadata().map_err(io)?.len().to_le_bytes().to_vec();
-    file.take(BEGINNING).read_to_end(&mut mark).map_err(io)?;
+    let length = file.metadata().map_err(io)?.len();
+    let mut mark = length.to_le_bytes().to_vec();
+    let mut page = [0; PAGE];
+    for sample in 0..SAMPLES {
+        let read = file.read_at(&mut page, length / SAMPLES * sample).map_err(io)?;
+        mark.extend_from_slice(&page[..read]);
+    }
     Ok(mark)
 }
 
