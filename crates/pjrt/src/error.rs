@@ -235,74 +235,51 @@ impl Error {
     }
 }
 
-/// The kinds of failure a plugin reports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Code {
-    Cancelled,
-    Unknown,
-    InvalidArgument,
-    DeadlineExceeded,
-    NotFound,
-    AlreadyExists,
-    PermissionDenied,
-    ResourceExhausted,
-    FailedPrecondition,
-    Aborted,
-    OutOfRange,
-    Unimplemented,
-    Internal,
-    Unavailable,
-    DataLoss,
-    Unauthenticated,
+/// Declares [`Code`]: the kinds in the order of their numbers, with what they are called.
+macro_rules! codes {
+    ($($name:ident => $words:literal,)*) => {
+        /// The kinds of failure a plugin reports.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[allow(missing_docs)]
+        pub enum Code {
+            $($name,)*
+        }
+
+        impl Code {
+            const ALL: &[Code] = &[$(Code::$name),*];
+        }
+
+        impl std::fmt::Display for Code {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(match self { $(Code::$name => $words,)* })
+            }
+        }
+    };
+}
+
+codes! {
+    Cancelled => "cancelled",
+    Unknown => "unknown error",
+    InvalidArgument => "invalid argument",
+    DeadlineExceeded => "deadline exceeded",
+    NotFound => "not found",
+    AlreadyExists => "already exists",
+    PermissionDenied => "permission denied",
+    ResourceExhausted => "out of memory or another resource",
+    FailedPrecondition => "failed precondition",
+    Aborted => "aborted",
+    OutOfRange => "out of range",
+    Unimplemented => "not implemented by this plugin",
+    Internal => "internal error of the plugin",
+    Unavailable => "unavailable",
+    DataLoss => "data loss",
+    Unauthenticated => "unauthenticated",
 }
 
 impl Code {
-    /// Reads a plugin's number; one we do not know is `Unknown`.
+    /// Reads a plugin's number, of which the first is 1; one we do not know is `Unknown`.
     pub(crate) fn from_raw(raw: i32) -> Code {
-        use Code::*;
-        const ALL: [Code; 16] = [
-            Cancelled,
-            Unknown,
-            InvalidArgument,
-            DeadlineExceeded,
-            NotFound,
-            AlreadyExists,
-            PermissionDenied,
-            ResourceExhausted,
-            FailedPrecondition,
-            Aborted,
-            OutOfRange,
-            Unimplemented,
-            Internal,
-            Unavailable,
-            DataLoss,
-            Unauthenticated,
-        ];
-        usize::try_from(raw - 1).ok().and_then(|i| ALL.get(i)).copied().unwrap_or(Unknown)
-    }
-}
-
-impl std::fmt::Display for Code {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let words = match self {
-            Code::Cancelled => "cancelled",
-            Code::Unknown => "unknown error",
-            Code::InvalidArgument => "invalid argument",
-            Code::DeadlineExceeded => "deadline exceeded",
-            Code::NotFound => "not found",
-            Code::AlreadyExists => "already exists",
-            Code::PermissionDenied => "permission denied",
-            Code::ResourceExhausted => "out of memory or another resource",
-            Code::FailedPrecondition => "failed precondition",
-            Code::Aborted => "aborted",
-            Code::OutOfRange => "out of range",
-            Code::Unimplemented => "not implemented by this plugin",
-            Code::Internal => "internal error of the plugin",
-            Code::Unavailable => "unavailable",
-            Code::DataLoss => "data loss",
-            Code::Unauthenticated => "unauthenticated",
-        };
-        f.write_str(words)
+        let index = usize::try_from(raw).ok().and_then(|raw| raw.checked_sub(1));
+        index.and_then(|index| Code::ALL.get(index)).copied().unwrap_or(Code::Unknown)
     }
 }

@@ -86,7 +86,10 @@ fn pip_failure(python: &Path, wheel: &Wheel, folder: &Path, output: &Output) -> 
         });
     }
     let printed = format!("{}{stderr}", String::from_utf8_lossy(&output.stdout));
-    let lines: Vec<&str> = printed.lines().collect();
+    let is_retry = |line: &str| line.starts_with("WARNING: Retrying");
+    let last_retry = printed.lines().rfind(|line| is_retry(line));
+    let lines = printed.lines().filter(|line| !is_retry(line));
+    let lines: Vec<&str> = last_retry.into_iter().chain(lines).collect();
     let shown = &lines[lines.len().saturating_sub(LINES_SHOWN)..];
     InstallError::PipFailed {
         package: wheel.requirement(),
