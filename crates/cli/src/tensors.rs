@@ -1,30 +1,12 @@
 //! Tensors in and out of programs: from and to safetensors files, or made up.
 
 use crate::error::{Error, Result};
-use fullshard_pjrt::{
-    Array, ArrayType, Buffer, Client, DType, HostTensor, LoadedExecutable, Sharding, TensorType,
-};
+use fullshard_pjrt::{Array, Client, DType, HostTensor, LoadedExecutable};
 use half::{bf16, f16};
 use safetensors::tensor::{Dtype, TensorView};
 use safetensors::{SafeTensors, serialize_to_file};
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
-
-/// What goes into argument `index`: the logical tensor, and how the program cuts it.
-fn argument_type(program: &LoadedExecutable, index: usize) -> ArrayType {
-    let local = &program.signature().parameters[index];
-    let noted = program.signature().parameter_shardings[index].clone();
-    logical_type(local, noted, program.devices().len())
-}
-
-/// The logical tensor whose part on each device is `local`.
-fn logical_type(local: &TensorType, noted: Option<Sharding>, devices: usize) -> ArrayType {
-    let sharding = noted.unwrap_or_else(|| Sharding::replicated(local.dims.len(), devices));
-    let dims: Vec<usize> =
-        local.dims.iter().zip(sharding.grid()).map(|(size, parts)| size * parts).collect();
-    ArrayType { ty: TensorType::new(local.dtype, &dims), sharding: Arc::new(sharding) }
-}
 
 /// Reads the arguments from a file that names them `arg0`, `arg1` and so on.
 pub fn read_arguments(
@@ -51,7 +33,7 @@ pub fn read_arguments(
                 format!("it has no `{name}`, but the program takes {count} arguments"),
             )
         })?;
-        let wanted = argument_type(program, index);
+        let wanted = program.argument_type(index)?;
         let tensor = read_tensor(&view).map_err(|reason| Error::file(path, reason))?;
         if *tensor.ty() != wanted.ty {
             let reason = format!("`{name}` is {} but the program takes {}", tensor.ty(), wanted.ty);
@@ -100,7 +82,7 @@ const FILE_DTYPES: &[(DType, Dtype)] = &[
 /// meaning (an index, a step) only the program knows.
 pub fn make_arguments(client: &Client, program: &LoadedExecutable) -> Result<Vec<Array>> {
     let make = |index: usize| {
-        let array = argument_type(program, index);
+        let array = program.argument_type(index)?;
         let count: usize = program.signature().parameters[index].elements();
         let dtype = array.ty.dtype;
         let fill = |tile: &fullshard_pjrt::Tile| {
@@ -147,19 +129,6 @@ impl Iterator for Numbers {
         z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         Some((z >> 40) as f32 / (1 << 23) as f32 - 1.0)
     }
-}
-
-/// Puts the results of all devices together: `results[device][index]`.
-pub fn gather_results(program: &LoadedExecutable, results: Vec<Vec<Buffer>>) -> Result<Vec<Array>> {
-    let mut lists: Vec<_> = results.into_iter().map(Vec::into_iter).collect();
-    let types = program.signature().results.iter().zip(&program.signature().result_shardings);
-    types
-        .map(|(local, noted)| {
-            let array = logical_type(local, noted.clone(), lists.len());
-            let shards = lists.iter_mut().filter_map(Iterator::next).collect();
-            Ok(Array::from_shards(&array, shards)?)
-        })
-        .collect()
 }
 
 /// Writes results to a file, as `out0`, `out1` and so on.

@@ -89,6 +89,16 @@ impl Array {
         Ok(Array { ty: array.ty.clone(), sharding: array.sharding.clone(), shards })
     }
 
+    /// Puts results together: `shards[device][index]`, where result `index` is of type
+    /// `types[index]`.
+    pub fn gather(types: &[ArrayType], shards: Vec<Vec<Buffer>>) -> Result<Vec<Array>> {
+        let mut devices: Vec<_> = shards.into_iter().map(Vec::into_iter).collect();
+        let next = |array| {
+            Array::from_shards(array, devices.iter_mut().filter_map(Iterator::next).collect())
+        };
+        types.iter().map(next).collect()
+    }
+
     /// The logical tensor's type.
     pub fn ty(&self) -> &TensorType {
         &self.ty
@@ -118,7 +128,11 @@ impl Array {
 
     /// The whole tensor on the host: for tensors that are small enough.
     pub fn to_host(&self) -> Result<HostTensor> {
-        let mut bytes = vec![0_u8; self.ty.bytes()];
+        let mut bytes = Vec::new();
+        if bytes.try_reserve_exact(self.ty.bytes()).is_err() {
+            return Err(Error::Array(format!("{} does not fit on this host", self.ty)));
+        }
+        bytes.resize(self.ty.bytes(), 0_u8);
         self.read_tiles(|tile, tensor| {
             let width = self.ty.dtype.size();
             let mut taken = 0;
@@ -134,29 +148,68 @@ impl Array {
 }
 
 impl LoadedExecutable {
-    /// Runs the program on arrays; `results` says what the results are.
-    pub fn execute_arrays(
+    /// The logical tensor that argument `index` is a part of.
+    pub fn argument_type(&self, index: usize) -> Result<ArrayType> {
+        let signature = self.signature();
+        let (types, shardings) = (&signature.parameters, &signature.parameter_shardings);
+        self.logical_type("argument", index, types, shardings)
+    }
+
+    /// The logical tensor that result `index` is a part of.
+    pub fn result_type(&self, index: usize) -> Result<ArrayType> {
+        let signature = self.signature();
+        let (types, shardings) = (&signature.results, &signature.result_shardings);
+        self.logical_type("result", index, types, shardings)
+    }
+
+    fn logical_type(
         &self,
-        arguments: &[&Array],
-        results: &[ArrayType],
-    ) -> Result<Vec<Array>> {
-        for argument in arguments {
-            check_devices(&argument.sharding, self.devices().len())?;
-        }
-        if results.len() != self.signature().results.len() {
-            let (expected, found) = (self.signature().results.len(), results.len());
-            return Err(Error::Array(format!(
-                "`{}` gives {expected} results but {found} were described",
-                self.name()
-            )));
-        }
+        what: &str,
+        index: usize,
+        types: &[TensorType],
+        shardings: &[Option<Sharding>],
+    ) -> Result<ArrayType> {
+        let name = self.name();
+        let missing = || Error::Array(format!("`{name}` has no {what} {index}"));
+        let local = types.get(index).ok_or_else(missing)?;
+        let sharding = match (&shardings[index], self.devices().len()) {
+            (Some(sharding), _) => sharding.clone(),
+            (None, 1) => Sharding::replicated(local.dims.len(), 1),
+            (None, _) => {
+                let reason = format!("`{name}` does not say how {what} {index} is cut");
+                return Err(Error::Array(reason));
+            }
+        };
+        let parts = local.dims.iter().zip(sharding.grid());
+        let dims: Vec<usize> = parts.map(|(size, parts)| size.saturating_mul(*parts)).collect();
+        Ok(ArrayType { ty: TensorType::new(local.dtype, &dims), sharding: Arc::new(sharding) })
+    }
+
+    /// Runs the program on arrays, which must be cut as the program takes them.
+    pub fn execute_arrays(&self, arguments: &[&Array]) -> Result<Vec<Array>> {
+        self.check_cuts(arguments)?;
+        let count = self.signature().results.len();
+        let results =
+            (0..count).map(|index| self.result_type(index)).collect::<Result<Vec<_>>>()?;
         let list = |d| arguments.iter().map(|array| &array.shards[d]).collect::<Vec<&Buffer>>();
         let lists: Vec<_> = (0..self.devices().len()).map(list).collect();
-        let mut outputs: Vec<_> = self.execute(&lists)?.into_iter().map(Vec::into_iter).collect();
-        let gather = |array: &ArrayType| {
-            Array::from_shards(array, outputs.iter_mut().filter_map(Iterator::next).collect())
-        };
-        results.iter().map(gather).collect()
+        Array::gather(&results, self.execute(&lists)?)
+    }
+
+    /// Checks that arguments are cut as the program takes them: tiles of the right shape on the
+    /// wrong devices would pass for right ones.
+    fn check_cuts(&self, arguments: &[&Array]) -> Result<()> {
+        for (index, argument) in arguments.iter().enumerate() {
+            let expected = self.argument_type(index)?;
+            if argument.sharding != expected.sharding || argument.ty != expected.ty {
+                let (name, ty, takes) = (self.name(), &argument.ty, &expected.ty);
+                return Err(Error::Array(format!(
+                    "`{name}` takes {takes} cut {:?} as argument {index} but got {ty} cut {:?}",
+                    expected.sharding, argument.sharding
+                )));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -4,7 +4,8 @@ use crate::client::{Client, ClientHandle};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::host::HostTensor;
-use crate::sys::{self, args};
+use crate::signature::Stored;
+use crate::sys::{self, Args, args};
 use crate::tensor_type::TensorType;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Buffer {
     client: Arc<ClientHandle>,
     raw: *mut sys::Buffer,
-    ty: Arc<TensorType>,
+    stored: Arc<Stored>,
     device: usize,
     donated: AtomicBool,
 }
@@ -61,8 +62,10 @@ impl Client {
         let tensor = Arc::new(tensor);
         let held = tensor.clone();
         if let Err(error) = done.on_ready(move |_| drop(held)) {
-            // The plugin may still be reading: wait before letting the bytes go.
-            done.wait()?;
+            // The plugin may still be reading: the bytes may go only when it is known to be done.
+            if done.wait().is_err() {
+                std::mem::forget(tensor);
+            }
             return Err(error);
         }
         Ok(buffer)
@@ -76,6 +79,7 @@ impl Client {
         semantics: i32,
     ) -> Result<(Buffer, Event)> {
         let device = self.device(place.device)?;
+        // A `HostTensor` has no dimension that is too large for this.
         let dims: Vec<i64> = tensor.dims().iter().map(|&dim| dim as i64).collect();
         let mut call = args::<sys::ClientBufferFromHostBuffer>();
         call.client = self.handle.raw;
@@ -91,12 +95,15 @@ impl Client {
         // SAFETY: client, device and memory are live, the dimensions outlive the call, and a
         // `HostTensor` has exactly the bytes its type takes.
         unsafe { self.handle.plugin.call(&mut call) }?;
-        let ty = Arc::new(tensor.ty().clone());
-        // SAFETY: the call succeeded, so both are live and ours.
-        unsafe {
-            let done = Event::from_raw(&self.handle, call.done_with_host_buffer);
-            Ok((Buffer::from_raw(&self.handle, call.buffer, ty, place.device), done))
-        }
+        // SAFETY: the call succeeded, so the event is ours.
+        let done = unsafe { Event::from_raw(&self.handle, call.done_with_host_buffer) };
+        let name = sys::ClientBufferFromHostBuffer::NAME;
+        let raw = self.handle.plugin.check_made(call.buffer, name)?;
+        // TPUs choose an order by the shape; the others store what they are given.
+        let order = (self.platform_name() != "tpu").then(|| tensor.ty().row_major());
+        let stored = Arc::new(Stored { ty: tensor.ty().clone(), order });
+        // SAFETY: the call succeeded, so the buffer is live and ours.
+        Ok((unsafe { Buffer::from_raw(&self.handle, raw, stored, place.device) }, done))
     }
 }
 
@@ -108,15 +115,20 @@ impl Buffer {
     pub(crate) unsafe fn from_raw(
         client: &Arc<ClientHandle>,
         raw: *mut sys::Buffer,
-        ty: Arc<TensorType>,
+        stored: Arc<Stored>,
         device: usize,
     ) -> Buffer {
-        Buffer { client: client.clone(), raw, ty, device, donated: AtomicBool::new(false) }
+        Buffer { client: client.clone(), raw, stored, device, donated: AtomicBool::new(false) }
     }
 
     /// The element type and dimensions.
     pub fn ty(&self) -> &TensorType {
-        &self.ty
+        &self.stored.ty
+    }
+
+    /// The type with the order in which the device stores it.
+    pub(crate) fn stored(&self) -> &Stored {
+        &self.stored
     }
 
     /// The index, in its client, of the device it lies on.
@@ -150,7 +162,7 @@ impl Buffer {
 
     /// Starts copying to the host.
     pub fn download(&self) -> Result<Download> {
-        let mut bytes = vec![0_u8; self.ty.bytes()];
+        let mut bytes = vec![0_u8; self.ty().bytes()];
         let order = self.dim_order()?;
         let mut layout = sys::MemoryLayout::in_order(&order);
         let mut call = args::<sys::BufferToHostBuffer>();
@@ -164,19 +176,25 @@ impl Buffer {
         unsafe { self.client.plugin.call(&mut call) }?;
         // SAFETY: the call succeeded, so the event is live and ours.
         let done = unsafe { Event::from_raw(&self.client, call.event) };
-        Ok(Download { ty: self.ty.clone(), order, bytes, done })
+        Ok(Download { stored: self.stored.clone(), order, bytes, done })
     }
 
     /// The order in which the device stores the dimensions, the fastest-varying first.
     fn dim_order(&self) -> Result<Vec<i64>> {
+        let row_major = self.ty().row_major();
+        if let Some(order) = &self.stored.order {
+            return Ok(order.clone());
+        }
         let mut call = args::<sys::BufferGetMemoryLayout>();
         call.buffer = self.live_raw()?;
         // SAFETY: the buffer is live, and with it the layout it gives.
         let order = unsafe {
-            self.client.plugin.call(&mut call)?;
-            call.layout.minor_to_major().map(<[i64]>::to_vec)
+            match self.client.plugin.call(&mut call) {
+                Ok(()) => call.layout.minor_to_major().map(<[i64]>::to_vec),
+                // A plugin that cannot tell stores what it was given.
+                Err(_) => None,
+            }
         };
-        let row_major: Vec<i64> = (0..self.ty.dims.len() as i64).rev().collect();
         let is_order = |order: &Vec<i64>| {
             order.len() == row_major.len() && row_major.iter().all(|dim| order.contains(dim))
         };
@@ -196,14 +214,15 @@ impl Buffer {
         call.dst_device = client.device(device)?.raw;
         // SAFETY: buffer and device are live.
         unsafe { self.client.plugin.call(&mut call) }?;
+        let raw = self.client.plugin.check_made(call.dst_buffer, sys::BufferCopyToDevice::NAME)?;
         // SAFETY: the call succeeded, so the buffer is live and ours.
-        Ok(unsafe { Buffer::from_raw(&self.client, call.dst_buffer, self.ty.clone(), device) })
+        Ok(unsafe { Buffer::from_raw(&self.client, raw, self.stored.clone(), device) })
     }
 
     /// The plugin's handle, if the buffer still holds data.
     pub(crate) fn live_raw(&self) -> Result<*mut sys::Buffer> {
         if self.is_donated() {
-            let what = format!("the buffer {} on device {}", self.ty, self.device);
+            let what = format!("the buffer {} on device {}", self.ty(), self.device);
             return Err(Error::Donated { what });
         }
         Ok(self.raw)
@@ -237,13 +256,13 @@ impl Drop for Buffer {
 impl std::fmt::Debug for Buffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let donated = if self.is_donated() { ", donated" } else { "" };
-        write!(f, "Buffer({} on device {}{donated})", self.ty, self.device)
+        write!(f, "Buffer({} on device {}{donated})", self.ty(), self.device)
     }
 }
 
 /// A copy to the host that is under way.
 pub struct Download {
-    ty: Arc<TensorType>,
+    stored: Arc<Stored>,
     order: Vec<i64>,
     bytes: Vec<u8>,
     done: Event,
@@ -258,15 +277,18 @@ impl Download {
     /// Waits for the copy.
     pub fn wait(mut self) -> Result<HostTensor> {
         self.done.wait()?;
-        let bytes = to_row_major(std::mem::take(&mut self.bytes), &self.ty, &self.order);
-        HostTensor::new((*self.ty).clone(), bytes)
+        let ty = &self.stored.ty;
+        let bytes = to_row_major(std::mem::take(&mut self.bytes), ty, &self.order);
+        HostTensor::new(ty.clone(), bytes)
     }
 }
 
 impl Drop for Download {
     fn drop(&mut self) {
-        // The device writes into `bytes` until then; an error means it writes no more.
-        let _ = self.done.wait();
+        // The device writes into `bytes` until then. After an error it may still do so.
+        if self.done.wait().is_err() {
+            std::mem::forget(std::mem::take(&mut self.bytes));
+        }
     }
 }
 

@@ -32,9 +32,6 @@ pub enum CacheOutcome {
     Unstored,
 }
 
-const MAGIC: &[u8; 8] = b"FSEXEC\x00\x01";
-const DIGEST_BYTES: usize = 32;
-
 impl CompileCache {
     /// The cache in a folder, which is made when first written to.
     pub fn at(dir: impl Into<PathBuf>) -> CompileCache {
@@ -65,11 +62,11 @@ impl CompileCache {
         }
     }
 
-    fn store(&self, path: &Path, payload: &[u8]) -> Result<()> {
+    fn store(&self, path: &Path, sealed: &[u8]) -> Result<()> {
         let io = |source| Error::Io { path: path.to_owned(), source };
         fs::create_dir_all(&self.dir).map_err(io)?;
         let mut file = tempfile::NamedTempFile::new_in(&self.dir).map_err(io)?;
-        file.write_all(&encode_entry(payload)).map_err(io)?;
+        file.write_all(sealed).map_err(io)?;
         file.persist(path).map_err(|error| io(error.error))?;
         Ok(())
     }
@@ -78,27 +75,12 @@ impl CompileCache {
 /// Loads an entry; none if there is no such entry or it is damaged.
 fn load(client: &Client, path: &Path) -> Option<LoadedExecutable> {
     let entry = fs::read(path).ok()?;
-    let Some(payload) = decode_entry(&entry) else {
-        tracing::warn!(path = %path.display(), "a damaged compile cache entry is replaced");
-        return None;
-    };
     client
-        .load(payload)
-        .inspect_err(|error| tracing::warn!(path = %path.display(), %error, "not loadable"))
+        .load(&entry)
+        .inspect_err(|error| {
+            tracing::warn!(path = %path.display(), %error, "a compile cache entry is replaced");
+        })
         .ok()
-}
-
-/// An entry: a mark, a digest of the payload, the payload.
-pub fn encode_entry(payload: &[u8]) -> Vec<u8> {
-    let digest = Sha256::digest(payload);
-    [MAGIC.as_slice(), digest.as_slice(), payload].concat()
-}
-
-/// The payload of an entry, if it is whole.
-pub fn decode_entry(entry: &[u8]) -> Option<&[u8]> {
-    let rest = entry.strip_prefix(MAGIC)?;
-    let (digest, payload) = rest.split_at_checked(DIGEST_BYTES)?;
-    (Sha256::digest(payload).as_slice() == digest).then_some(payload)
 }
 
 /// A hash of all that decides what the compiler makes of a program.
@@ -115,6 +97,7 @@ fn key(client: &Client, text: &str, options: &CompileOptions) -> Result<String> 
     part(format!("{major}.{minor}").as_bytes());
     part(client.platform_name().as_bytes());
     part(client.platform_version().as_bytes());
+    part(&client.devices().len().to_le_bytes());
     for device in client.devices() {
         part(device.description().kind.as_bytes());
     }
@@ -122,7 +105,7 @@ fn key(client: &Client, text: &str, options: &CompileOptions) -> Result<String> 
         part(std::env::var_os(variable).unwrap_or_default().as_encoded_bytes());
     }
     if client.platform_name() == "cpu" {
-        part(cpu_features().as_bytes());
+        part(processor().as_bytes());
     }
     let digest = hash.finalize();
     Ok(digest.iter().fold(String::new(), |mut hex, byte| {
@@ -149,9 +132,13 @@ fn plugin_mark(path: &Path) -> Result<Vec<u8>> {
     Ok(mark)
 }
 
-/// The instruction sets of this processor, which compiled CPU programs depend on.
-fn cpu_features() -> String {
+/// What compiled CPU programs depend on: the processor's instruction sets and number of cores.
+fn processor() -> String {
+    const TELLING: [&str; 5] = ["model name", "flags", "Features", "CPU implementer", "CPU part"];
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let line = |start: &str| text.lines().find(|line| line.starts_with(start)).unwrap_or_default();
-    format!("{}\n{}", line("model name"), line("flags"))
+    let line = |start: &&str| text.lines().find(|line| line.starts_with(start)).unwrap_or_default();
+    let lines: Vec<&str> = TELLING.iter().map(line).collect();
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let threads = std::env::var("PJRT_NPROC").unwrap_or_default();
+    format!("{}\n{cores} {threads}", lines.join("\n"))
 }

@@ -1,7 +1,6 @@
 //! Clients and their devices.
 
 use crate::device::Device;
-use crate::environment;
 use crate::error::{Error, Result};
 use crate::in_flight::InFlight;
 use crate::plugin::Plugin;
@@ -73,13 +72,11 @@ impl Client {
         let mut call = args::<sys::ClientCreate>();
         call.create_options = values.as_ptr();
         call.num_options = values.len();
-        let environment = environment::reading();
         // SAFETY: the options outlive the call.
         unsafe { plugin.call(&mut call) }?;
-        drop(environment);
         let mut handle = ClientHandle {
             plugin,
-            raw: call.client,
+            raw: plugin.check_made(call.client, sys::ClientCreate::NAME)?,
             platform: String::new(),
             version: String::new(),
             devices: Vec::new(),
@@ -145,6 +142,11 @@ impl ClientHandle {
         let devices = unsafe { value::slice(call.devices, call.num_devices) };
         // SAFETY: these are devices of the live client.
         devices.iter().map(|&device| unsafe { Device::read(self.plugin, device) }).collect()
+    }
+
+    /// Whether the devices are virtual ones that share this host's memory and threads.
+    pub(crate) fn is_cpu(&self) -> bool {
+        self.platform == "cpu"
     }
 
     /// The position of a device of the plugin in the client's list.

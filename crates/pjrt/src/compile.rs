@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::sys;
 use prost::Message;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 /// How a program is compiled.
 ///
@@ -125,31 +125,41 @@ impl CompileOptions {
     }
 
     /// Gives every partition a device out of those there are.
+    ///
+    /// By default they go in the order of their ids, which follow a TPU's torus, so that
+    /// neighbours are neighbours; in the order in which libtpu lists them, host by host, its
+    /// compiler gives up on gathering around rings and makes each gather a sum of the whole
+    /// tensor.
     pub(crate) fn assign_devices(&mut self, available: &[i32]) -> Result<()> {
-        if self.partitions == 0 {
-            return Err(Error::CompileOption("a program needs at least one device".into()));
-        }
-        match &self.device_ids {
-            None if self.partitions > available.len() => Err(Error::CompileOption(format!(
-                "the program is for {} devices but there are {}; on CPU ask for more virtual \
-                 devices",
-                self.partitions,
-                available.len()
-            ))),
+        let partitions = self.partitions;
+        let ids = match &self.device_ids {
+            Some(ids) => ids.clone(),
             None => {
-                self.device_ids = Some(available[..self.partitions].to_vec());
-                Ok(())
+                let mut ids = available.to_vec();
+                ids.sort_unstable();
+                ids.truncate(partitions);
+                ids
             }
-            Some(ids) if ids.len() != self.partitions => Err(Error::CompileOption(format!(
-                "{} device ids for {} partitions",
-                ids.len(),
-                self.partitions
-            ))),
-            Some(ids) => match ids.iter().find(|id| !available.contains(id)) {
-                Some(id) => Err(Error::CompileOption(format!("there is no device with id {id}"))),
-                None => Ok(()),
-            },
-        }
+        };
+        let problem = if partitions == 0 {
+            "a program needs at least one device".to_owned()
+        } else if partitions > available.len() {
+            let there = available.len();
+            format!(
+                "the program is for {partitions} devices but there are {there}; on CPU ask for \
+                 more virtual devices"
+            )
+        } else if ids.len() != partitions {
+            format!("{} device ids for {partitions} partitions", ids.len())
+        } else if let Some(id) = ids.iter().find(|id| !available.contains(id)) {
+            format!("there is no device with id {id}")
+        } else if let Some(id) = first_repeated(&ids) {
+            format!("the device with id {id} is given twice")
+        } else {
+            self.device_ids = Some(ids);
+            return Ok(());
+        };
+        Err(Error::CompileOption(problem))
     }
 
     /// The options as the plugin takes them.
@@ -179,6 +189,11 @@ impl CompileOptions {
         };
         options.encode_to_vec()
     }
+}
+
+fn first_repeated(ids: &[i32]) -> Option<i32> {
+    let mut seen = HashSet::new();
+    ids.iter().copied().find(|&id| !seen.insert(id))
 }
 
 impl Flag {

@@ -70,6 +70,11 @@ pub struct Device {
     memories: Vec<(String, *mut sys::Memory)>,
 }
 
+// SAFETY: PJRT devices may be used from any thread.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
 /// How much memory a device has and uses. What the plugin does not tell is `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct MemoryStats {

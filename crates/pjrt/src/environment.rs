@@ -4,29 +4,22 @@
 //! when they are loaded, so it has to be set before that.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 static VERBOSE: AtomicBool = AtomicBool::new(false);
 
-/// Held while the environment is set and while a plugin may read it.
-static ENVIRONMENT: Mutex<()> = Mutex::new(());
-
-/// Keeps the environment as it is while a plugin reads it.
-pub(crate) fn reading() -> MutexGuard<'static, ()> {
-    ENVIRONMENT.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Lets XLA's own log lines through (they are quiet by default). It takes effect for plugins
-/// loaded afterwards.
+/// Lets XLA's own log lines through; they are quiet by default. It must be called before the
+/// first plugin is loaded.
 pub fn set_verbose(verbose: bool) {
     VERBOSE.store(verbose, Ordering::Relaxed);
 }
 
-/// Sets, once, what plugins read from the environment. What the user has set stays.
-pub(crate) fn prepare(plugin: &Path) {
-    let _writing = reading();
+/// Sets what plugins read from the environment, once, before the first is loaded. What the user
+/// has set stays.
+pub(crate) fn prepare(first_plugin: &Path) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let verbose = VERBOSE.load(Ordering::Relaxed);
@@ -41,19 +34,23 @@ pub(crate) fn prepare(plugin: &Path) {
             set_default("TPU_WORKER_HOSTNAMES", "localhost");
             set_default("TPU_WORKER_ID", "0");
         }
+        // A plugin of another kind may come not to know these flags, and would end the process.
+        if first_plugin.file_name().is_some_and(|name| name.to_string_lossy().contains("cpu")) {
+            be_patient_with_collectives();
+        }
     });
-    // Plugins of other kinds may come not to know these flags, and an unknown one is fatal.
-    if plugin.file_name().is_some_and(|name| name.to_string_lossy().contains("cpu")) {
-        static ONCE: Once = Once::new();
-        ONCE.call_once(be_patient_with_collectives);
-    }
 }
 
 /// Virtual CPU devices may far outnumber cores, and the runtime ends the process when one is
 /// 40 seconds late to a collective. The limit is read from the process's flags alone.
 fn be_patient_with_collectives() {
     const DAY: u32 = 24 * 60 * 60;
-    let mut flags = std::env::var("XLA_FLAGS").unwrap_or_default();
+    let flags = std::env::var_os("XLA_FLAGS").unwrap_or_default();
+    let Some(mut flags) = flags.to_str().map(str::to_owned) else { return };
+    if !flags.trim().is_empty() && !flags.trim_start().starts_with('-') {
+        // The name of a file of flags, which are the user's own business.
+        return;
+    }
     for flag in ["terminate_timeout_seconds", "warn_stuck_timeout_seconds"] {
         let flag = format!("--xla_cpu_collective_call_{flag}");
         if !flags.contains(&flag) {
@@ -70,19 +67,32 @@ fn has_tpu() -> bool {
 /// Does `load` with standard error closed to the plugin, unless log lines are wanted: some that
 /// are written while a plugin is loaded heed no threshold.
 pub(crate) fn hushed<T>(load: impl FnOnce() -> T) -> T {
-    if VERBOSE.load(Ordering::Relaxed) {
-        return load();
+    let _hush = if VERBOSE.load(Ordering::Relaxed) { None } else { Hush::new() };
+    load()
+}
+
+/// Keeps standard error closed, and opens it again when dropped.
+struct Hush {
+    stderr: OwnedFd,
+}
+
+impl Hush {
+    /// None if there is no standard error to close.
+    fn new() -> Option<Hush> {
+        const PAST_THE_STANDARD_ONES: i32 = 3;
+        let stderr = rustix::stdio::stderr();
+        let stderr = rustix::io::fcntl_dupfd_cloexec(stderr, PAST_THE_STANDARD_ONES).ok()?;
+        let nowhere = File::options().write(true).open("/dev/null").ok()?;
+        rustix::stdio::dup2_stderr(nowhere).ok()?;
+        Some(Hush { stderr })
     }
-    let stderr = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 0);
-    let nowhere = File::options().write(true).open("/dev/null");
-    let (Ok(stderr), Ok(nowhere)) = (stderr, nowhere) else { return load() };
-    let silenced = rustix::stdio::dup2_stderr(nowhere).is_ok();
-    let loaded = load();
-    if silenced {
-        // It was open a moment ago, so it can be put back.
-        let _ = rustix::stdio::dup2_stderr(stderr);
+}
+
+impl Drop for Hush {
+    fn drop(&mut self) {
+        // It was open a moment ago, so it can be opened again.
+        let _ = rustix::stdio::dup2_stderr(&self.stderr);
     }
-    loaded
 }
 
 fn set_default(name: &str, value: &str) {
@@ -92,8 +102,8 @@ fn set_default(name: &str, value: &str) {
 }
 
 fn set(name: &str, value: &str) {
-    // SAFETY: std's own accesses are serialised with this one, and plugins read the environment
-    // while they are loaded and make clients and topologies, all of which `ENVIRONMENT` keeps
-    // apart from this.
+    // SAFETY: this happens once, before the first plugin is loaded, and std's own accesses are
+    // serialised with it. What remains is foreign code that reads the environment on another
+    // thread at that moment, against which `Plugin::load` warns.
     unsafe { std::env::set_var(name, value) };
 }

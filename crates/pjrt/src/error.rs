@@ -100,6 +100,31 @@ pub enum Error {
         /// The buffer.
         what: String,
     },
+    /// An argument stored in another dimension order than the program reads it in.
+    #[error(
+        "`{program}` reads argument {argument} in the dimension order {expected:?} (fastest \
+         first) but the buffer is stored in {found:?}"
+    )]
+    ArgumentLayout {
+        /// The program.
+        program: String,
+        /// The argument's position.
+        argument: usize,
+        /// The order the program reads.
+        expected: Vec<i64>,
+        /// The order the buffer has.
+        found: Vec<i64>,
+    },
+    /// An argument number past the program's arguments.
+    #[error("there is no argument {argument} to keep: `{program}` takes {count}")]
+    NoSuchArgument {
+        /// The program.
+        program: String,
+        /// The number given.
+        argument: usize,
+        /// The arguments it takes.
+        count: usize,
+    },
     /// The same buffer given twice where one use donates it.
     #[error("`{program}` donates argument {argument} but the same buffer is also argument {also}")]
     DonatedTwice {
@@ -220,6 +245,17 @@ pub enum Error {
     /// The optimized program could not be read.
     #[error(transparent)]
     Hlo(#[from] HloError),
+    /// A stored program that is not whole, or not one of ours.
+    #[error("the stored program is damaged; compile it anew")]
+    DamagedProgram,
+    /// A plugin that broke the rules of its interface.
+    #[error("the plugin {plugin} misbehaved: {what}")]
+    BadPlugin {
+        /// The plugin's file name.
+        plugin: String,
+        /// What it did.
+        what: String,
+    },
     /// A plugin could not be found or installed.
     #[error(transparent)]
     Plugin(#[from] PluginError),

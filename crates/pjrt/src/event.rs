@@ -18,7 +18,7 @@ impl Event {
     /// Takes ownership of an event of the plugin.
     ///
     /// # Safety
-    /// `raw` is a live event of that client which nobody else destroys.
+    /// `raw` is null or a live event of that client which nobody else destroys.
     pub(crate) unsafe fn from_raw(client: &Arc<ClientHandle>, raw: *mut sys::Event) -> Event {
         // SAFETY: passed on to the caller.
         let event = unsafe { OwnedEvent::from_raw(client.plugin, raw) };
@@ -32,6 +32,9 @@ impl Event {
 
     /// Whether it has happened, well or not.
     pub fn is_ready(&self) -> Result<bool> {
+        if self.event.raw.is_null() {
+            return Ok(true);
+        }
         let mut call = args::<sys::EventIsReady>();
         call.event = self.event.raw;
         // SAFETY: the event is live.
@@ -44,6 +47,10 @@ impl Event {
     /// The callback should be short; a panic in it is swallowed, since it cannot unwind into the
     /// plugin.
     pub fn on_ready(&self, callback: impl FnOnce(Result<()>) + Send + 'static) -> Result<()> {
+        if self.event.raw.is_null() {
+            callback(Ok(()));
+            return Ok(());
+        }
         let state = Box::new(OnReady { client: self.client.clone(), callback: Box::new(callback) });
         let state = Box::into_raw(state);
         let mut call = args::<sys::EventOnReady>();
@@ -60,8 +67,8 @@ impl Event {
     }
 }
 
-/// An event of the plugin, destroyed when dropped. It does not keep its client alive: whoever
-/// holds it sees to that.
+/// An event of the plugin, destroyed when dropped; null stands for what has happened already.
+/// It does not keep its client alive: whoever holds it sees to that.
 pub(crate) struct OwnedEvent {
     plugin: &'static Plugin,
     raw: *mut sys::Event,
@@ -76,13 +83,17 @@ impl OwnedEvent {
     /// Takes ownership of an event of the plugin.
     ///
     /// # Safety
-    /// `raw` is a live event of `plugin` which nobody else destroys, and its client outlives it.
+    /// `raw` is null or a live event of `plugin` which nobody else destroys, and its client
+    /// outlives it.
     pub(crate) unsafe fn from_raw(plugin: &'static Plugin, raw: *mut sys::Event) -> OwnedEvent {
         OwnedEvent { plugin, raw }
     }
 
     /// Blocks until it has happened, and says whether it went well.
     pub(crate) fn wait(&self) -> Result<()> {
+        if self.raw.is_null() {
+            return Ok(());
+        }
         let mut call = args::<sys::EventAwait>();
         call.event = self.raw;
         // SAFETY: the event is live.
@@ -92,6 +103,9 @@ impl OwnedEvent {
 
 impl Drop for OwnedEvent {
     fn drop(&mut self) {
+        if self.raw.is_null() {
+            return;
+        }
         let mut call = args::<sys::EventDestroy>();
         call.event = self.raw;
         // SAFETY: the event is ours and is not used again. Nothing can be done about a failure.

@@ -1,15 +1,26 @@
 //! Executables: compiled programs and what their compiler says of them.
 
+use crate::client::ClientHandle;
 use crate::error::Result;
 use crate::hlo;
 use crate::plugin::Plugin;
+use crate::seal::seal;
 use crate::sys::{self, Args, args};
+use crate::topology::TopologyHandle;
 use crate::value::{self, NamedValues};
+use std::sync::Arc;
 
 /// A compiled program, loaded on devices or not.
 pub struct Executable {
     plugin: &'static Plugin,
     raw: *mut sys::Executable,
+    _owner: Owner,
+}
+
+/// What an executable was made by, and must not outlive.
+pub(crate) enum Owner {
+    Client(#[allow(dead_code)] Arc<ClientHandle>),
+    Topology(#[allow(dead_code)] Arc<TopologyHandle>),
 }
 
 // SAFETY: PJRT executables may be used from any thread.
@@ -39,7 +50,8 @@ pub struct CompiledMemory {
 impl CompiledMemory {
     /// What has to fit into the device for the program to run.
     pub fn total(&self) -> u64 {
-        (self.arguments + self.outputs + self.temporaries).saturating_sub(self.aliased)
+        let parts = [self.arguments, self.outputs, self.temporaries];
+        parts.into_iter().fold(0_u64, u64::saturating_add).saturating_sub(self.aliased)
     }
 }
 
@@ -68,9 +80,13 @@ impl Executable {
     /// Takes ownership of an executable of the plugin.
     ///
     /// # Safety
-    /// `raw` is a live executable of `plugin` that nobody else destroys.
-    pub(crate) unsafe fn from_raw(plugin: &'static Plugin, raw: *mut sys::Executable) -> Self {
-        Executable { plugin, raw }
+    /// `raw` is a live executable of `plugin`, made by `owner`, that nobody else destroys.
+    pub(crate) unsafe fn from_raw(
+        plugin: &'static Plugin,
+        raw: *mut sys::Executable,
+        owner: Owner,
+    ) -> Executable {
+        Executable { plugin, raw, _owner: owner }
     }
 
     /// The program's name.
@@ -93,14 +109,15 @@ impl Executable {
         let mut call = sys::ExecutableGetCompiledMemoryStats { executable: self.raw, ..args() };
         self.call(&mut call)?;
         let bytes = |raw: i64| u64::try_from(raw).unwrap_or(0);
-        let host = call.host_argument_size + call.host_output_size + call.host_temp_size;
+        let host = [call.host_argument_size, call.host_output_size, call.host_temp_size];
+        let host = host.into_iter().fold(0, i64::saturating_add);
         Ok(CompiledMemory {
             arguments: bytes(call.argument_size),
             outputs: bytes(call.output_size),
             aliased: bytes(call.alias_size),
             temporaries: bytes(call.temp_size),
             code: bytes(call.generated_code_size),
-            host: bytes(host - call.host_alias_size),
+            host: bytes(host.saturating_sub(call.host_alias_size)),
             // The field came with 0.72; before, and where not filled, it stays zero.
             peak: Some(bytes(call.peak_memory)).filter(|&peak| peak > 0),
         })
@@ -133,13 +150,13 @@ impl Executable {
         Ok(OptimizedProgram { format, code })
     }
 
-    /// The compiled program as bytes that the same plugin can load again.
+    /// The compiled program as bytes that [`crate::Client::load`] of the same plugin takes.
     pub fn serialize(&self) -> Result<Vec<u8>> {
         let mut call = sys::ExecutableSerialize { executable: self.raw, ..args() };
         self.call(&mut call)?;
         // SAFETY: the call succeeded, so the bytes live until the deleter runs, once.
         unsafe {
-            let bytes = value::slice(call.bytes.cast::<u8>(), call.bytes_size).to_vec();
+            let bytes = seal(value::slice(call.bytes.cast::<u8>(), call.bytes_size));
             if let Some(deleter) = call.deleter {
                 deleter(call.backing);
             }

@@ -20,6 +20,9 @@ impl HostTensor {
     /// A tensor of a type over bytes already in row-major order.
     pub fn new(ty: TensorType, bytes: Vec<u8>) -> Result<HostTensor> {
         ty.check_bytes(bytes.len())?;
+        if ty.dtype == DType::Bool && bytes.iter().any(|&byte| byte > 1) {
+            return Err(Error::Array(format!("a byte of {ty} is neither 0 nor 1")));
+        }
         Ok(HostTensor { ty, bytes })
     }
 
@@ -69,6 +72,14 @@ impl HostTensor {
             )));
         }
         Ok(elements(&self.bytes).collect())
+    }
+
+    /// The truth values, if that is what they are.
+    pub fn bools(&self) -> Result<Vec<bool>> {
+        if self.dtype() != DType::Bool {
+            return Err(Error::Array(format!("asked for truth values of {}", self.ty)));
+        }
+        Ok(self.bytes.iter().map(|&byte| byte == 1).collect())
     }
 
     /// The elements as `f64`, for printing; none for the eight-bit floats.

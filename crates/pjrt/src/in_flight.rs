@@ -7,7 +7,7 @@
 
 use crate::event::OwnedEvent;
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The launches of a client that may still be running, oldest first.
 #[derive(Default)]
@@ -15,31 +15,35 @@ pub(crate) struct InFlight {
     launches: Mutex<VecDeque<Vec<OwnedEvent>>>,
 }
 
+/// The right to launch, which one thread has at a time.
+pub(crate) struct Turn<'a> {
+    launches: MutexGuard<'a, VecDeque<Vec<OwnedEvent>>>,
+}
+
 impl InFlight {
     const MOST: usize = 16;
 
-    /// Waits until there is room for one more launch.
-    pub(crate) fn make_room(&self) {
-        while let Some(oldest) = self.oldest_of_too_many() {
-            for device in oldest {
+    /// Waits until it is this thread's turn and there is room for one more launch.
+    pub(crate) fn wait_turn(&self) -> Turn<'_> {
+        let mut launches = self.launches.lock().unwrap_or_else(PoisonError::into_inner);
+        while launches.len() >= Self::MOST {
+            for device in launches.pop_front().into_iter().flatten() {
                 // A failed launch is over too; whoever reads its results learns why.
                 let _ = device.wait();
             }
         }
-    }
-
-    /// Adds a launch, by what tells that each of its devices is done.
-    pub(crate) fn add(&self, launch: Vec<OwnedEvent>) {
-        self.launches.lock().unwrap_or_else(PoisonError::into_inner).push_back(launch);
+        Turn { launches }
     }
 
     /// Lets go of all events, before their client goes.
     pub(crate) fn forget(&mut self) {
         self.launches.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
     }
+}
 
-    fn oldest_of_too_many(&self) -> Option<Vec<OwnedEvent>> {
-        let mut launches = self.launches.lock().unwrap_or_else(PoisonError::into_inner);
-        if launches.len() < Self::MOST { None } else { launches.pop_front() }
+impl Turn<'_> {
+    /// Ends the turn with a launch, given by what tells that each of its devices is done.
+    pub(crate) fn launched(mut self, devices: Vec<OwnedEvent>) {
+        self.launches.push_back(devices);
     }
 }

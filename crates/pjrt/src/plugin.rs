@@ -26,6 +26,10 @@ static LOADED: LazyLock<Mutex<HashMap<PathBuf, &'static Plugin>>> = LazyLock::ne
 
 impl Plugin {
     /// Loads the plugin in the file at `path`, or gives the one loaded from there before.
+    ///
+    /// The first load in a process sets environment variables that plugins read (see the
+    /// architecture notes), so it belongs before any thread that reads the environment by other
+    /// means than Rust's standard library.
     pub fn load(path: &Path) -> Result<&'static Plugin> {
         let path =
             path.canonicalize().map_err(|source| Error::Io { path: path.to_owned(), source })?;
@@ -34,7 +38,6 @@ impl Plugin {
             return Ok(plugin);
         }
         environment::prepare(&path);
-        let _environment = environment::reading();
         let mut plugin = environment::hushed(|| {
             let plugin = Plugin::open(path.clone())?;
             plugin.check_table()?;
@@ -67,7 +70,7 @@ impl Plugin {
         Ok(Plugin { table, path, attributes: Vec::new() })
     }
 
-    /// Refuses tables that cannot even report errors.
+    /// Refuses tables without which nothing can be done safely.
     fn check_table(&self) -> Result<()> {
         let bad = |reason: String| Err(Error::BadTable { path: self.path.clone(), reason });
         // SAFETY: the table lives for ever.
@@ -79,10 +82,18 @@ impl Plugin {
         if major != 0 {
             return bad(format!("API {major}.{minor}, but only 0.x is known here"));
         }
-        for slot in [sys::ErrorDestroy::SLOT, sys::ErrorMessage::SLOT, sys::ErrorGetCode::SLOT] {
+        let needed = [
+            (sys::ErrorDestroy::SLOT, "report errors"),
+            (sys::ErrorMessage::SLOT, "report errors"),
+            (sys::ErrorGetCode::SLOT, "report errors"),
+            (sys::EventDestroy::SLOT, "tell when it is done"),
+            (sys::EventAwait::SLOT, "tell when it is done"),
+            (sys::EventOnReady::SLOT, "tell when it is done"),
+        ];
+        for (slot, what) in needed {
             // SAFETY: the table lives for ever.
             if unsafe { Table::function(self.table, slot) }.is_none() {
-                return bad("it cannot report errors".into());
+                return bad(format!("it cannot {what}"));
             }
         }
         Ok(())
@@ -179,29 +190,42 @@ impl Plugin {
         code.error = error;
         let mut destroy = args::<sys::ErrorDestroy>();
         destroy.error = error;
-        // SAFETY: the error is live until `destroy`, the text is copied before, and loading
-        // checked that the three functions exist.
-        unsafe {
-            self.call_unchecked(&mut message);
-            self.call_unchecked(&mut code);
+        // SAFETY: the error is live until `destroy`, and the text is copied before.
+        let message = unsafe {
+            self.call_void(&mut message);
+            // A failure to tell the code leaves it zero, which reads as unknown.
+            if let Some(get_code) = Table::function(self.table, sys::ErrorGetCode::SLOT) {
+                get_code((&raw mut code).cast::<c_void>());
+            }
             let text = value::text(message.message, message.message_size);
-            self.call_unchecked(&mut destroy);
-            Err(Error::Call { function, code: Code::from_raw(code.code), message: text })
-        }
+            self.call_void(&mut destroy);
+            text
+        };
+        Err(Error::Call { function, code: Code::from_raw(code.code), message })
     }
 
-    /// Calls one of the functions that report errors, whose own errors nobody can report.
+    /// Calls one of the functions that return nothing.
     ///
     /// # Safety
-    /// As for [`Plugin::call`].
-    unsafe fn call_unchecked<A: Args>(&self, args: &mut A) {
-        // SAFETY: the table lives for ever and the caller vouches for the pointers. Two of the
-        // three functions return nothing, so the result is not looked at.
+    /// `A` is one of those, and as for [`Plugin::call`].
+    unsafe fn call_void<A: Args>(&self, args: &mut A) {
+        // SAFETY: the table lives for ever, the function in this slot has that type, and the
+        // caller vouches for the pointers.
         unsafe {
             if let Some(function) = Table::function(self.table, A::SLOT) {
+                let function = std::mem::transmute::<sys::Function, sys::VoidFunction>(function);
                 function((&raw mut *args).cast::<c_void>());
             }
         }
+    }
+
+    /// The error for an object that a call should have made but did not.
+    pub(crate) fn check_made<T>(&self, raw: *mut T, function: &'static str) -> Result<*mut T> {
+        if raw.is_null() {
+            let what = format!("{function} succeeded but made nothing");
+            return Err(Error::BadPlugin { plugin: self.name(), what });
+        }
+        Ok(raw)
     }
 }
 

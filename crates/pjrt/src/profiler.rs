@@ -23,7 +23,11 @@ impl Plugin {
     pub fn start_profile(&'static self) -> Result<Profile> {
         let missing = || Error::MissingExtension { plugin: self.name(), extension: "profiler" };
         let extension = self.extension(sys::EXTENSION_PROFILER).ok_or_else(missing)?;
-        // SAFETY: an extension of this kind has this type and lives for ever.
+        // SAFETY: an extension lives for ever.
+        if unsafe { (*extension).struct_size } < size_of::<sys::ProfilerExtension>() {
+            return Err(missing());
+        }
+        // SAFETY: an extension of this kind has this type, and is long enough.
         let api = unsafe { (*extension.cast::<sys::ProfilerExtension>()).api };
         // SAFETY: as above; null is checked for.
         if api.is_null() || unsafe { (*api).struct_size } < size_of::<sys::ProfilerApi>() {

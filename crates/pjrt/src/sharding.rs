@@ -33,13 +33,13 @@ impl Sharding {
     /// A tensor over a mesh: `split[dim]` lists the axes (as positions in `mesh`, the major
     /// first) that cut dimension `dim`. Devices are numbered row-major over the mesh.
     pub fn over_mesh(mesh: &[usize], split: &[&[usize]]) -> Result<Sharding> {
+        let devices = check_mesh(mesh)?;
         check_axes(mesh, split)?;
         let part = |axes: &[usize], coordinate: &[usize]| {
             axes.iter().fold(0, |part, &axis| part * mesh[axis] + coordinate[axis])
         };
         let grid: Vec<usize> =
             split.iter().map(|axes| axes.iter().map(|&axis| mesh[axis]).product()).collect();
-        let devices: usize = mesh.iter().product();
         let tiles = (0..devices).map(|device| {
             let coordinate = unravel(device, mesh);
             let parts = split.iter().map(|axes| part(axes, &coordinate));
@@ -51,20 +51,23 @@ impl Sharding {
     /// The sharding that an optimized program states for a tensor of `rank` dimensions over
     /// `devices` devices.
     pub fn from_hlo(sharding: &hlo::OpSharding, rank: usize, devices: usize) -> Result<Sharding> {
-        match sharding {
-            hlo::OpSharding::Replicated => Ok(Sharding::replicated(rank, devices)),
-            hlo::OpSharding::Tiled(tiled) if tiled.grid.len() == rank => {
-                let tile = |device| {
-                    let parts = tiled.tile_of(device)?;
-                    let pairs = parts.into_iter().zip(&tiled.grid);
-                    Some(pairs.fold(0, |index, (part, size)| index * size + part))
-                };
-                let tiles: Option<Vec<usize>> = (0..devices).map(tile).collect();
-                let missing = || Error::Sharding("a device of the program holds no tile".into());
-                Ok(Sharding { grid: tiled.grid.clone(), tiles: tiles.ok_or_else(missing)? })
-            }
-            other => Err(Error::Sharding(format!("{other:?} does not cut a tensor into tiles"))),
+        let cannot = || Error::Sharding(format!("{sharding:?} does not cut a tensor into tiles"));
+        let tiled = match sharding {
+            hlo::OpSharding::Replicated => return Ok(Sharding::replicated(rank, devices)),
+            hlo::OpSharding::Tiled(tiled) if tiled.grid.len() == rank => tiled,
+            _ => return Err(cannot()),
+        };
+        // Devices of other subgroups hold different data under the same tile.
+        if tiled.subgroups.iter().any(|group| group.kind != hlo::SubgroupKind::Replicated) {
+            return Err(cannot());
         }
+        let listed = tiled.devices.to_vec();
+        let mut tiles = vec![None; devices];
+        for (position, &device) in listed.iter().enumerate() {
+            *tiles.get_mut(device).ok_or_else(cannot)? = Some(position / tiled.replicas().max(1));
+        }
+        let tiles: Option<Vec<usize>> = tiles.into_iter().collect();
+        Ok(Sharding { grid: tiled.grid.clone(), tiles: tiles.ok_or_else(cannot)? })
     }
 
     /// The number of devices.
@@ -75,11 +78,6 @@ impl Sharding {
     /// The number of tiles along each dimension.
     pub fn grid(&self) -> &[usize] {
         &self.grid
-    }
-
-    /// The number of the tile that a device holds.
-    pub fn tile_index(&self, device: usize) -> usize {
-        self.tiles[device]
     }
 
     /// The dimensions of each tile of a tensor with dimensions `dims`.
@@ -104,12 +102,22 @@ impl Sharding {
     /// The tile that a device holds of a tensor with dimensions `dims`.
     pub fn tile(&self, device: usize, dims: &[usize]) -> Result<Tile> {
         let tile_dims = self.tile_dims(dims)?;
-        let index = self.tiles[device];
+        let no_device = || Error::Sharding(format!("it has no device {device}"));
+        let index = *self.tiles.get(device).ok_or_else(no_device)?;
         let parts = unravel(index, &self.grid);
         let ranges =
             parts.iter().zip(&tile_dims).map(|(&part, &size)| part * size..(part + 1) * size);
         Ok(Tile { index, ranges: ranges.collect() })
     }
+}
+
+/// The number of devices of a mesh.
+fn check_mesh(mesh: &[usize]) -> Result<usize> {
+    const MOST: usize = 1 << 20;
+    let devices = mesh.iter().try_fold(1_usize, |devices, &size| devices.checked_mul(size));
+    devices
+        .filter(|devices| (1..=MOST).contains(devices))
+        .ok_or_else(|| Error::Sharding(format!("a mesh of {mesh:?} devices")))
 }
 
 fn check_axes(mesh: &[usize], split: &[&[usize]]) -> Result<()> {
@@ -159,6 +167,9 @@ mod tests {
     fn what_cannot_be_cut_is_refused() {
         assert!(Sharding::over_mesh(&[2], &[&[0], &[0]]).is_err());
         assert!(Sharding::over_mesh(&[2], &[&[1]]).is_err());
+        assert!(Sharding::over_mesh(&[2, 0], &[&[0]]).is_err());
+        assert!(Sharding::over_mesh(&[usize::MAX, 2], &[&[0]]).is_err());
+        assert!(Sharding::replicated(1, 2).tile(2, &[1]).is_err());
         let sharding = Sharding::over_mesh(&[4], &[&[0]]).unwrap();
         let error = sharding.tile_dims(&[6]).unwrap_err().to_string();
         assert!(error.contains("does not divide into 4 parts"), "{error}");

@@ -19,6 +19,11 @@ impl TensorType {
         TensorType { dtype, dims: dims.to_vec() }
     }
 
+    /// The order of dimensions, the fastest-varying first, of dense row-major data.
+    pub(crate) fn row_major(&self) -> Vec<i64> {
+        (0..self.dims.len() as i64).rev().collect()
+    }
+
     /// The number of elements; it saturates.
     pub fn elements(&self) -> usize {
         self.dims.iter().fold(1, |count, &dim| count.saturating_mul(dim))
@@ -31,8 +36,11 @@ impl TensorType {
 
     /// Checks that `found` bytes of host data are what this type takes.
     pub(crate) fn check_bytes(&self, found: usize) -> Result<()> {
+        // Sizes that overflow are refused even where another dimension is zero.
+        let extents = self.dims.iter().filter(|&&dim| dim > 0);
+        let largest = extents.fold(self.dtype.size(), |bytes, &dim| bytes.saturating_mul(dim));
         match self.bytes() {
-            expected if expected == found => Ok(()),
+            expected if expected == found && isize::try_from(largest).is_ok() => Ok(()),
             expected => Err(Error::HostSize { expected_type: self.clone(), expected, found }),
         }
     }
@@ -42,6 +50,9 @@ impl TensorType {
         let unsupported =
             || Error::UnsupportedType { what: what.to_owned(), found: shape.to_string() };
         let hlo::Shape::Array(array) = shape else { return Err(unsupported()) };
+        if array.dynamic {
+            return Err(unsupported());
+        }
         let dtype = DType::from_element_type(array.element).ok_or_else(unsupported)?;
         Ok(TensorType::new(dtype, &array.dims))
     }

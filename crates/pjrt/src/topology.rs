@@ -4,24 +4,29 @@ use crate::accelerator::TpuSlice;
 use crate::compile::CompileOptions;
 use crate::compile::raw_program;
 use crate::device::DeviceDescription;
-use crate::environment;
 use crate::error::Result;
-use crate::executable::Executable;
+use crate::executable::{Executable, Owner};
 use crate::plugin::Plugin;
-use crate::sys::{self, args};
+use crate::sys::{self, Args, args};
 use crate::value::{self, NamedValues, Value};
+use std::sync::Arc;
 
 /// A description of a machine, enough to compile for.
 pub struct Topology {
-    plugin: &'static Plugin,
-    raw: *mut sys::Topology,
+    handle: Arc<TopologyHandle>,
     devices: Vec<DeviceDescription>,
 }
 
+/// What a topology shares with the programs compiled for it.
+pub(crate) struct TopologyHandle {
+    plugin: &'static Plugin,
+    raw: *mut sys::Topology,
+}
+
 // SAFETY: PJRT topologies may be used from any thread.
-unsafe impl Send for Topology {}
+unsafe impl Send for TopologyHandle {}
 // SAFETY: as above.
-unsafe impl Sync for Topology {}
+unsafe impl Sync for TopologyHandle {}
 
 impl Topology {
     /// The topology that the plugin knows by `name`, with its options.
@@ -32,17 +37,11 @@ impl Topology {
         call.topology_name_size = name.len();
         call.create_options = values.as_ptr();
         call.num_options = values.len();
-        let environment = environment::reading();
         // SAFETY: name and options outlive the call.
         unsafe { plugin.call(&mut call) }?;
-        drop(environment);
-        let mut topology = Topology { plugin, raw: call.topology, devices: Vec::new() };
-        topology.devices = topology.list_devices()?;
-        // Plugins list devices host by host. In the order of their ids, which follow the torus,
-        // neighbours are neighbours; in any other the TPU compiler gives up on gathering around
-        // rings and makes each gather a sum of the whole tensor.
-        topology.devices.sort_by_key(|device| device.id);
-        Ok(topology)
+        let raw = plugin.check_made(call.topology, sys::TopologyCreate::NAME)?;
+        let handle = TopologyHandle { plugin, raw };
+        Ok(Topology { devices: handle.list_devices()?, handle: Arc::new(handle) })
     }
 
     /// A slice of a TPU pod, described by libtpu.
@@ -57,19 +56,6 @@ impl Topology {
         Topology::new(plugin, &slice.topology_name(), &options)
     }
 
-    fn list_devices(&self) -> Result<Vec<DeviceDescription>> {
-        let mut call = args::<sys::TopologyGetDeviceDescriptions>();
-        call.topology = self.raw;
-        // SAFETY: the topology is live, and so are the descriptions it gives.
-        unsafe {
-            self.plugin.call(&mut call)?;
-            value::slice(call.descriptions, call.num_descriptions)
-                .iter()
-                .map(|&description| DeviceDescription::read(self.plugin, description))
-                .collect()
-        }
-    }
-
     /// The devices of the machine.
     pub fn devices(&self) -> &[DeviceDescription] {
         &self.devices
@@ -77,10 +63,10 @@ impl Topology {
 
     /// What the plugin says of the machine.
     pub fn attributes(&self) -> Result<NamedValues> {
-        let mut call = sys::TopologyAttributes { topology: self.raw, ..args() };
+        let mut call = sys::TopologyAttributes { topology: self.handle.raw, ..args() };
         // SAFETY: the topology is live, and so is what it gives.
         unsafe {
-            self.plugin.call(&mut call)?;
+            self.handle.plugin.call(&mut call)?;
             Ok(value::from_raw(call.attributes, call.num_attributes))
         }
     }
@@ -103,19 +89,36 @@ impl Topology {
         let encoded = options.encode();
         let program = raw_program(text);
         let mut call = args::<sys::Compile>();
-        call.topology = self.raw;
+        call.topology = self.handle.raw;
         call.program = &raw const program;
         call.compile_options = encoded.as_ptr().cast();
         call.compile_options_size = encoded.len();
         // SAFETY: the topology is live, and program and options outlive the call.
         unsafe {
-            self.plugin.call(&mut call)?;
-            Ok(Executable::from_raw(self.plugin, call.executable))
+            let plugin = self.handle.plugin;
+            plugin.call(&mut call)?;
+            let raw = plugin.check_made(call.executable, sys::Compile::NAME)?;
+            Ok(Executable::from_raw(plugin, raw, Owner::Topology(self.handle.clone())))
         }
     }
 }
 
-impl Drop for Topology {
+impl TopologyHandle {
+    fn list_devices(&self) -> Result<Vec<DeviceDescription>> {
+        let mut call = args::<sys::TopologyGetDeviceDescriptions>();
+        call.topology = self.raw;
+        // SAFETY: the topology is live, and so are the descriptions it gives.
+        unsafe {
+            self.plugin.call(&mut call)?;
+            value::slice(call.descriptions, call.num_descriptions)
+                .iter()
+                .map(|&description| DeviceDescription::read(self.plugin, description))
+                .collect()
+        }
+    }
+}
+
+impl Drop for TopologyHandle {
     fn drop(&mut self) {
         let mut call = sys::TopologyDestroy { topology: self.raw, ..args() };
         // SAFETY: the topology is ours and is not used again. Nothing can be done about a failure.

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{DOUBLE, cpu, on_each_device, upload, values};
-use fullshard_pjrt::cache::{decode_entry, encode_entry};
+use fullshard_pjrt::seal::{seal, unseal};
 use fullshard_pjrt::{CacheOutcome, Client, CompileCache, CompileOptions, Flag};
 use proptest::prelude::*;
 use std::fs;
@@ -96,7 +96,7 @@ fn a_damaged_entry_is_ignored_and_rewritten() {
     let middle = flipped.len() / 2;
     flipped[middle] ^= 1;
     // The last is whole, but not a program.
-    let nonsense = encode_entry(b"not a program");
+    let nonsense = seal(b"not a program");
     for damaged in [&good[..good.len() / 2], &flipped, b"", b"garbage", &nonsense] {
         fs::write(&path, damaged).unwrap();
         assert_eq!(fixture.double(&options), CacheOutcome::Miss);
@@ -117,8 +117,8 @@ fn a_cache_that_cannot_be_written_costs_a_compile_and_nothing_else() {
 proptest! {
     #[test]
     fn entries_come_back(payload in proptest::collection::vec(any::<u8>(), 0..200)) {
-        let entry = encode_entry(&payload);
-        prop_assert_eq!(decode_entry(&entry), Some(payload.as_slice()));
+        let entry = seal(&payload);
+        prop_assert_eq!(unseal(&entry), Some(payload.as_slice()));
     }
 
     #[test]
@@ -128,15 +128,15 @@ proptest! {
         bit in 0..8_u32,
         length in any::<proptest::sample::Index>(),
     ) {
-        let entry = encode_entry(&payload);
+        let entry = seal(&payload);
         let mut flipped = entry.clone();
         flipped[position.index(entry.len())] ^= 1 << bit;
-        prop_assert_eq!(decode_entry(&flipped), None);
-        prop_assert_eq!(decode_entry(&entry[..length.index(entry.len())]), None);
+        prop_assert_eq!(unseal(&flipped), None);
+        prop_assert_eq!(unseal(&entry[..length.index(entry.len())]), None);
     }
 
     #[test]
     fn any_bytes_are_read_without_harm(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-        prop_assert_eq!(decode_entry(&bytes), None);
+        prop_assert_eq!(unseal(&bytes), None);
     }
 }

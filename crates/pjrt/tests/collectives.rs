@@ -184,6 +184,35 @@ fn sixty_four_devices_do_not_time_out() {
     assert_eq!(run(n, 2, &body, 2), vec![mean; n]);
 }
 
+/// Many threads launch programs whose devices wait for each other.
+#[test]
+fn threads_may_launch_at_once() {
+    let n = 4;
+    let client = cpu(n);
+    let body = format!(
+        r#"%y = "stablehlo.all_reduce"(%x) <{{{}, use_global_device_ids}}> {SUM}
+              : (tensor<2x4xf32>) -> tensor<2x4xf32>"#,
+        groups(n)
+    );
+    let text = on_each_device(n, 2, &body, 2);
+    let program = client.compile(&text, &CompileOptions::new(n)).unwrap();
+    let inputs: Vec<_> = (0..n).map(|d| upload(&client, &[2, 4], &rank_coded(d, 2), d)).collect();
+    let lists: Vec<_> = inputs.iter().map(|input| [input]).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..24 {
+            scope.spawn(|| {
+                let mut results = Vec::new();
+                for _ in 0..20 {
+                    results = program.execute(&lists).unwrap();
+                }
+                for result in &results {
+                    assert_eq!(values(&result[0]), total(n, 2));
+                }
+            });
+        }
+    });
+}
+
 /// The host launches far ahead of the devices, which wait for each other in every launch.
 #[test]
 fn launches_may_run_far_ahead() {

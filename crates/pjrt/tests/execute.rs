@@ -92,8 +92,15 @@ fn donated_arguments_are_reused_and_then_refused() {
         sum = next;
     }
     assert_eq!(values(&sum), [5.0; 4]);
-    let error = { accumulate.execute(&[[&x, &x]]).map(|_| ()).unwrap_err() };
-    assert!(!x.is_donated(), "a refused launch takes nothing: {error}");
+    let error = accumulate.execute(&[[&x, &x]]).map(|_| ()).unwrap_err();
+    assert!(matches!(error, Error::DonatedTwice { argument: 0, also: 1, .. }), "{error}");
+    assert!(!x.is_donated(), "a refused launch takes nothing");
+    let results = accumulate.execute_keeping(&[[&x, &x]], &[0]).unwrap();
+    assert_eq!(values(&results[0][0]), [2.0; 4], "no harm if it is kept");
+    assert!(matches!(
+        accumulate.execute_keeping(&[[&sum, &x]], &[2]),
+        Err(Error::NoSuchArgument { argument: 2, count: 2, .. })
+    ));
     let results = accumulate.execute_keeping(&[[&sum, &x]], &[0]).unwrap();
     assert_eq!(values(&results[0][0]), [6.0; 4]);
     assert_eq!(values(&sum), [5.0; 4], "kept although the program would take it");
@@ -146,6 +153,14 @@ fn bad_programs_and_options_are_refused() {
     assert!(compile(DOUBLE, CompileOptions::new(0)).contains("at least one device"));
     let options = CompileOptions::new(1).device_ids(vec![9]);
     assert!(compile(DOUBLE, options).contains("no device with id 9"));
+    let options = CompileOptions::new(2).device_ids(vec![1, 1]);
+    assert!(compile(DOUBLE, options).contains("id 1 is given twice"));
+    let dynamic = "module @dynamic { func.func public @main(%x: tensor<4xf32>, %n: tensor<i32>)
+        -> tensor<?xf32, #stablehlo.bounds<4>> {
+      %0 = stablehlo.set_dimension_size %x, %n, dim = 0
+        : (tensor<4xf32>, tensor<i32>) -> tensor<?xf32, #stablehlo.bounds<4>>
+      return %0 : tensor<?xf32, #stablehlo.bounds<4>> } }";
+    assert!(compile(dynamic, CompileOptions::new(1)).contains("result 0 of `dynamic`"));
     let options = CompileOptions::new(1).flag("xla_no_such_flag", Flag::Bool(true));
     assert!(compile(DOUBLE, options).contains("xla_no_such_flag"));
     assert!(CompileOptions::new(1).flag_text("nonsense").is_err());
@@ -204,11 +219,63 @@ fn arrays_go_through_programs() {
     let tensor = HostTensor::from_values(&[4, 4], &(0..16).map(|i| i as f32).collect::<Vec<_>>());
     let tensor = tensor.unwrap();
     let array = Array::from_host(&client, &tensor, sharding.clone(), program.devices()).unwrap();
-    let results = [ArrayType { ty: tensor.ty().clone(), sharding }];
-    let doubled = program.execute_arrays(&[&array], &results).unwrap();
+    let doubled = program.execute_arrays(&[&array]).unwrap();
     let expected: Vec<f32> = (0..16).map(|i| 2.0 * i as f32).collect();
     assert_eq!(doubled[0].to_host().unwrap().values::<f32>().unwrap(), expected);
-    assert!(program.execute_arrays(&[&array], &[]).is_err());
+    assert!(program.execute_arrays(&[]).is_err());
+    // The right tiles on the wrong devices.
+    let turned = ArrayType { ty: tensor.ty().clone(), sharding };
+    let shards = [1, 0, 3, 2].map(|d| array.shards()[d].copy_to(d).unwrap());
+    let wrong = Arc::new(Sharding::over_mesh(&[2, 2], &[&[1, 0], &[]]).unwrap());
+    let wrong = ArrayType { sharding: wrong, ..turned };
+    let array = Array::from_shards(&wrong, shards.into()).unwrap();
+    let error = program.execute_arrays(&[&array]).unwrap_err().to_string();
+    assert!(error.contains("takes f32[4,4] cut"), "{error}");
+}
+
+#[test]
+fn another_dimension_order_is_not_taken_for_the_right_one() {
+    let client = one_device();
+    let identity = |layout: &str| {
+        format!(
+            r#"module @same {{ func.func public @main(%x: tensor<2x3xf32> {{mhlo.layout_mode = "{layout}"}})
+              -> (tensor<2x3xf32> {{mhlo.layout_mode = "{{0,1}}"}}) {{
+            return %x : tensor<2x3xf32> }} }}"#
+        )
+    };
+    let turning = client.compile(&identity("default"), &CompileOptions::new(1)).unwrap();
+    let turned = client.compile(&identity("{0,1}"), &CompileOptions::new(1)).unwrap();
+    let x = upload(&client, &[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 0);
+    let y = turning.execute(&[[&x]]).unwrap().remove(0).remove(0);
+    assert_eq!(values(&y), values(&x));
+    for (program, buffer) in [(&turning, &y), (&turned, &x)] {
+        let error = program.execute(&[[buffer]]).unwrap_err();
+        assert!(matches!(error, Error::ArgumentLayout { .. }), "{error}");
+    }
+    assert_eq!(values(&turned.execute(&[[&y]]).unwrap()[0][0]), values(&x));
+}
+
+#[test]
+fn a_program_outlives_its_client() {
+    let client = one_device();
+    let double = client.compile(DOUBLE, &CompileOptions::new(1)).unwrap();
+    let x = upload(&client, &[4], &[1.0; 4], 0);
+    drop(client);
+    let results = double.execute(&[[&x]]).unwrap();
+    drop(x);
+    drop(double);
+    assert_eq!(values(&results[0][0]), [2.0; 4]);
+}
+
+#[test]
+fn stored_programs_must_be_whole() {
+    let client = one_device();
+    let double = client.compile(DOUBLE, &CompileOptions::new(1)).unwrap();
+    let mut bytes = double.executable().serialize().unwrap();
+    let loaded = client.load(&bytes).unwrap();
+    assert_eq!(loaded.signature(), double.signature());
+    *bytes.last_mut().unwrap() ^= 1;
+    assert!(matches!(client.load(&bytes), Err(Error::DamagedProgram)));
 }
 
 #[test]

@@ -92,10 +92,10 @@ pub fn run(args: &ExecArgs) -> Result<()> {
         None => tensors::make_arguments(&client, &program)?,
     };
     let (time, results, profile) = run_timed(args, &client, &program, &arguments)?;
-    let results: Vec<HostTensor> = tensors::gather_results(&program, results)?
-        .iter()
-        .map(Array::to_host)
-        .collect::<Result<_, _>>()?;
+    let types = (0..program.signature().results.len()).map(|index| program.result_type(index));
+    let types = types.collect::<Result<Vec<_>, _>>()?;
+    let results = Array::gather(&types, results)?;
+    let results = results.iter().map(Array::to_host).collect::<Result<Vec<_>, _>>()?;
     if let Some(path) = &args.outputs {
         tensors::write_results(path, &results)?;
     }
@@ -127,8 +127,8 @@ fn run_timed(
         .map(|device| arguments.iter().map(|array| &array.shards()[device]).collect())
         .collect();
     // Donated arguments are kept, or there would be nothing to run on the second time.
-    let kept: Vec<i64> = program.signature().donated.iter().map(|&index| index as i64).collect();
-    let launch = || program.execute_keeping(&lists, &kept);
+    let kept = &program.signature().donated;
+    let launch = || program.execute_keeping(&lists, kept);
     let mut results = launch()?;
     wait(&results)?;
     let profile = args.profile.as_ref().map(|_| client.plugin().start_profile()).transpose()?;

@@ -275,6 +275,8 @@ pub struct Shape {
     pub tuple_shapes: Vec<Shape>,
     #[prost(message, optional, tag = "5")]
     pub layout: Option<Layout>,
+    #[prost(bool, repeated, tag = "6")]
+    pub is_dynamic_dimension: Vec<bool>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -21,8 +21,10 @@ pub enum Shape {
 pub struct ArrayShape {
     /// The type of the elements.
     pub element: ElementType,
-    /// The extent of each dim, outermost first.
+    /// The extent of each dim, outermost first; for a dynamic dim the most it can be.
     pub dims: Vec<usize>,
+    /// Whether any extent is known only at run time.
+    pub dynamic: bool,
     /// How the array lies in memory, if the compiler has decided it.
     pub layout: Option<Layout>,
 }
@@ -95,7 +97,8 @@ impl ArrayShape {
             .iter()
             .map(|&dim| usize::try_from(dim).map_err(|_| format!("a dim has extent {dim}")))
             .collect::<Result<_, _>>()?;
-        Ok(Self { element, dims, layout: shape.layout.as_ref().map(Layout::decode) })
+        let layout = shape.layout.as_ref().map(Layout::decode);
+        Ok(Self { element, dims, dynamic: shape.is_dynamic_dimension.contains(&true), layout })
     }
 
     /// How many elements the array has.
@@ -208,7 +211,7 @@ mod tests {
     use super::*;
 
     fn array(element: ElementType, dims: &[usize], layout: Option<Layout>) -> Shape {
-        Shape::Array(ArrayShape { element, dims: dims.to_vec(), layout })
+        Shape::Array(ArrayShape { element, dims: dims.to_vec(), dynamic: false, layout })
     }
 
     #[test]

@@ -45,8 +45,8 @@ impl Signature {
         let results: Vec<Shape> = result.leaves().into_iter().cloned().collect();
         Ok(Self {
             donated: donated(header, parameters.len())?,
-            parameter_shardings: parameter_shardings(header, parameters.len())?,
-            result_shardings: result_shardings(header, results.len())?,
+            parameter_shardings: parameter_shardings(header, parameters.len()),
+            result_shardings: result_shardings(header, results.len()),
             parameters,
             results,
         })
@@ -73,35 +73,25 @@ fn donated(header: &proto::Header, parameters: usize) -> Result<Vec<usize>, Stri
     Ok(donated)
 }
 
-fn parameter_shardings(
-    header: &proto::Header,
-    parameters: usize,
-) -> Result<Vec<Option<OpSharding>>, String> {
-    let shardings = &header.spmd_parameters_shardings;
-    if shardings.is_empty() {
-        return Ok(vec![None; parameters]);
-    }
-    if shardings.len() != parameters {
-        return Err(format!("{} shardings for {parameters} parameters", shardings.len()));
-    }
-    shardings.iter().map(|sharding| OpSharding::decode(sharding).map(Some)).collect()
+fn parameter_shardings(header: &proto::Header, parameters: usize) -> Vec<Option<OpSharding>> {
+    let notes = header.spmd_parameters_shardings.iter().map(|note| OpSharding::decode(note).ok());
+    for_each(notes.collect(), parameters)
 }
 
-fn result_shardings(
-    header: &proto::Header,
-    results: usize,
-) -> Result<Vec<Option<OpSharding>>, String> {
-    let Some(sharding) = &header.spmd_output_sharding else {
-        return Ok(vec![None; results]);
-    };
-    let leaves = match OpSharding::decode(sharding)? {
-        OpSharding::Tuple(leaves) => leaves,
+fn result_shardings(header: &proto::Header, results: usize) -> Vec<Option<OpSharding>> {
+    let note = header.spmd_output_sharding.as_ref().and_then(|note| OpSharding::decode(note).ok());
+    let notes = match note {
+        None => Vec::new(),
+        Some(OpSharding::Tuple(leaves)) => leaves.into_iter().map(Some).collect(),
         // XLA writes one replicated sharding for a whole tuple.
-        OpSharding::Replicated => vec![OpSharding::Replicated; results],
-        single => vec![single],
+        Some(OpSharding::Replicated) => vec![Some(OpSharding::Replicated); results],
+        Some(single) => vec![Some(single)],
     };
-    if leaves.len() != results {
-        return Err(format!("{} shardings for {results} results", leaves.len()));
-    }
-    Ok(leaves.into_iter().map(Some).collect())
+    for_each(notes, results)
+}
+
+/// One note for each of `count` values. Notes that do not go with the values say nothing of
+/// them; the program is none the worse for it.
+fn for_each(notes: Vec<Option<OpSharding>>, count: usize) -> Vec<Option<OpSharding>> {
+    if notes.len() == count { notes } else { vec![None; count] }
 }

@@ -251,16 +251,12 @@ impl Job<'_> {
             let reason = format!("it does not hold {}", package.library);
             return Err(damaged(Path::new(package.plugin.file), reason));
         }
-        let path = self.tree.join(&library);
-        let library_sha256 =
-            File::open(&path).and_then(|mut file| sha256(&mut file, |_| ())).at(&path)?;
         Ok(Manifest {
             kind: package.kind,
             package: package.plugin.name.to_owned(),
             version: package.plugin.version.to_owned(),
             wheels: wheel_sums(package),
             library,
-            library_sha256,
             files,
         })
     }

@@ -65,8 +65,8 @@ pub(super) fn pip_download(
 
 fn command(python: &Path) -> Command {
     let mut command = Command::new(python);
-    // Without this a stray `pip` or `site.py` in the working directory would run.
-    command.env("PYTHONSAFEPATH", "1").stdin(Stdio::null());
+    // Else a stray `pip` or `site.py` in the working directory would run.
+    command.env("PYTHONSAFEPATH", "1").current_dir("/").stdin(Stdio::null());
     command
 }
 

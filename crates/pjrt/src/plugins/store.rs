@@ -50,7 +50,6 @@ pub(super) struct Manifest {
     /// SHA-256 of each wheel, by file name.
     pub(super) wheels: BTreeMap<String, String>,
     pub(super) library: PathBuf,
-    pub(super) library_sha256: String,
     /// Size of each unpacked file, by relative path.
     pub(super) files: BTreeMap<PathBuf, u64>,
 }

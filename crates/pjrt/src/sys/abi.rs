@@ -21,6 +21,11 @@ fn expected_size<A: Args>(plugin: &Plugin) -> Option<usize> {
         Err(error) if error.code() == Some(crate::Code::Unimplemented) => None,
         Err(error) => {
             let text = error.to_string();
+            // That it speaks of our function shows the slot to be right. Plugins misspell one
+            // name, and check one call against the size and name of another.
+            let named = format!("unexpected {}", A::NAME).to_lowercase();
+            let misnamed = A::SLOT == ExecutableGetCompiledMemoryStats::SLOT;
+            assert!(misnamed || text.to_lowercase().contains(&named), "{}: {text}", A::NAME);
             let number = text.split(": expected ").nth(1).unwrap_or_else(|| panic!("{text}"));
             let digits: String = number.chars().take_while(char::is_ascii_digit).collect();
             Some(digits.parse().unwrap_or_else(|_| panic!("{text}")))
@@ -108,6 +113,17 @@ fn our_layouts_suit_the_cuda_plugin_if_there_is_one() {
     if let Some(located) = find(PluginKind::Cuda, None, &store).unwrap() {
         check(&located.path);
     }
+}
+
+/// Structs that are part of others' arguments, against the C header's own sizes.
+#[test]
+fn inner_structs_have_the_sizes_of_the_header() {
+    assert_eq!(size_of::<Table>(), 40);
+    assert_eq!(size_of::<NamedValue>(), 56);
+    assert_eq!(size_of::<Program>(), 48);
+    assert_eq!(size_of::<MemoryLayout>(), 80);
+    assert_eq!(size_of::<ExecuteOptions>(), 144);
+    assert_eq!(size_of::<ProfilerApi>(), 80);
 }
 
 #[test]

@@ -106,6 +106,9 @@ pub(crate) const EXTENSION_PROFILER: c_int = 1;
 /// A generic PJRT function.
 pub(crate) type Function = unsafe extern "C" fn(*mut c_void) -> *mut Error;
 
+/// One of the two that return nothing, because they are there to report errors.
+pub(crate) type VoidFunction = unsafe extern "C" fn(*mut c_void);
+
 /// The fixed beginning of `PJRT_Api`; the function table follows it.
 #[repr(C)]
 pub(crate) struct Table {

@@ -1,6 +1,6 @@
 //! The profiler extension: a second, smaller function table with its own error type.
 
-use super::ExtensionBase;
+use super::{ExtensionBase, VoidFunction};
 use std::ffi::{c_char, c_void};
 
 /// The extension as it hangs in the plugin's chain.
@@ -18,8 +18,8 @@ pub(crate) type ProfilerFunction = unsafe extern "C" fn(*mut c_void) -> *mut c_v
 pub(crate) struct ProfilerApi {
     pub struct_size: usize,
     private: *mut c_void,
-    pub error_destroy: Option<ProfilerFunction>,
-    pub error_message: Option<ProfilerFunction>,
+    pub error_destroy: Option<VoidFunction>,
+    pub error_message: Option<VoidFunction>,
     pub error_get_code: Option<ProfilerFunction>,
     pub create: Option<ProfilerFunction>,
     pub destroy: Option<ProfilerFunction>,

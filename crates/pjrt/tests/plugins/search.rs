@@ -49,7 +49,6 @@ fn fake_installation(bench: &Bench) -> PathBuf {
         "version": "0.0.1",
         "wheels": { package.plugin.file: package.plugin.sha256 },
         "library": package.library,
-        "library_sha256": "",
         "files": { package.library: "library".len() },
     });
     fs::write(tree.join("manifest.json"), manifest.to_string()).unwrap();
