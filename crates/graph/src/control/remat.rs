@@ -1,0 +1,55 @@
+//! Rematerialisation: regions that the backward pass computes again instead of remembering.
+
+use super::result_types;
+use crate::error::Result;
+use crate::op::Op;
+use crate::tensor::Tensor;
+use crate::trace::{emit, emit_one, trace_graph};
+use std::rc::Rc;
+
+/// What a rematerialised region remembers for the backward pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Policy {
+    /// Everything: no rematerialisation.
+    Everything,
+    /// Nothing but what goes in.
+    Nothing,
+    /// The results of matrix products, which are dear to compute again.
+    Dots,
+    /// The values that were given one of these names with [`Tensor::named`].
+    Named(Vec<String>),
+}
+
+/// A region of which the backward pass remembers only what `policy` says and computes the rest
+/// again.
+pub fn remat(
+    policy: Policy,
+    inputs: &[&Tensor],
+    trace: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,
+) -> Result<Vec<Tensor>> {
+    let types: Vec<_> = inputs.iter().map(|tensor| tensor.shared_type()).collect();
+    let traced = trace_graph("remat", &types, trace)?;
+    let mut operands = inputs.to_vec();
+    operands.extend(&traced.captured);
+    let types = result_types(&traced.graph);
+    emit("remat", Op::Remat { body: Rc::new(traced.graph), policy }, &operands, types)
+}
+
+impl Policy {
+    /// Whether the results of an op are remembered.
+    pub(crate) fn saves(&self, op: &Op) -> bool {
+        match (self, op) {
+            (Policy::Everything, _) => true,
+            (Policy::Dots, Op::Dot(_) | Op::Convolution(_)) => true,
+            (Policy::Named(names), Op::Name(name)) => names.iter().any(|known| **known == **name),
+            _ => false,
+        }
+    }
+}
+
+impl Tensor {
+    /// The same value with a name, by which [`Policy::Named`] can remember it.
+    pub fn named(&self, name: &str) -> Result<Tensor> {
+        emit_one("named", Op::Name(Rc::from(name)), &[self], self.ty().clone())
+    }
+}

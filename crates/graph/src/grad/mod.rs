@@ -1,0 +1,244 @@
+//! Reverse-mode differentiation.
+//!
+//! A function is traced into a graph of its own, which is then replayed into the program: first
+//! forwards, keeping a tape of what the gradients need, then backwards along the tape, adding up
+//! what reaches each value. Both passes trace ordinary ops, so gradients can be differentiated
+//! again. A gradient that is zero is kept as `None` and costs nothing.
+
+mod control;
+mod partition;
+mod regions;
+mod rules;
+mod windows;
+
+pub(crate) use control::forget_functions;
+
+use crate::error::{Error, Result};
+use crate::graph::{Graph, ValueId};
+use crate::op::Op;
+use crate::ops::{ones, zeros};
+use crate::tensor::Tensor;
+use crate::trace::{emit, trace_graph, with_path};
+use std::rc::Rc;
+
+/// A gradient, or zero.
+pub(crate) type Cotangent = Option<Tensor>;
+
+/// What takes gradients of a function's results back to its inputs.
+pub struct Pullback {
+    tape: Tape,
+}
+
+/// The results of a function of some inputs, and what takes gradients back through it.
+///
+/// Gradients are taken with regard to the inputs that have a floating-point type; values that the
+/// function uses from around it count as constants.
+pub fn vjp(
+    inputs: &[&Tensor],
+    function: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,
+) -> Result<(Vec<Tensor>, Pullback)> {
+    let types: Vec<_> = inputs.iter().map(|tensor| tensor.shared_type()).collect();
+    let traced = trace_graph("vjp", &types, function)?;
+    let mut arguments: Vec<Tensor> = inputs.iter().map(|&tensor| tensor.clone()).collect();
+    let active = arguments.iter().map(|tensor| tensor.dtype().is_float());
+    let active: Vec<bool> = active.chain(traced.captured.iter().map(|_| false)).collect();
+    arguments.extend(traced.captured);
+    let tape = Tape::record(&Rc::new(traced.graph), &arguments, &active, &|_| None)?;
+    Ok((tape.results.clone(), Pullback { tape }))
+}
+
+impl Pullback {
+    /// The gradients of the inputs for gradients of the results; `None` is zero.
+    pub fn apply(&self, cotangents: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>> {
+        self.tape.backward(cotangents)
+    }
+}
+
+/// The value of a function of some inputs, and its gradient with regard to each: zeros for those
+/// it does not depend on.
+pub fn value_and_grad(
+    inputs: &[&Tensor],
+    function: impl FnOnce(Vec<Tensor>) -> Result<Tensor>,
+) -> Result<(Tensor, Vec<Tensor>)> {
+    let (value, _, gradients) =
+        value_aux_and_grad(inputs, |inputs| Ok((function(inputs)?, Vec::new())))?;
+    Ok((value, gradients))
+}
+
+/// As [`value_and_grad`], for a function that gives other values beside the one of which the
+/// gradient is taken.
+pub fn value_aux_and_grad(
+    inputs: &[&Tensor],
+    function: impl FnOnce(Vec<Tensor>) -> Result<(Tensor, Vec<Tensor>)>,
+) -> Result<(Tensor, Vec<Tensor>, Vec<Tensor>)> {
+    let (mut results, pullback) = vjp(inputs, |inputs| {
+        let (value, aux) = function(inputs)?;
+        if value.rank() != 0 || !value.dtype().is_float() {
+            let reason = format!("a gradient is of one number, not of {}", value.ty());
+            return Err(Error::new("grad", reason));
+        }
+        Ok([value].into_iter().chain(aux).collect())
+    })?;
+    let aux = results.split_off(1);
+    let value = results.remove(0);
+    let mut cotangents = vec![Some(ones(value.dtype(), &[])?)];
+    cotangents.resize(1 + aux.len(), None);
+    let gradients = pullback.apply(&cotangents)?;
+    let or_zeros = |(input, gradient): (&&Tensor, Cotangent)| match gradient {
+        Some(gradient) => Ok(gradient),
+        None => zeros(input.dtype(), input.dims()),
+    };
+    let gradients = inputs.iter().zip(gradients).map(or_zeros).collect::<Result<_>>()?;
+    Ok((value, aux, gradients))
+}
+
+/// What takes gradients back through a region.
+type RegionRule = Box<dyn Fn(&[Cotangent]) -> Result<Vec<Cotangent>>>;
+
+/// One node of the tape.
+struct Entry {
+    node: usize,
+    inputs: Vec<Tensor>,
+    outputs: Vec<Tensor>,
+    wanted: Vec<bool>,
+    region: Option<RegionRule>,
+}
+
+/// A graph replayed into the program, with what is needed to go back.
+pub(crate) struct Tape {
+    graph: Rc<Graph>,
+    entries: Vec<Entry>,
+    active: Vec<bool>,
+    pub results: Vec<Tensor>,
+}
+
+impl Tape {
+    /// Replays a graph on arguments, of which the active ones want gradients. The results of
+    /// nodes for which `saved` has some are taken from there.
+    pub(crate) fn record(
+        graph: &Rc<Graph>,
+        arguments: &[Tensor],
+        active: &[bool],
+        saved: &dyn Fn(usize) -> Option<Vec<Tensor>>,
+    ) -> Result<Tape> {
+        let mut values: Vec<Option<Tensor>> = vec![None; graph.types.len()];
+        let mut is_active = vec![false; graph.types.len()];
+        for ((&parameter, argument), &active) in graph.parameters.iter().zip(arguments).zip(active)
+        {
+            values[parameter.index()] = Some(argument.clone());
+            is_active[parameter.index()] = active;
+        }
+        let mut entries = Vec::new();
+        let live = graph.live_nodes();
+        for (index, node) in graph.nodes.iter().enumerate().filter(|(index, _)| live[*index]) {
+            let inputs = lookup(&values, &node.inputs)?;
+            let wanted: Vec<bool> =
+                node.inputs.iter().map(|value| is_active[value.index()]).collect();
+            let is_float = |value: &ValueId| graph.ty(*value).dtype.is_float();
+            let differentiable = wanted.contains(&true)
+                && !matches!(node.op, Op::StopGradient)
+                && node.outputs.iter().any(is_float);
+            let (outputs, region) = with_path(node.path.clone(), || match saved(index) {
+                Some(outputs) => Ok((outputs, None)),
+                None if differentiable => regions::forward(graph, node, &inputs, &wanted),
+                None => Ok((replay(graph, node, &inputs)?, None)),
+            })?;
+            for (value, tensor) in node.outputs.iter().zip(&outputs) {
+                values[value.index()] = Some(tensor.clone());
+                is_active[value.index()] = differentiable && tensor.dtype().is_float();
+            }
+            if differentiable {
+                entries.push(Entry { node: index, inputs, outputs, wanted, region });
+            }
+        }
+        let results = lookup(&values, &graph.results)?;
+        Ok(Tape { graph: graph.clone(), entries, active: is_active, results })
+    }
+
+    /// The gradients of the parameters for gradients of the results.
+    pub(crate) fn backward(&self, cotangents: &[Cotangent]) -> Result<Vec<Cotangent>> {
+        let mut sums: Vec<Cotangent> = vec![None; self.graph.types.len()];
+        for (&result, cotangent) in self.graph.results.iter().zip(cotangents) {
+            if self.active[result.index()] {
+                accumulate(&mut sums[result.index()], cotangent.clone())?;
+            }
+        }
+        for entry in self.entries.iter().rev() {
+            let node = &self.graph.nodes[entry.node];
+            let reached: Vec<Cotangent> =
+                node.outputs.iter().map(|value| sums[value.index()].take()).collect();
+            if reached.iter().all(Option::is_none) {
+                continue;
+            }
+            let gradients = with_path(backward_path(&node.path), || match &entry.region {
+                Some(rule) => rule(&reached),
+                None => rules::backward(&node.op, entry.into(), &reached),
+            })?;
+            for ((input, gradient), wanted) in node.inputs.iter().zip(gradients).zip(&entry.wanted)
+            {
+                if *wanted {
+                    accumulate(&mut sums[input.index()], gradient)?;
+                }
+            }
+        }
+        Ok(self.graph.parameters.iter().map(|value| sums[value.index()].take()).collect())
+    }
+}
+
+/// What a rule sees of a node.
+pub(crate) struct Seen<'a> {
+    pub inputs: &'a [Tensor],
+    pub outputs: &'a [Tensor],
+    pub wanted: &'a [bool],
+}
+
+impl<'a> From<&'a Entry> for Seen<'a> {
+    fn from(entry: &'a Entry) -> Seen<'a> {
+        Seen { inputs: &entry.inputs, outputs: &entry.outputs, wanted: &entry.wanted }
+    }
+}
+
+fn backward_path(path: &str) -> Rc<str> {
+    Rc::from(if path.is_empty() { "backward".to_owned() } else { format!("backward.{path}") })
+}
+
+fn accumulate(sum: &mut Cotangent, gradient: Cotangent) -> Result<()> {
+    *sum = match (sum.take(), gradient) {
+        (Some(sum), Some(gradient)) => Some((sum + gradient)?),
+        (sum, gradient) => sum.or(gradient),
+    };
+    Ok(())
+}
+
+fn lookup(values: &[Option<Tensor>], ids: &[ValueId]) -> Result<Vec<Tensor>> {
+    let get = |value: &ValueId| {
+        values[value.index()]
+            .clone()
+            .ok_or_else(|| Error::new("grad", format!("value {} is not defined", value.0)))
+    };
+    ids.iter().map(get).collect()
+}
+
+/// Traces a node again, on other inputs.
+fn replay(graph: &Graph, node: &crate::graph::Node, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+    let types = node.outputs.iter().map(|&value| (**graph.ty(value)).clone()).collect();
+    let inputs: Vec<&Tensor> = inputs.iter().collect();
+    emit("replay", node.op.clone(), &inputs, types)
+}
+
+/// Traces a whole graph again, on arguments.
+pub(crate) fn inline(graph: &Graph, arguments: &[Tensor]) -> Result<Vec<Tensor>> {
+    let mut values: Vec<Option<Tensor>> = vec![None; graph.types.len()];
+    for (&parameter, argument) in graph.parameters.iter().zip(arguments) {
+        values[parameter.index()] = Some(argument.clone());
+    }
+    let live = graph.live_nodes();
+    for (_, node) in graph.nodes.iter().enumerate().filter(|(index, _)| live[*index]) {
+        let inputs = lookup(&values, &node.inputs)?;
+        let outputs = with_path(node.path.clone(), || replay(graph, node, &inputs))?;
+        for (value, tensor) in node.outputs.iter().zip(outputs) {
+            values[value.index()] = Some(tensor);
+        }
+    }
+    lookup(&values, &graph.results)
+}

@@ -1,0 +1,157 @@
+//! Cutting a differentiated region in two: what can be done before the gradients of its results
+//! are known, and what has to wait for them.
+
+use super::Tape;
+use crate::error::Result;
+use crate::graph::{Graph, ValueId};
+use crate::op::Op;
+use crate::tensor::Tensor;
+use crate::trace::trace_graph;
+use crate::types::TensorType;
+use std::rc::Rc;
+
+/// A region in two parts.
+pub(crate) struct Parts {
+    /// From the region's parameters to its results and then what the backward part needs.
+    pub forward: Graph,
+    /// From the parameters it needs, the rest it needs and the gradients of the results, to the
+    /// gradients of the parameters that have one.
+    pub backward: Graph,
+    /// The parameters that the backward part needs, by position.
+    pub parameters: Vec<usize>,
+    /// The types of the rest.
+    pub residuals: Vec<Rc<TensorType>>,
+    /// Which parameters have a gradient.
+    pub has_gradient: Vec<bool>,
+}
+
+/// Differentiates a region whose `active` parameters want gradients, when the results at
+/// `reached` have gradients, and cuts it in two.
+pub(crate) fn differentiate(
+    region: &Rc<Graph>,
+    active: &[bool],
+    reached: &[bool],
+) -> Result<Parts> {
+    let parameters = region.parameter_types();
+    let results = region.result_types();
+    let cotangents = results.iter().zip(reached).filter(|(_, reached)| **reached);
+    let types: Vec<_> =
+        parameters.iter().cloned().chain(cotangents.map(|(ty, _)| ty.clone())).collect();
+    let mut has_gradient = Vec::new();
+    let joint = trace_graph(&region.name, &types, |mut values| {
+        let mut given = values.split_off(parameters.len()).into_iter();
+        let cotangents: Vec<Option<Tensor>> =
+            reached.iter().map(|&reached| if reached { given.next() } else { None }).collect();
+        let tape = Tape::record(region, &values, active, &|_| None)?;
+        let gradients = tape.backward(&cotangents)?;
+        has_gradient = gradients.iter().map(Option::is_some).collect();
+        Ok(tape.results.into_iter().chain(gradients.into_iter().flatten()).collect())
+    })?;
+    Ok(cut(joint.graph, parameters.len(), results.len(), has_gradient))
+}
+
+/// Cuts a graph by what depends on the parameters after the first `known`.
+fn cut(joint: Graph, known: usize, results: usize, has_gradient: Vec<bool>) -> Parts {
+    let joint = joint.pruned();
+    let waits = waiting(&joint, known);
+    let free = free_values(&joint);
+    let late: Vec<bool> = joint.nodes.iter().map(|node| waits[node.outputs[0].index()]).collect();
+    let gradients = joint.results[results..].to_vec();
+    let needed = needed_by_late(&joint, &late, &gradients, &waits);
+    let is_parameter = |value: &ValueId| joint.parameters[..known].contains(value);
+    let residuals: Vec<ValueId> = needed
+        .iter()
+        .copied()
+        .filter(|value| !free[value.index()] && !is_parameter(value))
+        .collect();
+    let parameters: Vec<usize> =
+        (0..known).filter(|&i| needed.contains(&joint.parameters[i])).collect();
+
+    let mut forward = joint.clone();
+    forward.parameters.truncate(known);
+    forward.nodes = pick(&joint, |i| !late[i]);
+    forward.results = joint.results[..results].iter().chain(&residuals).copied().collect();
+
+    let mut backward = joint.clone();
+    backward.name = format!("{}_backward", joint.name);
+    let taken = parameters.iter().map(|&i| joint.parameters[i]);
+    let cotangents = joint.parameters[known..].iter().copied();
+    backward.parameters = taken.chain(residuals.iter().copied()).chain(cotangents).collect();
+    backward.nodes = pick(&joint, |i| late[i] || is_free(&joint, &free, i));
+    backward.results = gradients;
+    Parts {
+        parameters,
+        residuals: residuals.iter().map(|&value| joint.ty(value).clone()).collect(),
+        has_gradient,
+        forward: forward.pruned(),
+        backward: backward.pruned(),
+    }
+}
+
+fn pick(graph: &Graph, keep: impl Fn(usize) -> bool) -> Vec<crate::graph::Node> {
+    let nodes = graph.nodes.iter().enumerate();
+    nodes.filter(|(i, _)| keep(*i)).map(|(_, node)| node.clone()).collect()
+}
+
+/// Which values depend on the parameters after the first `known`.
+fn waiting(graph: &Graph, known: usize) -> Vec<bool> {
+    let mut waits = vec![false; graph.types.len()];
+    for parameter in &graph.parameters[known..] {
+        waits[parameter.index()] = true;
+    }
+    for node in &graph.nodes {
+        if node.inputs.iter().any(|value| waits[value.index()]) {
+            for output in &node.outputs {
+                waits[output.index()] = true;
+            }
+        }
+    }
+    waits
+}
+
+/// Which values cost nothing to make again, since they depend on no parameter: constants, masks
+/// of positions and the like.
+fn free_values(graph: &Graph) -> Vec<bool> {
+    let mut free = vec![false; graph.types.len()];
+    for (i, node) in graph.nodes.iter().enumerate() {
+        if is_free(graph, &free, i) {
+            for output in &node.outputs {
+                free[output.index()] = true;
+            }
+        }
+    }
+    free
+}
+
+fn is_free(graph: &Graph, free: &[bool], node: usize) -> bool {
+    let node = &graph.nodes[node];
+    let cheap = matches!(
+        node.op,
+        Op::Constant(_)
+            | Op::Iota { .. }
+            | Op::AxisIndex { .. }
+            | Op::Unary(_)
+            | Op::Binary(_)
+            | Op::Compare(_)
+            | Op::Select
+            | Op::Convert
+            | Op::Broadcast { .. }
+            | Op::Reshape
+    );
+    cheap && node.inputs.iter().all(|value| free[value.index()])
+}
+
+/// The early values that late nodes and results use, each once, in order.
+fn needed_by_late(
+    graph: &Graph,
+    late: &[bool],
+    results: &[ValueId],
+    waits: &[bool],
+) -> Vec<ValueId> {
+    let used = graph.nodes.iter().zip(late).filter(|(_, late)| **late);
+    let used = used.flat_map(|(node, _)| &node.inputs).chain(results);
+    let mut needed: Vec<ValueId> = used.copied().filter(|value| !waits[value.index()]).collect();
+    needed.sort_unstable();
+    needed.dedup();
+    needed
+}

@@ -1,0 +1,164 @@
+//! Forward passes of regions, each with what takes gradients back through it.
+
+use super::partition::differentiate;
+use super::{Cotangent, RegionRule, Tape, control, inline, replay};
+use crate::control::{Policy, call_graph};
+use crate::error::{Error, Result};
+use crate::graph::{Graph, Node};
+use crate::op::{CustomVjp, Op};
+use crate::ops::{barrier, zeros};
+use crate::tensor::Tensor;
+use crate::types::TensorType;
+use std::rc::Rc;
+
+/// Traces a node forwards; a region comes with its own way back.
+pub(super) fn forward(
+    graph: &Graph,
+    node: &Node,
+    inputs: &[Tensor],
+    wanted: &[bool],
+) -> Result<(Vec<Tensor>, Option<RegionRule>)> {
+    let (outputs, rule) = match &node.op {
+        Op::Remat { body, policy: Policy::Everything } => inlined(body, inputs, wanted)?,
+        Op::Remat { body, policy } => remat(body, policy, inputs, wanted)?,
+        Op::CustomVjp(rule) => custom(rule, inputs, wanted)?,
+        Op::Call { function } => call(function, inputs, wanted)?,
+        Op::Cond { branches } => control::cond(branches, inputs, wanted)?,
+        Op::Scan(scan) => control::scan(scan, inputs, wanted)?,
+        Op::While { .. } => return refuse("while", "a loop of unknown length; use a scan"),
+        Op::Manual(_) => return refuse("manual", "a manual region; take the gradient inside it"),
+        _ => return Ok((replay(graph, node, inputs)?, None)),
+    };
+    Ok((outputs, Some(rule)))
+}
+
+fn refuse<T>(op: &str, what: &str) -> Result<T> {
+    Err(Error::new(op, format!("no gradient of {what}")))
+}
+
+/// A region that is as if it were written out.
+fn inlined(
+    body: &Rc<Graph>,
+    inputs: &[Tensor],
+    wanted: &[bool],
+) -> Result<(Vec<Tensor>, RegionRule)> {
+    let tape = Tape::record(body, inputs, wanted, &|_| None)?;
+    let outputs = tape.results.clone();
+    Ok((outputs, Box::new(move |cotangents| tape.backward(cotangents))))
+}
+
+/// A region of which only some values are kept; the rest is computed again on the way back.
+///
+/// The second computation starts from the same inputs behind a barrier that also waits for the
+/// gradients, so that the compiler can neither merge it with the first nor do it early.
+fn remat(
+    body: &Rc<Graph>,
+    policy: &Policy,
+    inputs: &[Tensor],
+    wanted: &[bool],
+) -> Result<(Vec<Tensor>, RegionRule)> {
+    let (outputs, kept) = keep_while_inlining(body, policy, inputs)?;
+    let (body, inputs, wanted) = (body.clone(), inputs.to_vec(), wanted.to_vec());
+    let rule = move |cotangents: &[Cotangent]| {
+        let kept_tensors = kept.iter().flat_map(|(_, tensors)| tensors);
+        let all: Vec<&Tensor> =
+            inputs.iter().chain(kept_tensors).chain(cotangents.iter().flatten()).collect();
+        let mut behind = barrier(&all)?.into_iter();
+        let inputs: Vec<Tensor> = behind.by_ref().take(inputs.len()).collect();
+        let kept: Vec<(usize, Vec<Tensor>)> = kept
+            .iter()
+            .map(|(node, tensors)| (*node, behind.by_ref().take(tensors.len()).collect()))
+            .collect();
+        let cotangents: Vec<Cotangent> = cotangents
+            .iter()
+            .map(|cotangent| cotangent.as_ref().and_then(|_| behind.next()))
+            .collect();
+        let saved = |node: usize| {
+            kept.iter().find(|(known, _)| *known == node).map(|(_, tensors)| tensors.clone())
+        };
+        Tape::record(&body, &inputs, &wanted, &saved)?.backward(&cotangents)
+    };
+    Ok((outputs, Box::new(rule)))
+}
+
+/// Traces a region as if it were written out, and gives the results of the nodes that a policy
+/// saves, by the node.
+#[allow(clippy::type_complexity)]
+fn keep_while_inlining(
+    body: &Rc<Graph>,
+    policy: &Policy,
+    inputs: &[Tensor],
+) -> Result<(Vec<Tensor>, Vec<(usize, Vec<Tensor>)>)> {
+    let saved = body.nodes.iter().enumerate().filter(|(_, node)| policy.saves(&node.op));
+    let saved: Vec<(usize, usize)> =
+        saved.map(|(index, node)| (index, node.outputs.len())).collect();
+    let mut with_kept = (**body).clone();
+    for (index, _) in &saved {
+        with_kept.results.extend(&body.nodes[*index].outputs);
+    }
+    let mut outputs = inline(&with_kept, inputs)?;
+    let mut kept = outputs.split_off(body.results.len()).into_iter();
+    let kept = saved.iter().map(|&(index, count)| (index, kept.by_ref().take(count).collect()));
+    Ok((outputs, kept.collect()))
+}
+
+fn custom(
+    rule: &Rc<CustomVjp>,
+    inputs: &[Tensor],
+    wanted: &[bool],
+) -> Result<(Vec<Tensor>, RegionRule)> {
+    let mut outputs = inline(&rule.forward, inputs)?;
+    let residuals = outputs.split_off(rule.primal.results.len());
+    let (rule, wanted) = (rule.clone(), wanted.to_vec());
+    let types = rule.primal.result_types();
+    let back = move |cotangents: &[Cotangent]| {
+        let mut arguments = residuals.clone();
+        arguments.extend(or_zeros(cotangents, &types)?);
+        let gradients = inline(&rule.backward, &arguments)?;
+        Ok(gradients.into_iter().zip(&wanted).map(|(g, wanted)| wanted.then_some(g)).collect())
+    };
+    Ok((outputs, Box::new(back)))
+}
+
+/// A function stays a function both ways. What the backward function needs is known only when
+/// it is known which results have gradients, so all that can have one are taken to.
+fn call(
+    function: &Rc<Graph>,
+    inputs: &[Tensor],
+    wanted: &[bool],
+) -> Result<(Vec<Tensor>, RegionRule)> {
+    let types = function.result_types();
+    let reached: Vec<bool> = types.iter().map(|ty| ty.dtype.is_float()).collect();
+    let parts = control::differentiate_once(function, wanted, &reached, differentiate)?;
+    let mut outputs = call_graph(&parts.forward, &inputs.iter().collect::<Vec<_>>())?;
+    let residuals = outputs.split_off(function.results.len());
+    let mut arguments: Vec<Tensor> = parts.parameters.iter().map(|&i| inputs[i].clone()).collect();
+    arguments.extend(residuals);
+    let back = move |cotangents: &[Cotangent]| {
+        let mut arguments = arguments.clone();
+        let floats = cotangents.iter().zip(&types).filter(|(_, ty)| ty.dtype.is_float());
+        for (cotangent, ty) in floats {
+            arguments.push(or_zero(cotangent, ty)?);
+        }
+        let gradients = call_graph(&parts.backward, &arguments.iter().collect::<Vec<_>>())?;
+        Ok(place(gradients, &parts.has_gradient))
+    };
+    Ok((outputs, Box::new(back)))
+}
+
+/// Gradients put where they belong, `None` elsewhere.
+pub(super) fn place(gradients: Vec<Tensor>, has_gradient: &[bool]) -> Vec<Cotangent> {
+    let mut gradients = gradients.into_iter();
+    has_gradient.iter().map(|&has| if has { gradients.next() } else { None }).collect()
+}
+
+pub(super) fn or_zero(cotangent: &Cotangent, ty: &TensorType) -> Result<Tensor> {
+    match cotangent {
+        Some(tensor) => Ok(tensor.clone()),
+        None => zeros(ty.dtype, &ty.dims),
+    }
+}
+
+fn or_zeros(cotangents: &[Cotangent], types: &[Rc<TensorType>]) -> Result<Vec<Tensor>> {
+    cotangents.iter().zip(types).map(|(cotangent, ty)| or_zero(cotangent, ty)).collect()
+}

@@ -1,0 +1,312 @@
+//! The gradient of each plain op.
+
+use super::{Cotangent, Seen, windows};
+use crate::error::{Error, Result};
+use crate::mesh::Group;
+use crate::op::{Binary, Comparison, DotDims, Op, Reduction, Unary};
+use crate::ops::{barrier, full, select, zeros};
+use crate::tensor::Tensor;
+use std::f64::consts::FRAC_2_SQRT_PI;
+
+/// The gradients of a node's inputs for those of its outputs.
+pub(super) fn backward(
+    op: &Op,
+    seen: Seen<'_>,
+    cotangents: &[Cotangent],
+) -> Result<Vec<Cotangent>> {
+    if let Op::Barrier = op {
+        return through_barrier(cotangents);
+    }
+    let Some(cotangent) = &cotangents[0] else {
+        return Ok(vec![None; seen.inputs.len()]);
+    };
+    let x = &seen.inputs[0];
+    let one = |gradient: Tensor| Ok(vec![Some(gradient)]);
+    match op {
+        Op::Unary(unary) => Ok(vec![through_unary(*unary, &seen, cotangent)?]),
+        Op::Binary(binary) => through_binary(*binary, &seen, cotangent),
+        Op::Select => through_select(&seen, cotangent),
+        Op::Convert => one(cotangent.convert(x.dtype())?),
+        Op::Broadcast { dims } => one(unbroadcast(cotangent, dims, x.dims())?),
+        Op::Reshape => one(cotangent.reshape(x.dims())?),
+        Op::Transpose { permutation } => one(cotangent.transpose(&inverse(permutation))?),
+        Op::Reduce { kind, dims } => one(through_reduce(*kind, dims, &seen, cotangent)?),
+        Op::Dot(dims) => through_dot(dims, &seen, cotangent),
+        Op::Slice { start, limit: _, stride } => one(unslice(cotangent, x, start, stride)?),
+        Op::DynamicSlice { .. } => {
+            let starts: Vec<&Tensor> = seen.inputs[1..].iter().collect();
+            let empty = zeros(x.dtype(), x.dims())?;
+            first_of(&seen, empty.dynamic_update_slice(cotangent, &starts)?)
+        }
+        Op::DynamicUpdateSlice => through_update(&seen, cotangent),
+        Op::Concatenate { dim } => through_concatenate(*dim, &seen, cotangent),
+        Op::Reverse { dims } => one(cotangent.reverse(dims)?),
+        Op::Pad { low, high, interior } => through_pad(low, high, interior, &seen, cotangent),
+        Op::Gather(dims) => {
+            let empty = zeros(x.dtype(), x.dims())?;
+            first_of(&seen, empty.scatter_add(&seen.inputs[1], cotangent, dims.clone())?)
+        }
+        Op::ScatterAdd(dims) => {
+            let updates = cotangent.gather(&seen.inputs[1], dims.clone(), seen.inputs[2].dims())?;
+            Ok(vec![Some(cotangent.clone()), None, Some(updates)])
+        }
+        Op::Convolution(dims) => windows::through_convolution(dims, &seen, cotangent),
+        Op::ReduceWindow { kind, window } => {
+            one(windows::through_window(*kind, window, x, cotangent)?)
+        }
+        Op::Name(_) => one(cotangent.clone()),
+        Op::StopGradient | Op::Bitcast => Ok(vec![None]),
+        Op::Constrain(sharding) => one(cotangent.constrain(sharding)?),
+        Op::AllGather { dim, axes } => one(Group::from_axes(axes).reduce_scatter(cotangent, *dim)?),
+        Op::ReduceScatter { dim, axes } => one(Group::from_axes(axes).all_gather(cotangent, *dim)?),
+        Op::AllReduce { kind: Reduction::Sum, axes } => one(Group::from_axes(axes).sum(cotangent)?),
+        Op::AllToAll { split, concat, axes } => {
+            one(Group::from_axes(axes).all_to_all(cotangent, *concat, *split)?)
+        }
+        Op::Permute { pairs, axes } => {
+            let back: Vec<_> = pairs.iter().map(|&(from, to)| (to, from)).collect();
+            one(Group::from_axes(axes).permute(cotangent, &back)?)
+        }
+        other => Err(refuse(other)),
+    }
+}
+
+fn refuse(op: &Op) -> Error {
+    let what = match op {
+        Op::CustomCall(call) => format!("the custom call `{}`; wrap it in custom_vjp", call.target),
+        Op::AllReduce { kind, .. } => format!("an all-reduce by {kind:?}"),
+        Op::SelectAndScatter { .. } => "a gradient of max pooling".into(),
+        other => format!("{other:?}"),
+    };
+    Error::new("grad", format!("no gradient of {what}"))
+}
+
+/// A gradient for the first input alone.
+fn first_of(seen: &Seen<'_>, gradient: Tensor) -> Result<Vec<Cotangent>> {
+    let mut gradients = vec![None; seen.inputs.len()];
+    gradients[0] = Some(gradient);
+    Ok(gradients)
+}
+
+fn through_barrier(cotangents: &[Cotangent]) -> Result<Vec<Cotangent>> {
+    let present: Vec<&Tensor> = cotangents.iter().flatten().collect();
+    let mut behind = barrier(&present)?.into_iter();
+    Ok(cotangents.iter().map(|c| c.as_ref().and_then(|_| behind.next())).collect())
+}
+
+fn through_unary(op: Unary, seen: &Seen<'_>, ct: &Tensor) -> Result<Cotangent> {
+    let (x, y) = (&seen.inputs[0], &seen.outputs[0]);
+    let gradient = match op {
+        Unary::Negate => -ct,
+        Unary::Exp => ct * y,
+        Unary::Expm1 => ct * (y + 1.0)?,
+        Unary::Log => ct / x,
+        Unary::Log1p => ct / (x + 1.0)?,
+        Unary::Logistic => (ct * y)? * (1.0 - y)?,
+        Unary::Tanh => ct * (1.0 - &y.square()?)?,
+        Unary::Sine => ct * x.cos()?,
+        Unary::Cosine => -&(ct * x.sin()?)?,
+        Unary::Sqrt => (ct / y)? * 0.5,
+        Unary::Rsqrt => (ct * (y.square()? * y)?)? * -0.5,
+        Unary::Abs => ct * x.sign()?,
+        Unary::Erf => (ct * (-&x.square()?)?.exp()?)? * FRAC_2_SQRT_PI,
+        Unary::Sign | Unary::Floor | Unary::Round | Unary::Not | Unary::IsFinite => {
+            return Ok(None);
+        }
+    };
+    gradient.map(Some)
+}
+
+fn through_binary(op: Binary, seen: &Seen<'_>, ct: &Tensor) -> Result<Vec<Cotangent>> {
+    let (a, b, y) = (&seen.inputs[0], &seen.inputs[1], &seen.outputs[0]);
+    let first = |make: &dyn Fn() -> Result<Tensor>| seen.wanted[0].then(make).transpose();
+    let second = |make: &dyn Fn() -> Result<Tensor>| seen.wanted[1].then(make).transpose();
+    let (left, right) = match op {
+        Binary::Add => (Some(ct.clone()), Some(ct.clone())),
+        Binary::Subtract => (Some(ct.clone()), second(&|| -ct)?),
+        Binary::Multiply => (first(&|| ct * b)?, second(&|| ct * a)?),
+        Binary::Divide => (first(&|| ct / b)?, second(&|| -&((ct * y)? / b)?)?),
+        Binary::Maximum | Binary::Minimum => {
+            let comparison =
+                if op == Binary::Maximum { Comparison::Greater } else { Comparison::Less };
+            let share = |own: &Tensor, other: &Tensor| share(comparison, own, other, ct);
+            (first(&|| share(a, b))?, second(&|| share(b, a))?)
+        }
+        Binary::Power => {
+            let one_less = || a.binary(Binary::Power, &(b - 1.0)?);
+            (first(&|| (ct * b)? * one_less()?)?, second(&|| (ct * y)? * a.log()?)?)
+        }
+        Binary::Remainder if !seen.wanted[1] => (Some(ct.clone()), None),
+        Binary::Remainder => {
+            return Err(Error::new("grad", "no gradient of a remainder's divisor"));
+        }
+        _ => (None, None),
+    };
+    Ok(vec![left, right])
+}
+
+/// The part of a gradient that goes to the one of two that was chosen; half of it if equal.
+fn share(better: Comparison, own: &Tensor, other: &Tensor, ct: &Tensor) -> Result<Tensor> {
+    let number = |value: f64| full(ct.dtype(), ct.dims(), value);
+    let equal = own.compare(Comparison::Equal, other)?;
+    let tied = select(&equal, &number(0.5)?, &number(0.0)?)?;
+    ct * select(&own.compare(better, other)?, &number(1.0)?, &tied)?
+}
+
+fn through_select(seen: &Seen<'_>, ct: &Tensor) -> Result<Vec<Cotangent>> {
+    let condition = &seen.inputs[0];
+    let zero = zeros(ct.dtype(), ct.dims())?;
+    let yes = seen.wanted[1].then(|| select(condition, ct, &zero)).transpose()?;
+    let no = seen.wanted[2].then(|| select(condition, &zero, ct)).transpose()?;
+    Ok(vec![None, yes, no])
+}
+
+/// What undoes a broadcast: the sum over what was repeated.
+fn unbroadcast(ct: &Tensor, places: &[usize], dims: &[usize]) -> Result<Tensor> {
+    let kept = |dim: &usize| {
+        places.iter().position(|place| place == dim).is_some_and(|i| dims[i] == ct.dims()[*dim])
+    };
+    let summed: Vec<usize> = (0..ct.rank()).filter(|dim| !kept(dim)).collect();
+    ct.sum(&summed)?.reshape(dims)
+}
+
+fn inverse(permutation: &[usize]) -> Vec<usize> {
+    let mut inverse = vec![0; permutation.len()];
+    for (to, &from) in permutation.iter().enumerate() {
+        inverse[from] = to;
+    }
+    inverse
+}
+
+fn through_reduce(kind: Reduction, dims: &[usize], seen: &Seen<'_>, ct: &Tensor) -> Result<Tensor> {
+    let (x, y) = (&seen.inputs[0], &seen.outputs[0]);
+    match kind {
+        Reduction::Sum => ct.spread(x.dims(), dims),
+        Reduction::Max | Reduction::Min => {
+            // Shared evenly among the elements that are the extreme.
+            let chosen = x.compare(Comparison::Equal, &y.spread(x.dims(), dims)?)?;
+            let chosen = chosen.convert(x.dtype())?;
+            let each = (ct / chosen.sum(dims)?)?;
+            chosen * each.spread(x.dims(), dims)?
+        }
+        Reduction::Product => Err(Error::new("grad", "no gradient of a product over dimensions")),
+    }
+}
+
+fn through_dot(dims: &DotDims, seen: &Seen<'_>, ct: &Tensor) -> Result<Vec<Cotangent>> {
+    let (a, b) = (&seen.inputs[0], &seen.inputs[1]);
+    let batches = dims.lhs_batch.len();
+    let free = |rank: usize, batch: &[usize], contract: &[usize]| -> Vec<usize> {
+        (0..rank).filter(|dim| !batch.contains(dim) && !contract.contains(dim)).collect()
+    };
+    let a_free = free(a.rank(), &dims.lhs_batch, &dims.lhs_contract);
+    let b_free = free(b.rank(), &dims.rhs_batch, &dims.rhs_contract);
+    let ct_batch: Vec<usize> = (0..batches).collect();
+    let ct_a: Vec<usize> = (batches..batches + a_free.len()).collect();
+    let ct_b: Vec<usize> = (batches + a_free.len()..ct.rank()).collect();
+    let ct = ct.convert(a.dtype())?;
+
+    // One operand's gradient: the gradient contracted with the other operand over the other's
+    // free dimensions, and then put into the operand's own order.
+    let side = |other: &Tensor,
+                ct_contract: &[usize],
+                other_free: &[usize],
+                other_batch: &[usize],
+                other_contract: &[usize],
+                own_batch: &[usize],
+                own_free: &[usize],
+                own_contract: &[usize]| {
+        let product = ct.dot(
+            other,
+            DotDims {
+                lhs_batch: ct_batch.clone(),
+                rhs_batch: other_batch.to_vec(),
+                lhs_contract: ct_contract.to_vec(),
+                rhs_contract: other_free.to_vec(),
+            },
+        )?;
+        // The product's dimensions: batch, own free, and the contracted ones in the other's order.
+        let mut contracted: Vec<usize> = (0..other_contract.len()).collect();
+        contracted.sort_by_key(|&i| other_contract[i]);
+        let sources: Vec<usize> = own_batch
+            .iter()
+            .chain(own_free)
+            .copied()
+            .chain(contracted.iter().map(|&i| own_contract[i]))
+            .collect();
+        product.transpose(&inverse(&sources))
+    };
+    let left = seen.wanted[0].then(|| {
+        side(
+            b,
+            &ct_b,
+            &b_free,
+            &dims.rhs_batch,
+            &dims.rhs_contract,
+            &dims.lhs_batch,
+            &a_free,
+            &dims.lhs_contract,
+        )
+    });
+    let right = seen.wanted[1].then(|| {
+        side(
+            a,
+            &ct_a,
+            &a_free,
+            &dims.lhs_batch,
+            &dims.lhs_contract,
+            &dims.rhs_batch,
+            &b_free,
+            &dims.rhs_contract,
+        )
+    });
+    Ok(vec![left.transpose()?, right.transpose()?])
+}
+
+/// What undoes a slice: zeros around and between.
+fn unslice(ct: &Tensor, x: &Tensor, start: &[usize], stride: &[usize]) -> Result<Tensor> {
+    let low: Vec<i64> = start.iter().map(|&start| start as i64).collect();
+    let interior: Vec<usize> = stride.iter().map(|&stride| stride - 1).collect();
+    let high = (0..x.rank()).map(|i| {
+        let inner = ct.dims()[i] + ct.dims()[i].saturating_sub(1) * interior[i];
+        x.dims()[i] as i64 - low[i] - inner as i64
+    });
+    ct.pad(0.0, &low, &high.collect::<Vec<_>>(), &interior)
+}
+
+fn through_update(seen: &Seen<'_>, ct: &Tensor) -> Result<Vec<Cotangent>> {
+    let update = &seen.inputs[1];
+    let starts: Vec<&Tensor> = seen.inputs[2..].iter().collect();
+    let empty = zeros(update.dtype(), update.dims())?;
+    let mut gradients = vec![None; seen.inputs.len()];
+    gradients[0] = Some(ct.dynamic_update_slice(&empty, &starts)?);
+    gradients[1] = Some(ct.dynamic_slice(&starts, update.dims())?);
+    Ok(gradients)
+}
+
+fn through_concatenate(dim: usize, seen: &Seen<'_>, ct: &Tensor) -> Result<Vec<Cotangent>> {
+    let mut start = 0;
+    let part = |(input, &wanted): (&Tensor, &bool)| {
+        let end = start + input.dims()[dim];
+        let part = wanted.then(|| ct.narrow(dim, start, end)).transpose();
+        start = end;
+        part
+    };
+    seen.inputs.iter().zip(seen.wanted).map(part).collect()
+}
+
+fn through_pad(
+    low: &[i64],
+    high: &[i64],
+    interior: &[usize],
+    seen: &Seen<'_>,
+    ct: &Tensor,
+) -> Result<Vec<Cotangent>> {
+    let cut = |padding: &[i64]| padding.iter().map(|&count| -count).collect::<Vec<_>>();
+    let none = vec![0; interior.len()];
+    let inner = ct.pad(0.0, &cut(low), &cut(high), &none)?;
+    let stride: Vec<usize> = interior.iter().map(|&count| count + 1).collect();
+    let inner = inner.slice_strided(&none, inner.dims(), &stride)?;
+    let value = seen.wanted[1].then(|| ct.sum_all()? - inner.sum_all()?).transpose()?;
+    Ok(vec![Some(inner), value])
+}

@@ -1,0 +1,61 @@
+//! Programs: tensor programs traced, differentiated and sharded in Rust, and written as
+//! StableHLO text that XLA compiles.
+//!
+//! A model author writes plain mathematics on [`Tensor`]s; every op checks its operands at the
+//! call and says what is wrong with the types and the module at fault.
+//!
+//! ```
+//! use fullshard_graph::{Argument, DType, Program, TensorType, value_and_grad};
+//!
+//! # fn main() -> fullshard_graph::Result<()> {
+//! let matrix = |rows, columns| Argument::new(TensorType::new(DType::F32, &[rows, columns]));
+//! // One step of linear regression by gradient descent.
+//! let step = Program::trace("step", &[matrix(3, 1), matrix(8, 3), matrix(8, 1)], |arguments| {
+//!     let [weights, inputs, targets] = arguments.as_slice() else { unreachable!() };
+//!     let (loss, gradients) = value_and_grad(&[weights], |weights| {
+//!         (inputs.matmul(&weights[0])? - targets)?.square()?.mean_all()
+//!     })?;
+//!     Ok(vec![(weights - (&gradients[0] * 0.1)?)?, loss])
+//! })?;
+//! assert!(step.to_text().contains("stablehlo.dot_general"));
+//! # Ok(()) }
+//! ```
+//!
+//! - [`Program::trace`] traces a program; [`Program::to_text`] writes it.
+//! - [`value_and_grad`] and [`vjp`] differentiate, through everything below.
+//! - [`scan`] loops over layers, [`remat`] computes again what would take too much memory,
+//!   [`Function`] keeps functions as functions, [`custom_vjp`] takes a gradient of one's own,
+//!   [`cond`] and [`while_loop`] branch and loop.
+//! - [`Mesh`] names the axes of a box of devices; [`Mesh::manual`] runs a region on each device
+//!   with [`Group`]'s collectives, and [`Tensor::constrain`] tells the compiler how to cut.
+//! - [`module`] gives a part of a program a name that errors and compiled instructions carry.
+#![forbid(unsafe_code)]
+
+mod control;
+mod dtype;
+mod error;
+mod grad;
+mod graph;
+mod mesh;
+mod op;
+mod ops;
+mod program;
+mod tensor;
+mod text;
+mod trace;
+mod types;
+
+pub use control::{Function, Policy, Scan, ScanResults, cond, custom_vjp, remat, scan, while_loop};
+pub use dtype::DType;
+pub use error::{Error, Result};
+pub use grad::{Pullback, value_and_grad, value_aux_and_grad, vjp};
+pub use mesh::{Group, Mesh, Sharding};
+pub use op::{Comparison, Reduction};
+pub use ops::{
+    Attribute, Convolution, CustomCallBuilder, Scalar, barrier, concatenate, constant, custom_call,
+    einsum, full, iota, ones, select, zeros,
+};
+pub use program::{Argument, Program};
+pub use tensor::Tensor;
+pub use trace::{module, module_path};
+pub use types::TensorType;

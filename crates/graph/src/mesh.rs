@@ -1,0 +1,337 @@
+//! Meshes of devices: named axes, shardings over them, and the collectives of manual regions.
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::op::{Axes, Manual, Op, Reduction};
+use crate::tensor::Tensor;
+use crate::trace::{emit, emit_one, trace_graph};
+use crate::types::TensorType;
+use std::rc::Rc;
+
+/// A box of devices with a name for each axis. Cheap to clone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mesh {
+    axes: Rc<[(String, usize)]>,
+}
+
+/// How a tensor is cut over a mesh: for each dimension the axes that cut it, the major first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sharding {
+    pub(crate) mesh: Mesh,
+    pub(crate) dims: Vec<Vec<usize>>,
+}
+
+impl Mesh {
+    /// A mesh of named axes, the slowest-varying first.
+    pub fn new(axes: &[(&str, usize)]) -> Result<Mesh> {
+        let fail = |reason: &str| Err(Error::new("mesh", format!("{axes:?}: {reason}")));
+        if axes.iter().any(|(_, size)| *size == 0) {
+            return fail("an axis of no devices");
+        }
+        let repeated = |i: usize| axes[..i].iter().any(|(name, _)| *name == axes[i].0);
+        if (0..axes.len()).any(repeated) {
+            return fail("an axis stands twice");
+        }
+        Ok(Mesh { axes: axes.iter().map(|(name, size)| ((*name).to_owned(), *size)).collect() })
+    }
+
+    /// The names and sizes of the axes.
+    pub fn axes(&self) -> impl Iterator<Item = (&str, usize)> {
+        self.axes.iter().map(|(name, size)| (name.as_str(), *size))
+    }
+
+    /// The number of devices.
+    pub fn devices(&self) -> usize {
+        self.axes.iter().map(|(_, size)| size).product()
+    }
+
+    pub(crate) fn axis_name(&self, axis: usize) -> &str {
+        &self.axes[axis].0
+    }
+
+    pub(crate) fn axis_size(&self, axis: usize) -> usize {
+        self.axes[axis].1
+    }
+
+    fn find(&self, op: &str, names: &[&str]) -> Result<Vec<usize>> {
+        let find = |name: &&str| {
+            self.axes.iter().position(|(known, _)| known == name).ok_or_else(|| {
+                let known: Vec<&str> = self.axes().map(|(name, _)| name).collect();
+                Error::new(op, format!("no axis `{name}` in {known:?}"))
+            })
+        };
+        names.iter().map(find).collect()
+    }
+
+    /// A sharding: for each dimension the axes that cut it, the major first.
+    pub fn sharding(&self, dims: &[&[&str]]) -> Result<Sharding> {
+        let dims =
+            dims.iter().map(|names| self.find("sharding", names)).collect::<Result<Vec<_>>>()?;
+        let mut used: Vec<usize> = dims.iter().flatten().copied().collect();
+        used.sort_unstable();
+        if used.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(Error::new("sharding", "an axis cuts two dimensions"));
+        }
+        Ok(Sharding { mesh: self.clone(), dims })
+    }
+
+    /// A sharding that cuts nothing.
+    pub fn replicated(&self, rank: usize) -> Sharding {
+        Sharding { mesh: self.clone(), dims: vec![Vec::new(); rank] }
+    }
+
+    /// Axes to run collectives over, in a manual region.
+    pub fn over(&self, names: &[&str]) -> Result<Group> {
+        Ok(Group { axes: Axes { mesh: self.clone(), axes: self.find("collective", names)? } })
+    }
+
+    /// Runs `trace` on every device by itself, with its own part of each input; `outputs` says
+    /// how the results go together. Only `axes` are manual: over the others the parts stay
+    /// whole and the compiler cuts as it sees fit.
+    pub fn manual(
+        &self,
+        axes: &[&str],
+        inputs: &[(&Tensor, Sharding)],
+        outputs: &[Sharding],
+        trace: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,
+    ) -> Result<Vec<Tensor>> {
+        let axes = self.find("manual", axes)?;
+        let local = inputs
+            .iter()
+            .map(|(tensor, sharding)| Ok(Rc::new(sharding.local(tensor.ty(), &axes)?)))
+            .collect::<Result<Vec<_>>>()?;
+        let traced = trace_graph("manual", &local, trace)?;
+        let mut operands: Vec<&Tensor> = inputs.iter().map(|(tensor, _)| *tensor).collect();
+        operands.extend(&traced.captured);
+        let mut shardings: Vec<Sharding> =
+            inputs.iter().map(|(_, sharding)| sharding.clone()).collect();
+        // What is captured from outside is the same on every device.
+        shardings.extend(traced.captured.iter().map(|tensor| self.replicated(tensor.rank())));
+        if outputs.len() != traced.graph.results.len() {
+            let (found, expected) = (traced.graph.results.len(), outputs.len());
+            return Err(Error::new("manual", format!("{found} results for {expected} shardings")));
+        }
+        let types = traced.graph.result_types();
+        let types = types
+            .iter()
+            .zip(outputs)
+            .map(|(ty, sharding)| sharding.global(ty, &axes))
+            .collect::<Result<Vec<_>>>()?;
+        let manual = Manual {
+            mesh: self.clone(),
+            axes,
+            inputs: shardings,
+            outputs: outputs.to_vec(),
+            body: Rc::new(traced.graph),
+        };
+        emit("manual", Op::Manual(Rc::new(manual)), &operands, types)
+    }
+}
+
+impl Sharding {
+    /// The part of a tensor on one device, cut by the manual axes alone.
+    fn local(&self, ty: &TensorType, manual: &[usize]) -> Result<TensorType> {
+        self.scale(ty, manual, |dim, parts| (dim % parts == 0).then(|| dim / parts))
+    }
+
+    fn global(&self, ty: &TensorType, manual: &[usize]) -> Result<TensorType> {
+        self.scale(ty, manual, |dim, parts| Some(dim * parts))
+    }
+
+    fn scale(
+        &self,
+        ty: &TensorType,
+        manual: &[usize],
+        scale: impl Fn(usize, usize) -> Option<usize>,
+    ) -> Result<TensorType> {
+        let fail = || Error::new("sharding", format!("{ty} is not cut by {self}"));
+        if self.dims.len() != ty.rank() {
+            return Err(fail());
+        }
+        let dims = ty.dims.iter().zip(&self.dims).map(|(&dim, axes)| {
+            let parts = axes.iter().filter(|axis| manual.contains(axis));
+            let parts = parts.map(|&axis| self.mesh.axis_size(axis)).product();
+            scale(dim, parts).ok_or_else(fail)
+        });
+        Ok(TensorType::new(ty.dtype, &dims.collect::<Result<Vec<_>>>()?))
+    }
+}
+
+impl std::fmt::Display for Sharding {
+    /// As in StableHLO text: `[{"data", "fsdp"}, {}]`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let dim = |axes: &Vec<usize>| {
+            let names = axes.iter().map(|&axis| format!("\"{}\"", self.mesh.axis_name(axis)));
+            format!("{{{}}}", names.collect::<Vec<_>>().join(", "))
+        };
+        write!(f, "[{}]", self.dims.iter().map(dim).collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// Axes of a mesh to run collectives over.
+///
+/// Gradients are those of the sum, over all devices, of what each device computes: so a gather's
+/// is a reduce-scatter, and a sum's is a sum.
+#[derive(Debug, Clone)]
+pub struct Group {
+    axes: Axes,
+}
+
+impl Group {
+    /// The number of devices that take part together.
+    pub fn size(&self) -> usize {
+        self.axes.size()
+    }
+
+    /// The parts of all devices, after one another along a dimension.
+    pub fn all_gather(&self, tensor: &Tensor, dim: usize) -> Result<Tensor> {
+        tensor.check_dim("all_gather", dim)?;
+        let mut dims = tensor.dims().to_vec();
+        dims[dim] *= self.size();
+        let op = Op::AllGather { dim, axes: self.axes.clone() };
+        emit_one("all_gather", op, &[tensor], TensorType::new(tensor.dtype(), &dims))
+    }
+
+    /// Each device's part, along a dimension, of the sum over devices.
+    pub fn reduce_scatter(&self, tensor: &Tensor, dim: usize) -> Result<Tensor> {
+        let mut dims = tensor.dims().to_vec();
+        dims[self.check_divides("reduce_scatter", tensor, dim)?] /= self.size();
+        let op = Op::ReduceScatter { dim, axes: self.axes.clone() };
+        emit_one("reduce_scatter", op, &[tensor], TensorType::new(tensor.dtype(), &dims))
+    }
+
+    /// Reduced over devices.
+    pub fn all_reduce(&self, tensor: &Tensor, kind: Reduction) -> Result<Tensor> {
+        let op = Op::AllReduce { kind, axes: self.axes.clone() };
+        emit_one("all_reduce", op, &[tensor], tensor.ty().clone())
+    }
+
+    /// The sum over devices.
+    pub fn sum(&self, tensor: &Tensor) -> Result<Tensor> {
+        self.all_reduce(tensor, Reduction::Sum)
+    }
+
+    /// The mean over devices.
+    pub fn mean(&self, tensor: &Tensor) -> Result<Tensor> {
+        self.sum(tensor)? * (1.0 / self.size() as f64)
+    }
+
+    /// Dimension `split` is cut, one part for each device, and what comes from all devices is
+    /// put together along `concat`.
+    pub fn all_to_all(&self, tensor: &Tensor, split: usize, concat: usize) -> Result<Tensor> {
+        tensor.check_dim("all_to_all", concat)?;
+        let mut dims = tensor.dims().to_vec();
+        dims[self.check_divides("all_to_all", tensor, split)?] /= self.size();
+        dims[concat] *= self.size();
+        let op = Op::AllToAll { split, concat, axes: self.axes.clone() };
+        emit_one("all_to_all", op, &[tensor], TensorType::new(tensor.dtype(), &dims))
+    }
+
+    /// Sent from device to device: `(from, to)` pairs of positions in the group. Who is sent
+    /// nothing has zeros.
+    pub fn permute(&self, tensor: &Tensor, pairs: &[(usize, usize)]) -> Result<Tensor> {
+        let size = self.size();
+        let twice = |pick: fn(&(usize, usize)) -> usize| {
+            let mut ends: Vec<usize> = pairs.iter().map(pick).collect();
+            ends.sort_unstable();
+            ends.windows(2).any(|pair| pair[0] == pair[1])
+        };
+        let outside = pairs.iter().any(|&(from, to)| from >= size || to >= size);
+        if outside || twice(|pair| pair.0) || twice(|pair| pair.1) {
+            let reason = format!("{pairs:?} among {size} devices");
+            return Err(Error::new("permute", reason));
+        }
+        let op = Op::Permute { pairs: pairs.to_vec(), axes: self.axes.clone() };
+        emit_one("permute", op, &[tensor], tensor.ty().clone())
+    }
+
+    /// The position of this device in the group.
+    pub fn index(&self) -> Result<Tensor> {
+        let op = Op::AxisIndex { axes: self.axes.clone() };
+        emit_one("axis_index", op, &[], TensorType::scalar(DType::I32))
+    }
+
+    fn check_divides(&self, op: &str, tensor: &Tensor, dim: usize) -> Result<usize> {
+        tensor.check_dim(op, dim)?;
+        if tensor.dims()[dim] % self.size() == 0 {
+            return Ok(dim);
+        }
+        let reason = format!("dimension {dim} of {} over {} devices", tensor.ty(), self.size());
+        Err(Error::new(op, reason))
+    }
+
+    pub(crate) fn from_axes(axes: &Axes) -> Group {
+        Group { axes: axes.clone() }
+    }
+}
+
+impl Axes {
+    /// The number of devices that take part together.
+    pub(crate) fn size(&self) -> usize {
+        self.axes.iter().map(|&axis| self.mesh.axis_size(axis)).product()
+    }
+
+    /// The devices that take part together, group by group, each in the order of its axes.
+    pub(crate) fn groups(&self) -> Vec<Vec<usize>> {
+        let sizes: Vec<usize> = self.mesh.axes.iter().map(|(_, size)| *size).collect();
+        let others: Vec<usize> =
+            (0..sizes.len()).filter(|axis| !self.axes.contains(axis)).collect();
+        let count = |axes: &[usize]| axes.iter().map(|&axis| sizes[axis]).product::<usize>();
+        let spread = |mut index: usize, axes: &[usize], place: &mut [usize]| {
+            for &axis in axes.iter().rev() {
+                place[axis] = index % sizes[axis];
+                index /= sizes[axis];
+            }
+        };
+        let device = |place: &[usize]| {
+            place.iter().zip(&sizes).fold(0, |device, (place, size)| device * size + place)
+        };
+        let mut place = vec![0; sizes.len()];
+        (0..count(&others))
+            .map(|group| {
+                spread(group, &others, &mut place);
+                let member = |i| {
+                    spread(i, &self.axes, &mut place);
+                    device(&place)
+                };
+                (0..count(&self.axes)).map(member).collect()
+            })
+            .collect()
+    }
+}
+
+impl Tensor {
+    /// Says how the compiler is to cut this value over the automatic axes of a mesh.
+    pub fn constrain(&self, sharding: &Sharding) -> Result<Tensor> {
+        if sharding.dims.len() != self.rank() {
+            let reason = format!("{sharding} for {}", self.ty());
+            return Err(Error::new("constrain", reason));
+        }
+        emit_one("constrain", Op::Constrain(sharding.clone()), &[self], self.ty().clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_any_axes() {
+        let mesh = Mesh::new(&[("a", 2), ("b", 2), ("c", 2)]).unwrap();
+        let groups = |names: &[&str]| mesh.over(names).unwrap().axes.groups();
+        assert_eq!(groups(&["c"]), [[0, 1], [2, 3], [4, 5], [6, 7]]);
+        assert_eq!(groups(&["a"]), [[0, 4], [1, 5], [2, 6], [3, 7]]);
+        assert_eq!(groups(&["a", "c"]), [[0, 1, 4, 5], [2, 3, 6, 7]]);
+        assert_eq!(groups(&["c", "a"]), [[0, 4, 1, 5], [2, 6, 3, 7]]);
+        assert_eq!(groups(&["a", "b", "c"]), [[0, 1, 2, 3, 4, 5, 6, 7]]);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let mesh = Mesh::new(&[("data", 2)]).unwrap();
+        let error = mesh.over(&["model"]).unwrap_err().to_string();
+        assert_eq!(error, "collective: no axis `model` in [\"data\"]");
+        assert!(mesh.sharding(&[&["data"], &["data"]]).is_err());
+        assert!(Mesh::new(&[("a", 2), ("a", 2)]).is_err());
+    }
+}

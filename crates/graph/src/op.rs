@@ -1,0 +1,298 @@
+//! The operations of a program.
+
+use crate::graph::Graph;
+use crate::mesh::{Mesh, Sharding};
+use crate::types::TensorType;
+use std::rc::Rc;
+
+/// An operation, with everything but its operands.
+#[derive(Debug, Clone)]
+pub(crate) enum Op {
+    /// The bytes of a value, or one element's bytes for all of it.
+    Constant(Rc<Constant>),
+    Iota {
+        dim: usize,
+    },
+    Unary(Unary),
+    Binary(Binary),
+    Compare(Comparison),
+    Select,
+    Convert,
+    Bitcast,
+    /// `dims[i]` is where dimension `i` of the operand goes.
+    Broadcast {
+        dims: Vec<usize>,
+    },
+    Reshape,
+    Transpose {
+        permutation: Vec<usize>,
+    },
+    Reduce {
+        kind: Reduction,
+        dims: Vec<usize>,
+    },
+    Dot(DotDims),
+    Slice {
+        start: Vec<usize>,
+        limit: Vec<usize>,
+        stride: Vec<usize>,
+    },
+    DynamicSlice {
+        sizes: Vec<usize>,
+    },
+    DynamicUpdateSlice,
+    Concatenate {
+        dim: usize,
+    },
+    Reverse {
+        dims: Vec<usize>,
+    },
+    Pad {
+        low: Vec<i64>,
+        high: Vec<i64>,
+        interior: Vec<usize>,
+    },
+    Gather(GatherDims),
+    ScatterAdd(GatherDims),
+    /// Sorts all operands along a dimension by the first.
+    Sort {
+        dim: usize,
+        descending: bool,
+    },
+    Convolution(Box<ConvolutionDims>),
+    ReduceWindow {
+        kind: Reduction,
+        window: Window,
+    },
+    /// Puts each source value where the window's largest operand value is.
+    SelectAndScatter {
+        window: Window,
+    },
+    Barrier,
+    CustomCall(Box<CustomCall>),
+    While {
+        condition: Rc<Graph>,
+        body: Rc<Graph>,
+    },
+    Cond {
+        branches: Vec<Rc<Graph>>,
+    },
+    Scan(Rc<Scan>),
+    Call {
+        function: Rc<Graph>,
+    },
+    Remat {
+        body: Rc<Graph>,
+        policy: crate::control::Policy,
+    },
+    CustomVjp(Rc<CustomVjp>),
+    /// A name for a value, by which a remat policy can save it.
+    Name(Rc<str>),
+    /// The same value, without its gradient.
+    StopGradient,
+    AllGather {
+        dim: usize,
+        axes: Axes,
+    },
+    ReduceScatter {
+        dim: usize,
+        axes: Axes,
+    },
+    AllReduce {
+        kind: Reduction,
+        axes: Axes,
+    },
+    AllToAll {
+        split: usize,
+        concat: usize,
+        axes: Axes,
+    },
+    Permute {
+        pairs: Vec<(usize, usize)>,
+        axes: Axes,
+    },
+    /// The position of this device along axes.
+    AxisIndex {
+        axes: Axes,
+    },
+    Manual(Rc<Manual>),
+    Constrain(Sharding),
+}
+
+/// The value of a constant.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Constant {
+    /// Every element has these bytes.
+    Splat(Vec<u8>),
+    /// The elements, row-major, little-endian.
+    Dense(Vec<u8>),
+}
+
+/// Operations on each element.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unary {
+    Negate,
+    Exp,
+    Expm1,
+    Log,
+    Log1p,
+    Logistic,
+    Tanh,
+    Sine,
+    Cosine,
+    Sqrt,
+    Rsqrt,
+    Abs,
+    Sign,
+    Floor,
+    Round,
+    Erf,
+    Not,
+    IsFinite,
+}
+
+/// Operations on pairs of elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Binary {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    Remainder,
+    Maximum,
+    Minimum,
+    Power,
+    And,
+    Or,
+    Xor,
+    ShiftLeft,
+    ShiftRight,
+}
+
+/// Comparisons.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Comparison {
+    Equal,
+    NotEqual,
+    Less,
+    LessEqual,
+    Greater,
+    GreaterEqual,
+}
+
+/// Ways to make one value of many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Reduction {
+    Sum,
+    Max,
+    Min,
+    Product,
+}
+
+/// Which dimensions of a product are batched and which are summed over.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct DotDims {
+    pub lhs_batch: Vec<usize>,
+    pub rhs_batch: Vec<usize>,
+    pub lhs_contract: Vec<usize>,
+    pub rhs_contract: Vec<usize>,
+}
+
+/// How indices pick slices, for gathers and the scatters that undo them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct GatherDims {
+    /// Dimensions of the result (of the updates) that run within a slice.
+    pub offset: Vec<usize>,
+    /// Dimensions of the operand of which a slice takes one element, left out of the result.
+    pub collapsed: Vec<usize>,
+    /// Dimensions of operand and indices that run together.
+    pub operand_batch: Vec<usize>,
+    pub index_batch: Vec<usize>,
+    /// The operand's dimension that each component of an index is for.
+    pub start_map: Vec<usize>,
+    /// The indices' dimension that holds the components.
+    pub index_vector: usize,
+    pub sizes: Vec<usize>,
+}
+
+/// A window that moves over the dimensions of a tensor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Window {
+    pub size: Vec<usize>,
+    pub stride: Vec<usize>,
+    pub padding: Vec<(i64, i64)>,
+}
+
+/// A convolution of `[batch, spatial.., features]` by `[spatial.., in, out]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ConvolutionDims {
+    pub stride: Vec<usize>,
+    pub padding: Vec<(i64, i64)>,
+    pub lhs_dilation: Vec<usize>,
+    pub rhs_dilation: Vec<usize>,
+    pub reverse: Vec<bool>,
+    pub feature_groups: usize,
+    pub batch_groups: usize,
+    /// Positions of batch and features in the operand, kernel and result; the rest are spatial.
+    pub lhs: (usize, usize),
+    pub rhs: (usize, usize),
+    pub out: (usize, usize),
+}
+
+/// A call of something XLA does not know.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct CustomCall {
+    pub target: String,
+    pub attributes: Vec<(String, crate::ops::Attribute)>,
+    pub backend_config: Option<String>,
+    pub api_version: i32,
+    pub has_side_effect: bool,
+    pub operand_layouts: Vec<Vec<usize>>,
+    pub result_layouts: Vec<Vec<usize>>,
+}
+
+/// A loop over the first dimension of its inputs.
+///
+/// The body takes constants, carries, prepared values and this step's slices, in that order, and
+/// gives the next carries and this step's results. The operands are constants, carries and
+/// stacked inputs.
+#[derive(Debug)]
+pub(crate) struct Scan {
+    pub length: usize,
+    pub reverse: bool,
+    pub constants: usize,
+    pub carries: usize,
+    pub body: Rc<Graph>,
+    /// Makes the prepared values of a step, one step ahead, from constants and slices.
+    pub prepare: Option<Rc<Graph>>,
+}
+
+/// A function with a gradient of its own.
+#[derive(Debug)]
+pub(crate) struct CustomVjp {
+    pub primal: Rc<Graph>,
+    /// Gives the results and then what `backward` needs.
+    pub forward: Rc<Graph>,
+    /// Takes that and the results' gradients, and gives the gradients of the operands.
+    pub backward: Rc<Graph>,
+}
+
+/// A region in which each device works on its own part.
+#[derive(Debug)]
+pub(crate) struct Manual {
+    pub mesh: Mesh,
+    pub axes: Vec<usize>,
+    pub inputs: Vec<Sharding>,
+    pub outputs: Vec<Sharding>,
+    pub body: Rc<Graph>,
+}
+
+/// The axes of a mesh that a collective runs over.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Axes {
+    pub mesh: Mesh,
+    /// Positions in the mesh, the major first.
+    pub axes: Vec<usize>,
+}

@@ -1,0 +1,150 @@
+//! Picking by index: gathers, scatters and slices whose place is known only at run time.
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::op::{GatherDims, Op};
+use crate::ops::full;
+use crate::tensor::Tensor;
+use crate::trace::emit_one;
+use crate::types::TensorType;
+
+impl Tensor {
+    /// Rows of a table, one for each index: an embedding. The result has the indices' dimensions
+    /// and then the row's. Indices past the end pick the last row.
+    pub fn take(&self, indices: &Tensor) -> Result<Tensor> {
+        if self.rank() == 0 || !indices.dtype().is_integer() {
+            let reason = format!("{} indexed by {}", self.ty(), indices.ty());
+            return Err(Error::new("take", reason));
+        }
+        let mut sizes = self.dims().to_vec();
+        sizes[0] = 1;
+        let row = self.rank() - 1;
+        let dims = GatherDims {
+            offset: (indices.rank()..indices.rank() + row).collect(),
+            collapsed: vec![0],
+            operand_batch: vec![],
+            index_batch: vec![],
+            start_map: vec![0],
+            index_vector: indices.rank(),
+            sizes,
+        };
+        let result: Vec<usize> = indices.dims().iter().chain(&self.dims()[1..]).copied().collect();
+        self.gather(&indices.expand(indices.rank())?, dims, &result)
+    }
+
+    /// Elements along a dimension, picked by indices that run together with this tensor in all
+    /// other dimensions.
+    pub fn take_along(&self, indices: &Tensor, dim: usize) -> Result<Tensor> {
+        let fits = self.rank() == indices.rank()
+            && dim < self.rank()
+            && indices.dtype().is_integer()
+            && (0..self.rank()).all(|i| i == dim || self.dims()[i] == indices.dims()[i]);
+        if !fits {
+            let reason = format!("{} indexed by {} along {dim}", self.ty(), indices.ty());
+            return Err(Error::new("take_along", reason));
+        }
+        let others: Vec<usize> = (0..self.rank()).filter(|&i| i != dim).collect();
+        let dims = GatherDims {
+            offset: vec![],
+            collapsed: vec![dim],
+            operand_batch: others.clone(),
+            index_batch: others,
+            start_map: vec![dim],
+            index_vector: self.rank(),
+            sizes: vec![1; self.rank()],
+        };
+        self.gather(&indices.expand(self.rank())?, dims, indices.dims())
+    }
+
+    pub(crate) fn gather(
+        &self,
+        indices: &Tensor,
+        dims: GatherDims,
+        result: &[usize],
+    ) -> Result<Tensor> {
+        let ty = TensorType::new(self.dtype(), result);
+        emit_one("gather", Op::Gather(dims), &[self, indices], ty)
+    }
+
+    /// This with `updates` added where a gather with the same dimensions would have picked them.
+    pub(crate) fn scatter_add(
+        &self,
+        indices: &Tensor,
+        updates: &Tensor,
+        dims: GatherDims,
+    ) -> Result<Tensor> {
+        let operands = [self, indices, updates];
+        emit_one("scatter", Op::ScatterAdd(dims), &operands, self.ty().clone())
+    }
+
+    /// Rows added to a table, each where its index says: what undoes [`Tensor::take`].
+    pub fn add_rows(&self, indices: &Tensor, rows: &Tensor) -> Result<Tensor> {
+        let expected: Vec<usize> =
+            indices.dims().iter().chain(self.dims().iter().skip(1)).copied().collect();
+        if self.rank() == 0 || rows.dims() != expected || rows.dtype() != self.dtype() {
+            let reason = format!("{} to {} at {}", rows.ty(), self.ty(), indices.ty());
+            return Err(Error::new("add_rows", reason));
+        }
+        let mut sizes = self.dims().to_vec();
+        sizes[0] = 1;
+        let dims = GatherDims {
+            offset: (indices.rank()..rows.rank()).collect(),
+            collapsed: vec![0],
+            operand_batch: vec![],
+            index_batch: vec![],
+            start_map: vec![0],
+            index_vector: indices.rank(),
+            sizes,
+        };
+        self.scatter_add(&indices.expand(indices.rank())?, rows, dims)
+    }
+
+    /// A part of given size whose start is known at run time; a start too far on is moved back.
+    pub fn dynamic_slice(&self, starts: &[&Tensor], sizes: &[usize]) -> Result<Tensor> {
+        self.check_starts("dynamic_slice", starts, sizes)?;
+        let mut operands = vec![self];
+        operands.extend_from_slice(starts);
+        let op = Op::DynamicSlice { sizes: sizes.to_vec() };
+        emit_one("dynamic_slice", op, &operands, TensorType::new(self.dtype(), sizes))
+    }
+
+    /// This with a part replaced whose start is known at run time.
+    pub fn dynamic_update_slice(&self, update: &Tensor, starts: &[&Tensor]) -> Result<Tensor> {
+        self.check_starts("dynamic_update_slice", starts, update.dims())?;
+        if update.dtype() != self.dtype() {
+            let reason = format!("{} into {}", update.ty(), self.ty());
+            return Err(Error::new("dynamic_update_slice", reason));
+        }
+        let mut operands = vec![self, update];
+        operands.extend_from_slice(starts);
+        let ty = self.ty().clone();
+        emit_one("dynamic_update_slice", Op::DynamicUpdateSlice, &operands, ty)
+    }
+
+    /// The slice at `index` of a dimension, which goes.
+    pub fn at(&self, dim: usize, index: &Tensor) -> Result<Tensor> {
+        self.check_dim("at", dim)?;
+        let zero = full(index.dtype(), &[], 0.0)?;
+        let starts: Vec<&Tensor> =
+            (0..self.rank()).map(|i| if i == dim { index } else { &zero }).collect();
+        let mut sizes = self.dims().to_vec();
+        sizes[dim] = 1;
+        let slice = self.dynamic_slice(&starts, &sizes)?;
+        sizes.remove(dim);
+        slice.reshape(&sizes)
+    }
+
+    fn check_starts(&self, op: &str, starts: &[&Tensor], sizes: &[usize]) -> Result<()> {
+        let scalars = starts.iter().all(|start| {
+            start.rank() == 0 && start.dtype().is_integer() && start.dtype() != DType::Bool
+        });
+        let fits = starts.len() == self.rank()
+            && sizes.len() == self.rank()
+            && sizes.iter().zip(self.dims()).all(|(size, dim)| size <= dim);
+        if scalars && fits {
+            return Ok(());
+        }
+        let reason = format!("{sizes:?} of {} at {} starts", self.ty(), starts.len());
+        Err(Error::new(op, reason))
+    }
+}

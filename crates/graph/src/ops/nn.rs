@@ -1,0 +1,82 @@
+//! What neural networks are made of, in terms of the rest.
+
+use crate::error::Result;
+use crate::ops::{select, zeros};
+use crate::tensor::Tensor;
+use std::f64::consts::{FRAC_1_SQRT_2, PI};
+
+impl Tensor {
+    /// The logarithm of the sum of exponentials over a dimension, which goes.
+    pub fn logsumexp(&self, dim: usize) -> Result<Tensor> {
+        self.check_dim("logsumexp", dim)?;
+        let largest = self.max(&[dim])?.stop_gradient()?;
+        let shifted = (self - largest.spread(self.dims(), &[dim])?)?;
+        shifted.exp()?.sum(&[dim])?.log()? + largest
+    }
+
+    /// Exponentials divided by their sum over a dimension.
+    pub fn softmax(&self, dim: usize) -> Result<Tensor> {
+        self.check_dim("softmax", dim)?;
+        let largest = self.max(&[dim])?.stop_gradient()?;
+        let exponentials = (self - largest.spread(self.dims(), &[dim])?)?.exp()?;
+        let sum = exponentials.sum(&[dim])?;
+        exponentials / sum.spread(self.dims(), &[dim])?
+    }
+
+    /// The logarithm of the softmax.
+    pub fn log_softmax(&self, dim: usize) -> Result<Tensor> {
+        self.check_dim("log_softmax", dim)?;
+        self - self.logsumexp(dim)?.spread(self.dims(), &[dim])?
+    }
+
+    /// Mean and variance over a dimension, which stays with size one.
+    pub fn moments(&self, dim: usize) -> Result<(Tensor, Tensor)> {
+        self.check_dim("moments", dim)?;
+        let mean = self.mean(&[dim])?.expand(dim)?;
+        let variance = (self - &mean)?.square()?.mean(&[dim])?.expand(dim)?;
+        Ok((mean, variance))
+    }
+
+    /// Normalised over the last dimension to mean zero and variance one.
+    pub fn normalize(&self, epsilon: f64) -> Result<Tensor> {
+        let last = self.rank().saturating_sub(1);
+        let (mean, variance) = self.moments(last)?;
+        (self - mean)? * (variance + epsilon)?.rsqrt()?
+    }
+
+    /// Normalised over the last dimension to a mean square of one.
+    pub fn rms_normalize(&self, epsilon: f64) -> Result<Tensor> {
+        let last = self.rank().saturating_sub(1);
+        let mean_square = self.square()?.mean(&[last])?.expand(last)?;
+        self * (mean_square + epsilon)?.rsqrt()?
+    }
+
+    /// The larger of this and zero.
+    pub fn relu(&self) -> Result<Tensor> {
+        let zero = zeros(self.dtype(), &[])?;
+        select(&self.compare(crate::Comparison::Greater, &zero)?, self, &zero)
+    }
+
+    /// The Gaussian error linear unit, exactly: `x Φ(x)`.
+    pub fn gelu(&self) -> Result<Tensor> {
+        let cdf = ((self * FRAC_1_SQRT_2)?.erf()? + 1.0)?;
+        (self * cdf)? * 0.5
+    }
+
+    /// The Gaussian error linear unit by the hyperbolic tangent, as in GPT-2 (`gelu_new`).
+    pub fn gelu_tanh(&self) -> Result<Tensor> {
+        let cube = (self.square()? * self)?;
+        let inner = ((self + (cube * 0.044715)?)? * (2.0 / PI).sqrt())?;
+        (self * (inner.tanh()? + 1.0)?)? * 0.5
+    }
+
+    /// The Gaussian error linear unit by the logistic function (`quick_gelu`).
+    pub fn gelu_sigmoid(&self) -> Result<Tensor> {
+        self * (self * 1.702)?.sigmoid()?
+    }
+
+    /// The sigmoid linear unit, `x σ(x)`.
+    pub fn silu(&self) -> Result<Tensor> {
+        self * self.sigmoid()?
+    }
+}

@@ -1,0 +1,64 @@
+//! Reductions over dimensions.
+
+use crate::error::Result;
+use crate::op::{Op, Reduction};
+use crate::tensor::Tensor;
+use crate::trace::emit_one;
+use crate::types::TensorType;
+
+impl Tensor {
+    /// Reduced over dimensions, which go.
+    pub fn reduce(&self, kind: Reduction, dims: &[usize]) -> Result<Tensor> {
+        let mut dims = dims.to_vec();
+        dims.sort_unstable();
+        dims.dedup();
+        for &dim in &dims {
+            self.check_dim("reduce", dim)?;
+        }
+        if dims.is_empty() {
+            return Ok(self.clone());
+        }
+        let kept = (0..self.rank()).filter(|dim| !dims.contains(dim));
+        let left: Vec<usize> = kept.map(|dim| self.dims()[dim]).collect();
+        let ty = TensorType::new(self.dtype(), &left);
+        emit_one("reduce", Op::Reduce { kind, dims }, &[self], ty)
+    }
+
+    /// The sum over dimensions.
+    pub fn sum(&self, dims: &[usize]) -> Result<Tensor> {
+        self.reduce(Reduction::Sum, dims)
+    }
+
+    /// The sum of everything.
+    pub fn sum_all(&self) -> Result<Tensor> {
+        self.sum(&(0..self.rank()).collect::<Vec<_>>())
+    }
+
+    /// The mean over dimensions.
+    pub fn mean(&self, dims: &[usize]) -> Result<Tensor> {
+        let sum = self.sum(dims)?;
+        let count = self.ty().elements() / sum.ty().elements().max(1);
+        sum * (1.0 / count.max(1) as f64)
+    }
+
+    /// The mean of everything.
+    pub fn mean_all(&self) -> Result<Tensor> {
+        self.mean(&(0..self.rank()).collect::<Vec<_>>())
+    }
+
+    /// The largest over dimensions.
+    pub fn max(&self, dims: &[usize]) -> Result<Tensor> {
+        self.reduce(Reduction::Max, dims)
+    }
+
+    /// The smallest over dimensions.
+    pub fn min(&self, dims: &[usize]) -> Result<Tensor> {
+        self.reduce(Reduction::Min, dims)
+    }
+
+    /// Put back where a reduction over `dims` left it out: dimensions of one, repeated to `full`.
+    pub(crate) fn spread(&self, full: &[usize], dims: &[usize]) -> Result<Tensor> {
+        let places: Vec<usize> = (0..full.len()).filter(|dim| !dims.contains(dim)).collect();
+        self.broadcast_dims(full, &places)
+    }
+}

@@ -1,0 +1,26 @@
+//! Choosing between values.
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::op::Op;
+use crate::ops::elementwise::broadcast_pair;
+use crate::tensor::Tensor;
+use crate::trace::emit_one;
+
+/// `yes` where the condition holds, else `no`.
+pub fn select(condition: &Tensor, yes: &Tensor, no: &Tensor) -> Result<Tensor> {
+    let (yes, no) = broadcast_pair("select", yes, no)?;
+    if condition.dtype() != DType::Bool {
+        let reason = format!("{} is no condition for {}", condition.ty(), yes.ty());
+        return Err(Error::new("select", reason));
+    }
+    let condition = condition.broadcast_to(yes.dims())?;
+    emit_one("select", Op::Select, &[&condition, &yes, &no], yes.ty().clone())
+}
+
+impl Tensor {
+    /// The value, of which no gradient is taken.
+    pub fn stop_gradient(&self) -> Result<Tensor> {
+        emit_one("stop_gradient", Op::StopGradient, &[self], self.ty().clone())
+    }
+}

@@ -1,0 +1,135 @@
+//! Programs: a traced function with its arguments, ready to be written as text.
+
+use crate::error::{Error, Result};
+use crate::graph::Graph;
+use crate::mesh::{Mesh, Sharding};
+use crate::tensor::Tensor;
+use crate::trace::trace_graph;
+use crate::types::TensorType;
+use std::rc::Rc;
+
+/// An argument of a program.
+#[derive(Debug, Clone)]
+pub struct Argument {
+    pub(crate) ty: TensorType,
+    pub(crate) sharding: Option<Sharding>,
+    pub(crate) donation: Donation,
+}
+
+/// What becomes of an argument's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Donation {
+    Kept,
+    /// The compiler may use it for any result.
+    Donated,
+    /// It is to hold this result.
+    Result(usize),
+}
+
+impl Argument {
+    /// An argument of a type.
+    pub fn new(ty: TensorType) -> Argument {
+        Argument { ty, sharding: None, donation: Donation::Kept }
+    }
+
+    /// Cut over the devices of a mesh.
+    pub fn sharded(mut self, sharding: &Sharding) -> Argument {
+        self.sharding = Some(sharding.clone());
+        self
+    }
+
+    /// Its memory may be used for any result.
+    pub fn donated(mut self) -> Argument {
+        self.donation = Donation::Donated;
+        self
+    }
+
+    /// Its memory is to hold a result, which must have the same type.
+    pub fn donated_to(mut self, result: usize) -> Argument {
+        self.donation = Donation::Result(result);
+        self
+    }
+}
+
+/// A traced program.
+#[derive(Debug)]
+pub struct Program {
+    pub(crate) graph: Graph,
+    pub(crate) arguments: Vec<Argument>,
+    pub(crate) results: Vec<Option<Sharding>>,
+    pub(crate) mesh: Option<Mesh>,
+}
+
+impl Program {
+    /// Traces a program of given arguments.
+    pub fn trace(
+        name: &str,
+        arguments: &[Argument],
+        trace: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,
+    ) -> Result<Program> {
+        let types: Vec<_> = arguments.iter().map(|argument| Rc::new(argument.ty.clone())).collect();
+        let traced = trace_graph(name, &types, trace);
+        crate::grad::forget_functions();
+        let traced = traced?;
+        if let Some(tensor) = traced.captured.first() {
+            let reason = format!("it uses {} of another program", tensor.ty());
+            return Err(Error::new(name, reason));
+        }
+        let results = vec![None; traced.graph.results.len()];
+        let program = Program {
+            graph: traced.graph.pruned(),
+            arguments: arguments.to_vec(),
+            results,
+            mesh: None,
+        };
+        program.check_donations()?;
+        Ok(program)
+    }
+
+    /// Says how the results are cut over the devices of a mesh.
+    pub fn sharded_results(mut self, shardings: &[Sharding]) -> Result<Program> {
+        if shardings.len() != self.results.len() {
+            let reason =
+                format!("{} shardings for {} results", shardings.len(), self.results.len());
+            return Err(Error::new(&self.graph.name, reason));
+        }
+        self.results = shardings.iter().cloned().map(Some).collect();
+        Ok(self)
+    }
+
+    /// Runs over the devices of a mesh. What has no sharding is whole on every device.
+    pub fn on_mesh(mut self, mesh: &Mesh) -> Program {
+        self.mesh = Some(mesh.clone());
+        self
+    }
+
+    /// The number of devices it runs on.
+    pub fn devices(&self) -> usize {
+        self.mesh.as_ref().map_or(1, Mesh::devices)
+    }
+
+    /// The types of the results.
+    pub fn result_types(&self) -> Vec<TensorType> {
+        self.graph.result_types().iter().map(|ty| (**ty).clone()).collect()
+    }
+
+    /// The program as StableHLO text.
+    pub fn to_text(&self) -> String {
+        crate::text::write(self)
+    }
+
+    fn check_donations(&self) -> Result<()> {
+        let results = self.graph.result_types();
+        for (i, argument) in self.arguments.iter().enumerate() {
+            if let Donation::Result(result) = argument.donation {
+                let fits = results.get(result).is_some_and(|ty| **ty == argument.ty);
+                if !fits {
+                    let reason =
+                        format!("argument {i} of {} cannot hold result {result}", argument.ty);
+                    return Err(Error::new(&self.graph.name, reason));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,93 @@
+//! Collectives and the position of a device on a mesh.
+
+use super::{Context, Writer};
+use crate::op::{Axes, Op};
+use crate::types::TensorType;
+use std::rc::Rc;
+
+const CHANNEL: &str = "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>";
+
+impl Writer {
+    /// The text of a collective.
+    pub(super) fn collective(&mut self, op: &Op, context: &Context<'_>) -> String {
+        let operands = context.operands();
+        let dtype = context.output_types[0].dtype;
+        match op {
+            Op::AllGather { dim, axes } => format!(
+                "\"stablehlo.all_gather\"({operands}) <{{all_gather_dim = {dim} : i64, {CHANNEL}, {}, \
+                 use_global_device_ids}}>",
+                groups(axes)
+            ),
+            Op::ReduceScatter { dim, axes } => {
+                let region = self.reducer(crate::op::Reduction::Sum, dtype);
+                format!(
+                    "\"stablehlo.reduce_scatter\"({operands}) <{{{CHANNEL}, {}, scatter_dimension = \
+                     {dim} : i64, use_global_device_ids}}> {region}",
+                    groups(axes)
+                )
+            }
+            Op::AllReduce { kind, axes } => {
+                let region = self.reducer(*kind, dtype);
+                format!(
+                    "\"stablehlo.all_reduce\"({operands}) <{{{CHANNEL}, {}, use_global_device_ids}}> \
+                     {region}",
+                    groups(axes)
+                )
+            }
+            Op::AllToAll { split, concat, axes } => format!(
+                "\"stablehlo.all_to_all\"({operands}) <{{{CHANNEL}, concat_dimension = {concat} : i64, \
+                 {}, split_count = {} : i64, split_dimension = {split} : i64}}>",
+                groups(axes),
+                axes.size()
+            ),
+            Op::Permute { pairs, axes } => format!(
+                "\"stablehlo.collective_permute\"({operands}) <{{{CHANNEL}, source_target_pairs = {}}}>",
+                source_target_pairs(pairs, axes)
+            ),
+            other => format!("\"unknown\"({operands}) {{op = \"{}\"}}", format!("{other:?}").len()),
+        }
+    }
+
+    /// The position of this device along axes, from its number in the mesh.
+    pub(super) fn axis_index(&mut self, axes: &Axes, context: &Context<'_>) -> Rc<str> {
+        let path = context.path;
+        let ty = TensorType::scalar(crate::DType::I32);
+        let scalar = ty.to_string();
+        let device = self.op_one("stablehlo.partition_id", "tensor<ui32>", path);
+        let text = format!("stablehlo.convert {device}");
+        let device = self.op_one(&text, &format!("(tensor<ui32>) -> {scalar}"), path);
+        let mut index = self.number(&ty, "0", path);
+        for &axis in &axes.axes {
+            let sizes: Vec<usize> = axes.mesh.axes().map(|(_, size)| size).collect();
+            let stride: usize = sizes[axis + 1..].iter().product();
+            let stride = self.number(&ty, &stride.to_string(), path);
+            let size = self.number(&ty, &sizes[axis].to_string(), path);
+            let place = self.op_one(&format!("stablehlo.divide {device}, {stride}"), &scalar, path);
+            let place = self.op_one(&format!("stablehlo.remainder {place}, {size}"), &scalar, path);
+            index = self.op_one(&format!("stablehlo.multiply {index}, {size}"), &scalar, path);
+            index = self.op_one(&format!("stablehlo.add {index}, {place}"), &scalar, path);
+        }
+        index
+    }
+}
+
+fn groups(axes: &Axes) -> String {
+    let groups = axes.groups();
+    let (count, size) = (groups.len(), axes.size());
+    format!("replica_groups = dense<{}> : tensor<{count}x{size}xi64>", nested(&groups))
+}
+
+/// The pairs of every group, as devices of the mesh.
+fn source_target_pairs(pairs: &[(usize, usize)], axes: &Axes) -> String {
+    let groups = axes.groups();
+    let all = groups
+        .iter()
+        .flat_map(|group| pairs.iter().map(|&(from, to)| vec![group[from], group[to]]));
+    let all: Vec<Vec<usize>> = all.collect();
+    format!("dense<{}> : tensor<{}x2xi64>", nested(&all), all.len())
+}
+
+fn nested(rows: &[Vec<usize>]) -> String {
+    let rows: Vec<String> = rows.iter().map(|row| super::list(row)).collect();
+    format!("[{}]", rows.join(", "))
+}

@@ -1,0 +1,117 @@
+//! Constants in the text.
+
+use crate::dtype::{Class, DType};
+use crate::op::Constant;
+use crate::types::TensorType;
+use half::{bf16, f16};
+use std::fmt::Write as _;
+
+/// Few elements are written one by one, more as bytes.
+const WRITTEN_OUT: usize = 16;
+
+/// `dense<...> : type`.
+pub(super) fn dense(value: &Constant, ty: &TensorType) -> String {
+    let text = match value {
+        Constant::Splat(bytes) => element(ty.dtype, bytes),
+        Constant::Dense(bytes) if ty.rank() == 1 && ty.elements() <= WRITTEN_OUT => {
+            let elements = bytes.chunks(ty.dtype.size()).map(|bytes| element(ty.dtype, bytes));
+            format!("[{}]", elements.collect::<Vec<_>>().join(", "))
+        }
+        Constant::Dense(bytes) => format!("\"0x{}\"", hex(&blob(ty.dtype, bytes))),
+    };
+    format!("dense<{text}> : {ty}")
+}
+
+/// A number as a constant's one element.
+pub(super) fn number(dtype: DType, value: f64) -> String {
+    match dtype {
+        DType::Bool => (value != 0.0).to_string(),
+        dtype if dtype.is_float() => float(dtype, value),
+        _ => format!("{}", value as i128),
+    }
+}
+
+/// The smallest or largest value there is: where a maximum or minimum starts.
+pub(super) fn extreme(dtype: DType, largest: bool) -> String {
+    let bits = dtype.size() as u32 * 8;
+    match (dtype.class(), largest) {
+        (Class::Float, _) => float(dtype, if largest { f64::INFINITY } else { f64::NEG_INFINITY }),
+        (Class::Bool, largest) => largest.to_string(),
+        (Class::Unsigned, false) => "0".into(),
+        (Class::Unsigned, true) => ((1_u128 << bits) - 1).to_string(),
+        (Class::Signed, false) => (-(1_i128 << (bits - 1))).to_string(),
+        (Class::Signed, true) => ((1_i128 << (bits - 1)) - 1).to_string(),
+    }
+}
+
+fn element(dtype: DType, bytes: &[u8]) -> String {
+    fn take<const N: usize>(bytes: &[u8]) -> [u8; N] {
+        let mut taken = [0; N];
+        taken.copy_from_slice(&bytes[..N]);
+        taken
+    }
+    match dtype {
+        DType::Bool => (bytes[0] != 0).to_string(),
+        DType::I8 => i8::from_le_bytes(take(bytes)).to_string(),
+        DType::I16 => i16::from_le_bytes(take(bytes)).to_string(),
+        DType::I32 => i32::from_le_bytes(take(bytes)).to_string(),
+        DType::I64 => i64::from_le_bytes(take(bytes)).to_string(),
+        DType::U8 => bytes[0].to_string(),
+        DType::U16 => u16::from_le_bytes(take(bytes)).to_string(),
+        DType::U32 => u32::from_le_bytes(take(bytes)).to_string(),
+        DType::U64 => u64::from_le_bytes(take(bytes)).to_string(),
+        DType::F16 => float(dtype, f16::from_le_bytes(take(bytes)).to_f64()),
+        DType::Bf16 => float(dtype, bf16::from_le_bytes(take(bytes)).to_f64()),
+        DType::F32 => {
+            let value = f32::from_le_bytes(take(bytes));
+            if value.is_finite() {
+                decimal(&format!("{value:e}"))
+            } else {
+                float(dtype, value.into())
+            }
+        }
+        DType::F64 => float(dtype, f64::from_le_bytes(take(bytes))),
+        DType::F8E5M2 | DType::F8E4M3FN => format!("0x{:02X}", bytes[0]),
+    }
+}
+
+fn float(dtype: DType, value: f64) -> String {
+    if value.is_finite() {
+        return decimal(&format!("{value:e}"));
+    }
+    // What is not a number has no decimal form, so its bits are written.
+    match dtype {
+        DType::F16 => format!("0x{:04X}", f16::from_f64(value).to_bits()),
+        DType::Bf16 => format!("0x{:04X}", bf16::from_f64(value).to_bits()),
+        DType::F64 => format!("0x{:016X}", value.to_bits()),
+        DType::F8E5M2 => format!("0x{:02X}", if value > 0.0 { 0x7C } else { 0xFC }),
+        // This type has no infinities; its largest stand in.
+        DType::F8E4M3FN => format!("0x{:02X}", if value > 0.0 { 0x7E } else { 0xFE }),
+        _ => format!("0x{:08X}", (value as f32).to_bits()),
+    }
+}
+
+/// A number such as `1e-5` with the point that the text needs.
+fn decimal(text: &str) -> String {
+    match text.split_once('e') {
+        Some((mantissa, exponent)) if !mantissa.contains('.') => format!("{mantissa}.0e{exponent}"),
+        _ => text.to_owned(),
+    }
+}
+
+/// Bytes as the text wants them: truth values are packed, eight to a byte, the first lowest.
+fn blob(dtype: DType, bytes: &[u8]) -> Vec<u8> {
+    if dtype != DType::Bool {
+        return bytes.to_vec();
+    }
+    let pack = |bits: &[u8]| bits.iter().enumerate().fold(0, |byte, (i, bit)| byte | (bit << i));
+    bytes.chunks(8).map(pack).collect()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        let _ = write!(text, "{byte:02X}");
+    }
+    text
+}

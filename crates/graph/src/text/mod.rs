@@ -1,0 +1,337 @@
+//! Programs as StableHLO text: deterministic, readable, and accepted by every plugin.
+
+mod collectives;
+mod constants;
+mod plain;
+mod regions;
+mod windows;
+
+use crate::graph::{Graph, Node, ValueId};
+use crate::mesh::{Mesh, Sharding};
+use crate::op::Op;
+use crate::program::{Argument, Donation, Program};
+use crate::types::TensorType;
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::rc::Rc;
+
+/// The program as text.
+pub(crate) fn write(program: &Program) -> String {
+    let mut writer = Writer::new();
+    let main = writer.function("main", &program.graph, |writer| {
+        let arguments = program.graph.parameters.iter().zip(&program.arguments);
+        let arguments: Vec<String> = arguments
+            .enumerate()
+            .map(|(i, (_, argument))| writer.argument(i, argument, program.mesh.as_ref()))
+            .collect();
+        let types = program.graph.result_types();
+        let results: Vec<String> = types
+            .iter()
+            .zip(&program.results)
+            .map(|(ty, sharding)| result(ty, sharding.as_ref(), program.mesh.as_ref()))
+            .collect();
+        format!("public @main({}) -> ({})", arguments.join(", "), results.join(", "))
+    });
+    // Functions called by functions come up while those are written.
+    let mut functions = Vec::new();
+    let mut next = 0;
+    while let Some((name, graph)) = writer.functions.get(next).cloned() {
+        functions.push(writer.private_function(&name, &graph));
+        next += 1;
+    }
+    let mesh = program.mesh.as_ref().or(writer.mesh.as_ref());
+    let devices = mesh.map_or(1, Mesh::devices);
+    let mut text = format!(
+        "module @{} attributes {{mhlo.num_partitions = {devices} : i32, mhlo.num_replicas = 1 : \
+         i32}} {{\n",
+        symbol(&program.graph.name)
+    );
+    if let Some(mesh) = mesh {
+        let axes: Vec<String> =
+            mesh.axes().map(|(name, size)| format!("\"{name}\"={size}")).collect();
+        let _ = writeln!(text, "  sdy.mesh @mesh = <[{}]>", axes.join(", "));
+    }
+    text += &main;
+    text.extend(functions);
+    text += "}\n";
+    for (i, path) in writer.paths.iter().enumerate() {
+        let _ = writeln!(text, "#loc{i} = loc(\"{path}\")");
+    }
+    text
+}
+
+fn result(ty: &TensorType, sharding: Option<&Sharding>, mesh: Option<&Mesh>) -> String {
+    match sharding_attribute(ty, sharding, mesh) {
+        Some(attribute) => format!("{ty} {{{attribute}}}"),
+        None => ty.to_string(),
+    }
+}
+
+/// What has no sharding on a mesh is replicated: left open it would take whatever propagates.
+fn sharding_attribute(
+    ty: &TensorType,
+    sharding: Option<&Sharding>,
+    mesh: Option<&Mesh>,
+) -> Option<String> {
+    let whole = mesh.map(|mesh| mesh.replicated(ty.rank()));
+    let sharding = sharding.or(whole.as_ref())?;
+    Some(format!("sdy.sharding = #sdy.sharding<@mesh, {sharding}>"))
+}
+
+/// A name as a symbol: letters, digits and underscores.
+fn symbol(name: &str) -> String {
+    let legal = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    name.chars().map(legal).collect()
+}
+
+/// The names of a graph's values in the text.
+type Names = Vec<Option<Rc<str>>>;
+
+struct Writer {
+    body: String,
+    indent: usize,
+    next_value: usize,
+    paths: Vec<Rc<str>>,
+    path_numbers: HashMap<Rc<str>, usize>,
+    /// Functions to be written, by name.
+    functions: Vec<(String, Rc<Graph>)>,
+    mesh: Option<Mesh>,
+}
+
+impl Writer {
+    fn new() -> Writer {
+        Writer {
+            body: String::new(),
+            indent: 2,
+            next_value: 0,
+            paths: Vec::new(),
+            path_numbers: HashMap::new(),
+            functions: Vec::new(),
+            mesh: None,
+        }
+    }
+
+    fn argument(&self, index: usize, argument: &Argument, mesh: Option<&Mesh>) -> String {
+        let mut attributes = Vec::new();
+        attributes.extend(sharding_attribute(&argument.ty, argument.sharding.as_ref(), mesh));
+        match argument.donation {
+            Donation::Kept => {}
+            Donation::Donated => attributes.push("jax.buffer_donor = true".into()),
+            Donation::Result(result) => {
+                attributes.push(format!("tf.aliasing_output = {result} : i32"));
+            }
+        }
+        let attributes = if attributes.is_empty() {
+            String::new()
+        } else {
+            format!(" {{{}}}", attributes.join(", "))
+        };
+        format!("%arg{index}: {}{attributes}", argument.ty)
+    }
+
+    /// Writes a function with a signature; its parameters are named `%arg0` and so on.
+    fn function(
+        &mut self,
+        name: &str,
+        graph: &Graph,
+        signature: impl FnOnce(&Writer) -> String,
+    ) -> String {
+        self.body.clear();
+        self.next_value = 0;
+        let names: Vec<Rc<str>> =
+            (0..graph.parameters.len()).map(|i| Rc::from(format!("%arg{i}"))).collect();
+        let results = self.graph(graph, &names);
+        let types = types_of(&graph.result_types());
+        self.line(&format!("return{}", typed_list(&results, &types)));
+        let signature = signature(self);
+        debug_assert!(!name.is_empty());
+        format!("  func.func {signature} {{\n{}  }}\n", std::mem::take(&mut self.body))
+    }
+
+    fn private_function(&mut self, name: &str, graph: &Rc<Graph>) -> String {
+        self.function(name, graph, |_| {
+            let parameters = graph.parameter_types();
+            let parameters: Vec<String> =
+                parameters.iter().enumerate().map(|(i, ty)| format!("%arg{i}: {ty}")).collect();
+            let results = types_of(&graph.result_types()).join(", ");
+            format!("private @{name}({}) -> ({results})", parameters.join(", "))
+        })
+    }
+
+    /// The name of a function in the text, which is written later.
+    fn function_name(&mut self, graph: &Rc<Graph>) -> String {
+        let known = self.functions.iter().find(|(_, known)| Rc::ptr_eq(known, graph));
+        if let Some((name, _)) = known {
+            return name.clone();
+        }
+        let base = symbol(&graph.name);
+        let taken =
+            |name: &str| name == "main" || self.functions.iter().any(|(known, _)| known == name);
+        let mut name = base.clone();
+        let mut number = 1;
+        while taken(&name) {
+            name = format!("{base}_{number}");
+            number += 1;
+        }
+        self.functions.push((name.clone(), graph.clone()));
+        name
+    }
+
+    /// Writes the nodes of a graph whose parameters have these names; gives its results'.
+    fn graph(&mut self, graph: &Graph, parameters: &[Rc<str>]) -> Vec<Rc<str>> {
+        let mut names: Names = vec![None; graph.types.len()];
+        for (parameter, name) in graph.parameters.iter().zip(parameters) {
+            names[parameter.index()] = Some(name.clone());
+        }
+        let live = graph.live_nodes();
+        for (_, node) in graph.nodes.iter().enumerate().filter(|(i, _)| live[*i]) {
+            let inputs = lookup(&names, &node.inputs);
+            let outputs = self.node(graph, node, &inputs);
+            for (value, name) in node.outputs.iter().zip(outputs) {
+                names[value.index()] = Some(name);
+            }
+        }
+        lookup(&names, &graph.results)
+    }
+
+    fn node(&mut self, graph: &Graph, node: &Node, inputs: &[Rc<str>]) -> Vec<Rc<str>> {
+        let context = Context {
+            inputs,
+            input_types: node.inputs.iter().map(|&value| graph.ty(value).clone()).collect(),
+            output_types: node.outputs.iter().map(|&value| graph.ty(value).clone()).collect(),
+            path: &node.path,
+        };
+        match &node.op {
+            Op::Name(_) | Op::StopGradient => inputs.to_vec(),
+            Op::Remat { body, .. } => self.graph(body, inputs),
+            Op::CustomVjp(rule) => self.graph(&rule.primal, inputs),
+            Op::Call { function } => self.call(function, &context),
+            Op::While { condition, body } => self.while_loop(condition, body, &context),
+            Op::Cond { branches } => self.branches(branches, &context),
+            Op::Scan(scan) => self.scan(scan, &context),
+            Op::Manual(manual) => self.manual(manual, &context),
+            Op::AxisIndex { axes } => vec![self.axis_index(axes, &context)],
+            op => self.plain(op, &context),
+        }
+    }
+
+    /// Writes an op: `%n = text : types loc`. Gives the names of its results.
+    fn op(&mut self, text: &str, types: &str, count: usize, path: &Rc<str>) -> Vec<Rc<str>> {
+        let name = format!("%{}", self.next_value);
+        self.next_value += 1;
+        let location = self.location(path);
+        let (left, names) = match count {
+            0 => (String::new(), Vec::new()),
+            1 => (format!("{name} = "), vec![Rc::from(name)]),
+            _ => {
+                let names = (0..count).map(|i| Rc::from(format!("{name}#{i}"))).collect();
+                (format!("{name}:{count} = "), names)
+            }
+        };
+        self.line(&format!("{left}{text} : {types}{location}"));
+        names
+    }
+
+    /// Writes an op with one result.
+    fn op_one(&mut self, text: &str, types: &str, path: &Rc<str>) -> Rc<str> {
+        self.op(text, types, 1, path).swap_remove(0)
+    }
+
+    /// A name for a value that a region declares itself.
+    fn fresh(&mut self) -> Rc<str> {
+        self.next_value += 1;
+        Rc::from(format!("%{}", self.next_value - 1))
+    }
+
+    fn location(&mut self, path: &Rc<str>) -> String {
+        if path.is_empty() {
+            return String::new();
+        }
+        let next = self.paths.len();
+        let number = *self.path_numbers.entry(path.clone()).or_insert(next);
+        if number == next {
+            self.paths.push(path.clone());
+        }
+        format!(" loc(#loc{number})")
+    }
+
+    fn line(&mut self, text: &str) {
+        for _ in 0..self.indent {
+            self.body.push_str("  ");
+        }
+        self.body.push_str(text);
+        self.body.push('\n');
+    }
+
+    /// Writes lines further in and gives them, to be put between the lines of an op.
+    fn nested(&mut self, write: impl FnOnce(&mut Writer)) -> String {
+        let outer = std::mem::take(&mut self.body);
+        self.indent += 1;
+        write(self);
+        self.indent -= 1;
+        std::mem::replace(&mut self.body, outer)
+    }
+
+    fn margin(&self) -> String {
+        "  ".repeat(self.indent)
+    }
+}
+
+/// What is written of a node.
+struct Context<'a> {
+    inputs: &'a [Rc<str>],
+    input_types: Vec<Rc<TensorType>>,
+    output_types: Vec<Rc<TensorType>>,
+    path: &'a Rc<str>,
+}
+
+impl Context<'_> {
+    /// The operands, with commas.
+    fn operands(&self) -> String {
+        self.inputs.join(", ")
+    }
+
+    /// The function type from operands to results.
+    fn function_type(&self) -> String {
+        let results = types_of(&self.output_types);
+        let results = if results.len() == 1 {
+            results[0].clone()
+        } else {
+            format!("({})", results.join(", "))
+        };
+        format!("({}) -> {results}", types_of(&self.input_types).join(", "))
+    }
+}
+
+fn lookup(names: &Names, values: &[ValueId]) -> Vec<Rc<str>> {
+    let get =
+        |value: &ValueId| names[value.index()].clone().unwrap_or_else(|| Rc::from("%undefined"));
+    values.iter().map(get).collect()
+}
+
+fn types_of(types: &[Rc<TensorType>]) -> Vec<String> {
+    types.iter().map(|ty| ty.to_string()).collect()
+}
+
+/// ` %a, %b : T, U`, or nothing for nothing.
+fn typed_list(names: &[Rc<str>], types: &[String]) -> String {
+    if names.is_empty() {
+        return String::new();
+    }
+    format!(" {} : {}", names.join(", "), types.join(", "))
+}
+
+/// `[1, 2]`.
+fn list<T: std::fmt::Display>(values: &[T]) -> String {
+    let values: Vec<String> = values.iter().map(ToString::to_string).collect();
+    format!("[{}]", values.join(", "))
+}
+
+/// `array<i64: 1, 2>`.
+fn array<T: std::fmt::Display>(values: &[T]) -> String {
+    if values.is_empty() {
+        return "array<i64>".into();
+    }
+    let values: Vec<String> = values.iter().map(ToString::to_string).collect();
+    format!("array<i64: {}>", values.join(", "))
+}

@@ -1,0 +1,310 @@
+//! Ops without regions of their own, and those whose region is a single op.
+
+use super::constants::{dense, extreme, number};
+use super::{Context, Writer, array, list};
+use crate::dtype::{Class, DType};
+use crate::op::{Comparison, CustomCall, DotDims, GatherDims, Op, Reduction, Unary};
+use crate::ops::Attribute;
+use crate::types::TensorType;
+use std::rc::Rc;
+
+impl Reduction {
+    /// The op that reduces two values to one.
+    pub(super) fn op(self) -> &'static str {
+        match self {
+            Reduction::Sum => "stablehlo.add",
+            Reduction::Max => "stablehlo.maximum",
+            Reduction::Min => "stablehlo.minimum",
+            Reduction::Product => "stablehlo.multiply",
+        }
+    }
+
+    /// The value that changes nothing.
+    fn start(self, dtype: DType) -> String {
+        match self {
+            Reduction::Sum => number(dtype, 0.0),
+            Reduction::Product => number(dtype, 1.0),
+            Reduction::Max => extreme(dtype, false),
+            Reduction::Min => extreme(dtype, true),
+        }
+    }
+}
+
+impl Comparison {
+    fn name(self) -> &'static str {
+        match self {
+            Comparison::Equal => "EQ",
+            Comparison::NotEqual => "NE",
+            Comparison::Less => "LT",
+            Comparison::LessEqual => "LE",
+            Comparison::Greater => "GT",
+            Comparison::GreaterEqual => "GE",
+        }
+    }
+}
+
+/// How values of a type are compared.
+pub(super) fn comparison_type(dtype: DType) -> &'static str {
+    match dtype.class() {
+        Class::Float => "FLOAT",
+        Class::Signed => "SIGNED",
+        Class::Unsigned | Class::Bool => "UNSIGNED",
+    }
+}
+
+impl Writer {
+    /// Writes an op that is neither a region nor a collective's index.
+    pub(super) fn plain(&mut self, op: &Op, context: &Context<'_>) -> Vec<Rc<str>> {
+        let operands = context.operands();
+        let ty = context.output_types.first().map(ToString::to_string).unwrap_or_default();
+        let from_to = context.function_type();
+        let first = context.inputs.first().cloned().unwrap_or_else(|| Rc::from(""));
+        let (text, types) = match op {
+            Op::Constant(value) => {
+                let text = dense(value, &context.output_types[0]);
+                let (value, ty) = text.rsplit_once(" : ").unwrap_or((&text, ""));
+                (format!("stablehlo.constant {value}"), ty.to_owned())
+            }
+            Op::Iota { dim } => (format!("stablehlo.iota dim = {dim}"), ty),
+            Op::Unary(Unary::Erf) => (format!("chlo.erf {operands}"), format!("{ty} -> {ty}")),
+            Op::Unary(Unary::IsFinite) => (format!("stablehlo.is_finite {operands}"), from_to),
+            Op::Unary(unary) => (format!("stablehlo.{} {operands}", unary.name()), ty),
+            Op::Binary(binary) => (format!("stablehlo.{} {operands}", binary.name()), ty),
+            Op::Compare(comparison) => {
+                let how = comparison_type(context.input_types[0].dtype);
+                (format!("stablehlo.compare {}, {operands}, {how}", comparison.name()), from_to)
+            }
+            Op::Select => {
+                let types = format!("{}, {ty}", context.input_types[0]);
+                (format!("stablehlo.select {operands}"), types)
+            }
+            Op::Convert => (format!("stablehlo.convert {operands}"), from_to),
+            Op::Bitcast => (format!("stablehlo.bitcast_convert {operands}"), from_to),
+            Op::Broadcast { dims } => {
+                (format!("stablehlo.broadcast_in_dim {operands}, dims = {}", list(dims)), from_to)
+            }
+            Op::Reshape => (format!("stablehlo.reshape {operands}"), from_to),
+            Op::Transpose { permutation } => {
+                (format!("stablehlo.transpose {operands}, dims = {}", list(permutation)), from_to)
+            }
+            Op::Reduce { kind, dims } => return vec![self.reduce(*kind, dims, context)],
+            Op::Dot(dims) => (format!("stablehlo.dot_general {operands}, {}", dot(dims)), from_to),
+            Op::Slice { start, limit, stride } => {
+                let parts: Vec<String> = (0..start.len())
+                    .map(|i| format!("{}:{}:{}", start[i], limit[i], stride[i]))
+                    .collect();
+                (format!("stablehlo.slice {operands} [{}]", parts.join(", ")), from_to)
+            }
+            Op::DynamicSlice { sizes } => {
+                (format!("stablehlo.dynamic_slice {operands}, sizes = {}", list(sizes)), from_to)
+            }
+            Op::DynamicUpdateSlice => {
+                (format!("stablehlo.dynamic_update_slice {operands}"), from_to)
+            }
+            Op::Concatenate { dim } => {
+                (format!("stablehlo.concatenate {operands}, dim = {dim}"), from_to)
+            }
+            Op::Reverse { dims } => {
+                (format!("stablehlo.reverse {operands}, dims = {}", list(dims)), ty)
+            }
+            Op::Pad { low, high, interior } => {
+                let (low, high, interior) = (list(low), list(high), list(interior));
+                let text = format!(
+                    "stablehlo.pad {operands}, low = {low}, high = {high}, interior = {interior}"
+                );
+                (text, from_to)
+            }
+            Op::Gather(dims) => {
+                (format!("\"stablehlo.gather\"({operands}) {}", gather(dims)), from_to)
+            }
+            Op::ScatterAdd(dims) => {
+                let region = self.reducer(Reduction::Sum, context.output_types[0].dtype);
+                (format!("\"stablehlo.scatter\"({operands}) {} {region}", scatter(dims)), from_to)
+            }
+            Op::Sort { dim, descending } => (self.sort(*dim, *descending, context), from_to),
+            Op::Convolution(dims) => (super::windows::convolution(dims, &operands), from_to),
+            Op::ReduceWindow { kind, window } => {
+                return vec![self.reduce_window(*kind, window, context)];
+            }
+            Op::SelectAndScatter { window } => {
+                return vec![self.select_and_scatter(window, context)];
+            }
+            Op::Barrier => {
+                let types = super::types_of(&context.output_types).join(", ");
+                (format!("stablehlo.optimization_barrier {operands}"), types)
+            }
+            Op::CustomCall(call) => (custom_call(call, &operands), from_to),
+            Op::Constrain(sharding) => {
+                self.mesh = Some(sharding.mesh.clone());
+                (format!("sdy.sharding_constraint {first} <@mesh, {sharding}>"), ty)
+            }
+            collective => (self.collective(collective, context), from_to),
+        };
+        self.op(&text, &types, context.output_types.len(), context.path)
+    }
+
+    /// Writes a constant of one number.
+    pub(super) fn number(&mut self, ty: &TensorType, value: &str, path: &Rc<str>) -> Rc<str> {
+        self.op_one(&format!("stablehlo.constant dense<{value}>"), &ty.to_string(), path)
+    }
+
+    /// The value a reduction starts from.
+    pub(super) fn start(&mut self, kind: Reduction, dtype: DType, path: &Rc<str>) -> Rc<str> {
+        self.number(&TensorType::scalar(dtype), &kind.start(dtype), path)
+    }
+
+    fn reduce(&mut self, kind: Reduction, dims: &[usize], context: &Context<'_>) -> Rc<str> {
+        let dtype = context.output_types[0].dtype;
+        let start = self.start(kind, dtype, context.path);
+        let (operand, op, dims) = (&context.inputs[0], kind.op(), list(dims));
+        let text = format!(
+            "stablehlo.reduce({operand} init: {start}) applies {op} across dimensions = {dims}"
+        );
+        let scalar = TensorType::scalar(dtype);
+        let types =
+            format!("({}, {scalar}) -> {}", context.input_types[0], context.output_types[0]);
+        self.op_one(&text, &types, context.path)
+    }
+
+    /// A region that reduces two values to one.
+    pub(super) fn reducer(&mut self, kind: Reduction, dtype: DType) -> String {
+        let [a, b, c] = [self.fresh(), self.fresh(), self.fresh()];
+        let scalar = TensorType::scalar(dtype);
+        let margin = self.margin();
+        format!(
+            "({{\n{margin}  ^bb0({a}: {scalar}, {b}: {scalar}):\n{margin}    {c} = {} {a}, {b} : \
+             {scalar}\n{margin}    stablehlo.return {c} : {scalar}\n{margin}}})",
+            kind.op()
+        )
+    }
+
+    fn sort(&mut self, dim: usize, descending: bool, context: &Context<'_>) -> String {
+        let parameters: Vec<(Rc<str>, Rc<str>, TensorType)> = context
+            .input_types
+            .iter()
+            .map(|ty| (self.fresh(), self.fresh(), TensorType::scalar(ty.dtype)))
+            .collect();
+        let declared: Vec<String> =
+            parameters.iter().map(|(a, b, ty)| format!("{a}: {ty}, {b}: {ty}")).collect();
+        let (a, b, key) = &parameters[0];
+        let result = self.fresh();
+        let order = if descending { "GT" } else { "LT" };
+        let how = comparison_type(key.dtype);
+        let margin = self.margin();
+        format!(
+            "\"stablehlo.sort\"({}) <{{dimension = {dim} : i64, is_stable = true}}> ({{\n{margin}  \
+             ^bb0({}):\n{margin}    {result} = stablehlo.compare {order}, {a}, {b}, {how} : ({key}, \
+             {key}) -> tensor<i1>\n{margin}    stablehlo.return {result} : tensor<i1>\n{margin}}})",
+            context.operands(),
+            declared.join(", ")
+        )
+    }
+}
+
+fn dot(dims: &DotDims) -> String {
+    let batch = if dims.lhs_batch.is_empty() {
+        String::new()
+    } else {
+        format!("batching_dims = {} x {}, ", list(&dims.lhs_batch), list(&dims.rhs_batch))
+    };
+    format!("{batch}contracting_dims = {} x {}", list(&dims.lhs_contract), list(&dims.rhs_contract))
+}
+
+fn gather(dims: &GatherDims) -> String {
+    format!(
+        "<{{dimension_numbers = #stablehlo.gather<offset_dims = {}, collapsed_slice_dims = {}{}, \
+         start_index_map = {}, index_vector_dim = {}>, indices_are_sorted = false, slice_sizes = {}}}>",
+        list(&dims.offset),
+        list(&dims.collapsed),
+        batching(dims, "operand_batching_dims", "start_indices_batching_dims"),
+        list(&dims.start_map),
+        dims.index_vector,
+        array(&dims.sizes)
+    )
+}
+
+fn scatter(dims: &GatherDims) -> String {
+    format!(
+        "<{{indices_are_sorted = false, scatter_dimension_numbers = \
+         #stablehlo.scatter<update_window_dims = {}, inserted_window_dims = {}{}, \
+         scatter_dims_to_operand_dims = {}, index_vector_dim = {}>, unique_indices = false}}>",
+        list(&dims.offset),
+        list(&dims.collapsed),
+        batching(dims, "input_batching_dims", "scatter_indices_batching_dims"),
+        list(&dims.start_map),
+        dims.index_vector,
+    )
+}
+
+fn batching(dims: &GatherDims, operand: &str, index: &str) -> String {
+    if dims.operand_batch.is_empty() {
+        return String::new();
+    }
+    format!(", {operand} = {}, {index} = {}", list(&dims.operand_batch), list(&dims.index_batch))
+}
+
+fn custom_call(call: &CustomCall, operands: &str) -> String {
+    let mut attributes = vec![format!("api_version = {} : i32", call.api_version)];
+    match &call.backend_config {
+        Some(config) => attributes.push(format!("backend_config = \"{}\"", escape(config))),
+        None if call.api_version == 4 => {
+            let typed: Vec<String> = call
+                .attributes
+                .iter()
+                .map(|(name, value)| format!("{name} = {}", attribute(value)))
+                .collect();
+            attributes.push(format!("backend_config = {{{}}}", typed.join(", ")));
+        }
+        None => {}
+    }
+    if call.has_side_effect {
+        attributes.push("has_side_effect = true".into());
+    }
+    for (name, layouts) in
+        [("operand_layouts", &call.operand_layouts), ("result_layouts", &call.result_layouts)]
+    {
+        if !layouts.is_empty() {
+            let layouts: Vec<String> = layouts.iter().map(|layout| index_tensor(layout)).collect();
+            attributes.push(format!("{name} = [{}]", layouts.join(", ")));
+        }
+    }
+    format!(
+        "stablehlo.custom_call @{}({operands}) {{{}}}",
+        quoted_symbol(&call.target),
+        attributes.join(", ")
+    )
+}
+
+fn index_tensor(values: &[usize]) -> String {
+    let shown = if values.len() == 1 { values[0].to_string() } else { list(values) };
+    format!("dense<{shown}> : tensor<{}xindex>", values.len())
+}
+
+fn attribute(value: &Attribute) -> String {
+    match value {
+        Attribute::Bool(value) => value.to_string(),
+        Attribute::Int(value) => format!("{value} : i64"),
+        Attribute::Float(value) => format!("{} : f32", number(DType::F32, f64::from(*value))),
+        Attribute::Text(value) => format!("\"{}\"", escape(value)),
+        Attribute::Ints(values) => {
+            format!("{} : tensor<{}xi64>", format_args!("dense<{}>", list(values)), values.len())
+        }
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.chars()
+        .map(|c| match c {
+            '"' => "\\22".into(),
+            '\\' => "\\5C".into(),
+            '\n' => "\\0A".into(),
+            c => c.to_string(),
+        })
+        .collect()
+}
+
+/// A symbol that may hold any character.
+fn quoted_symbol(name: &str) -> String {
+    let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '$' | '.'));
+    if plain { name.to_owned() } else { format!("\"{}\"", escape(name)) }
+}
