@@ -2,6 +2,7 @@
 
 use crate::op::Op;
 use crate::types::TensorType;
+use std::collections::HashSet;
 use std::rc::Rc;
 
 /// A value in a graph.
@@ -85,6 +86,15 @@ impl Graph {
             }
         }
         live
+    }
+
+    /// Which parameters the results need.
+    pub(crate) fn used_parameters(&self) -> Vec<bool> {
+        let live = self.live_nodes();
+        let nodes = self.nodes.iter().zip(&live).filter(|(_, live)| **live);
+        let used: HashSet<ValueId> =
+            nodes.flat_map(|(node, _)| &node.inputs).chain(&self.results).copied().collect();
+        self.parameters.iter().map(|parameter| used.contains(parameter)).collect()
     }
 
     /// The graph without the nodes that its results do not need.

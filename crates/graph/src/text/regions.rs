@@ -145,7 +145,9 @@ impl Writer {
                 let (carries, rest) = rest.split_at(carry_count);
                 let (prepared, stacks) = rest.split_at(prepared_count);
                 let index = writer.step_index(scan, step, path);
-                let slices = writer.slices(inputs, input_types, &index, path);
+                let used = scan.body.used_parameters();
+                let used = &used[used.len() - inputs.len()..];
+                let slices = writer.slices(inputs, input_types, used, &index, path);
                 let parameters: Vec<Rc<str>> = constants
                     .iter()
                     .chain(carries)
@@ -206,20 +208,29 @@ impl Writer {
         path: &Rc<str>,
     ) -> Vec<Rc<str>> {
         let Some(prepare) = &scan.prepare else { return Vec::new() };
-        let slices = self.slices(inputs, types, index, path);
+        let used = prepare.used_parameters();
+        let slices = self.slices(inputs, types, &used[constants.len()..], index, path);
         let parameters: Vec<Rc<str>> = constants.iter().chain(&slices).cloned().collect();
         self.graph(prepare, &parameters)
     }
 
+    /// The slices of one step; those that nobody uses are not made, and keep the input's name.
     fn slices(
         &mut self,
         inputs: &[Rc<str>],
         types: &[Rc<TensorType>],
+        used: &[bool],
         index: &Rc<str>,
         path: &Rc<str>,
     ) -> Vec<Rc<str>> {
+        if !used.contains(&true) {
+            return inputs.to_vec();
+        }
         let zero = self.number(&TensorType::scalar(DType::I32), "0", path);
-        let slice = |(input, ty): (&Rc<str>, &Rc<TensorType>)| {
+        let slice = |((input, ty), used): ((&Rc<str>, &Rc<TensorType>), &bool)| {
+            if !used {
+                return input.clone();
+            }
             let mut slice = (**ty).clone();
             slice.dims[0] = 1;
             let starts = starts(index, &zero, ty.rank());
@@ -234,7 +245,7 @@ impl Writer {
                 path,
             )
         };
-        inputs.iter().zip(types).map(slice).collect()
+        inputs.iter().zip(types).zip(used).map(slice).collect()
     }
 
     fn stack(

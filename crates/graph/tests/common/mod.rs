@@ -8,12 +8,18 @@ use fullshard_pjrt::{
 };
 use std::sync::LazyLock;
 
-/// One client for all tests of a file, with as many devices as any of them needs.
+/// One client for all tests of a file: eight virtual CPU devices, or what FULLSHARD_TEST_DEVICE
+/// names, for the tests of one device.
 pub static CLIENT: LazyLock<Client> = LazyLock::new(|| {
+    let kind = std::env::var("FULLSHARD_TEST_DEVICE").unwrap_or("cpu".into());
+    let kind: PluginKind = kind.parse().unwrap();
     let store = Store::default_location().unwrap();
-    let located = find_or_install(PluginKind::Cpu, None, &store).unwrap();
-    let plugin = Plugin::load(&located.path).unwrap();
-    Client::new(plugin, &ClientOptions::new().cpu_device_count(8)).unwrap()
+    let located = find_or_install(kind, None, &store).unwrap();
+    let options = match kind {
+        PluginKind::Cpu => ClientOptions::new().cpu_device_count(8),
+        _ => ClientOptions::new(),
+    };
+    Client::new(Plugin::load(&located.path).unwrap(), &options).unwrap()
 });
 
 /// Compiles a program, showing its text if the compiler refuses it.

@@ -1,0 +1,146 @@
+//! What the compiler makes of programs: memory and products under rematerialisation, the size of
+//! loops, and where instructions say they come from.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::compile;
+use fullshard_graph::{
+    Argument, DType, Policy, Program, Result, Tensor, TensorType, module, remat, scan,
+    value_and_grad,
+};
+use fullshard_pjrt::hlo::Module;
+use fullshard_pjrt::plugins::{PluginKind, Store};
+use fullshard_pjrt::{CompileOptions, Executable, Plugin, Topology, TpuSlice};
+
+/// Rows, width and hidden width of a stack.
+type Size = (usize, usize, usize);
+
+const SMALL: Size = (256, 64, 256);
+/// Too large for a TPU's memory on the chip.
+const LARGE: Size = (16384, 512, 2048);
+
+/// A block of a transformer without its attention: normalise, widen, bend, narrow, add.
+fn block(x: &Tensor, up: &Tensor, down: &Tensor) -> Result<Tensor> {
+    let hidden = x.normalize(1e-5)?.linear(up)?.gelu_tanh()?;
+    x + hidden.linear(down)?
+}
+
+fn rematerialised(policy: &Policy, x: &Tensor, up: &Tensor, down: &Tensor) -> Result<Tensor> {
+    let mut results = remat(policy.clone(), &[x, up, down], |inputs| {
+        Ok(vec![block(&inputs[0], &inputs[1], &inputs[2])?])
+    })?;
+    Ok(results.remove(0))
+}
+
+/// The gradient step of a stack of blocks, looped over or written out.
+fn stack((rows, width, hidden): Size, layers: usize, policy: Policy, looped: bool) -> Program {
+    let argument = |dims: &[usize]| Argument::new(TensorType::new(DType::F32, dims));
+    let arguments = [
+        argument(&[rows, width]),
+        argument(&[layers, width, hidden]),
+        argument(&[layers, hidden, width]),
+    ];
+    let forward = |x: &Tensor, ups: &Tensor, downs: &Tensor| {
+        if looped {
+            let results = scan(&[x], &[ups, downs]).run(|carries, slices| {
+                Ok((vec![rematerialised(&policy, &carries[0], &slices[0], &slices[1])?], vec![]))
+            })?;
+            return Ok(results.carries[0].clone());
+        }
+        (0..layers).try_fold(x.clone(), |x, i| {
+            let up = ups.narrow(0, i, i + 1)?.reshape(&[width, hidden])?;
+            let down = downs.narrow(0, i, i + 1)?.reshape(&[hidden, width])?;
+            module(&format!("h.{i}"), || rematerialised(&policy, &x, &up, &down))
+        })
+    };
+    Program::trace("stack", &arguments, |inputs| {
+        let (loss, gradients) = value_and_grad(&[&inputs[1], &inputs[2]], |weights| {
+            forward(&inputs[0], &weights[0], &weights[1])?.square()?.mean_all()
+        })?;
+        Ok([loss].into_iter().chain(gradients).collect())
+    })
+    .unwrap()
+}
+
+fn optimized(program: &Program) -> Module {
+    compile(program).executable().optimized_program().unwrap().module().unwrap()
+}
+
+/// Bytes of temporaries, and matrix products in whatever form the compiler has put them.
+fn cost(executable: &Executable) -> (u64, usize) {
+    let module = executable.optimized_program().unwrap().module().unwrap();
+    let is_product = |opcode: &str| opcode == "dot" || opcode == "convolution";
+    let products = module.instructions().filter(|node| is_product(&node.opcode)).count();
+    (executable.memory().unwrap().temporaries, products)
+}
+
+fn cost_on_cpu(program: &Program) -> (u64, usize) {
+    cost(compile(program).executable())
+}
+
+fn cost_on_tpu(program: &Program) -> (u64, usize) {
+    let store = Store::default_location().unwrap();
+    let plugin = Plugin::load(&store.install(PluginKind::Tpu).unwrap().path).unwrap();
+    let topology = Topology::tpu(plugin, &TpuSlice::parse("v4-8").unwrap()).unwrap();
+    cost(&topology.compile(&program.to_text(), &CompileOptions::new(1)).unwrap())
+}
+
+/// Looped over, that is. Written out, the CPU compiler drops the barriers early and merges the
+/// second computation with the first; that the TPU compiler does not is shown below.
+#[test]
+fn full_rematerialisation_takes_a_third_of_the_memory_or_less() {
+    type Cost = fn(&Program) -> (u64, usize);
+    let cases: [(&str, Cost, Size); 2] =
+        [("on CPU", cost_on_cpu, SMALL), ("on TPU", cost_on_tpu, LARGE)];
+    for (what, cost, size) in cases {
+        let (all, _) = cost(&stack(size, 24, Policy::Everything, true));
+        let (none, _) = cost(&stack(size, 24, Policy::Nothing, true));
+        println!("{what}: {all} bytes of temporaries, {none} when recomputed");
+        assert!(none * 3 <= all, "{what}: {none} of {all}");
+    }
+}
+
+#[test]
+fn saved_products_are_not_computed_again() {
+    let layers = 4;
+    // In a loop: two products forwards, and for each two more backwards.
+    let count = |policy| cost_on_cpu(&stack(SMALL, layers, policy, true)).1;
+    assert_eq!(count(Policy::Everything), 6);
+    assert_eq!(count(Policy::Dots), 6);
+    // Going back needs the first product again, not the second.
+    assert_eq!(count(Policy::Nothing), 7);
+    // Written out: but for the gradient of the first block's input, which nobody asked for.
+    let count = |policy| cost_on_tpu(&stack(SMALL, layers, policy, false)).1;
+    let plain = 6 * layers - 1;
+    assert_eq!(count(Policy::Everything), plain);
+    assert_eq!(count(Policy::Dots), plain);
+    assert_eq!(count(Policy::Nothing), plain + layers);
+}
+
+#[test]
+fn a_loop_is_as_long_for_many_layers_as_for_few() {
+    let [few, many] = [12, 96].map(|layers| stack(SMALL, layers, Policy::Nothing, true));
+    let [few_text, many_text] = [few.to_text(), many.to_text()];
+    assert_eq!(few_text.lines().count(), many_text.lines().count());
+    let growth = many_text.len() as f64 / few_text.len() as f64;
+    assert!(growth < 1.1, "{growth}");
+    let [few, many] = [few, many].map(|program| optimized(&program).instructions().count());
+    assert_eq!(few, many, "instructions after optimisation");
+}
+
+#[test]
+fn compiled_instructions_say_which_module_they_are_of() {
+    let module = optimized(&stack(SMALL, 2, Policy::Everything, false));
+    let paths: Vec<&str> =
+        module.instructions().map(|instruction| instruction.metadata.op_name.as_str()).collect();
+    for path in ["h.0", "h.1", "backward.h.0", "backward.h.1"] {
+        assert!(paths.iter().any(|known| known.contains(path)), "{path} in {paths:?}");
+    }
+}
+
+#[test]
+fn tracing_is_deterministic() {
+    let text = || stack(SMALL, 3, Policy::Dots, false).to_text();
+    assert_eq!(text(), text());
+}

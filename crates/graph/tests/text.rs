@@ -1,0 +1,75 @@
+//! The text of a handful of programs, as a person would read it.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::compile;
+use fullshard_graph::{
+    Argument, Attribute, DType, Function, Mesh, Program, TensorType, constant, custom_call, module,
+    scan, value_and_grad,
+};
+
+fn argument(dims: &[usize]) -> Argument {
+    Argument::new(TensorType::new(DType::F32, dims))
+}
+
+#[test]
+fn regression_step() {
+    let arguments = [argument(&[3, 1]).donated_to(0), argument(&[8, 3]), argument(&[8, 1])];
+    let program = Program::trace("regression", &arguments, |inputs| {
+        let (loss, gradients) = value_and_grad(&[&inputs[0]], |weights| {
+            let predicted = module("model", || inputs[1].matmul(&weights[0]))?;
+            module("loss", || (predicted - &inputs[2])?.square()?.mean_all())
+        })?;
+        Ok(vec![(&inputs[0] - (&gradients[0] * 0.1)?)?, loss])
+    })
+    .unwrap();
+    compile(&program);
+    insta::assert_snapshot!(program.to_text());
+}
+
+#[test]
+fn loop_over_layers_gathered_one_ahead() {
+    let mesh = Mesh::new(&[("fsdp", 4)]).unwrap();
+    let rows = mesh.sharding(&[&["fsdp"], &[]]).unwrap();
+    let weights = mesh.sharding(&[&[], &["fsdp"], &[]]).unwrap();
+    let arguments = [argument(&[8, 4]).sharded(&rows), argument(&[6, 4, 4]).sharded(&weights)];
+    let program = Program::trace("layers", &arguments, |inputs| {
+        let shards = [(&inputs[0], rows.clone()), (&inputs[1], weights.clone())];
+        mesh.manual(&["fsdp"], &shards, &[rows.clone()], |locals| {
+            let group = mesh.over(&["fsdp"])?;
+            let results = scan(&[&locals[0]], &[&locals[1]]).run_prepared(
+                |slices| Ok(vec![group.all_gather(&slices[0], 0)?]),
+                |carries, gathered, _| {
+                    module("block", || Ok((vec![carries[0].linear(&gathered[0])?.tanh()?], vec![])))
+                },
+            )?;
+            Ok(results.carries)
+        })
+    });
+    let program = program.unwrap().sharded_results(&[rows]).unwrap().on_mesh(&mesh);
+    compile(&program);
+    insta::assert_snapshot!(program.to_text());
+}
+
+#[test]
+fn functions_constants_and_custom_calls() {
+    let program = Program::trace("parts", &[argument(&[2])], |inputs| {
+        let ty = inputs[0].ty().clone();
+        let double =
+            Function::new("double", &[ty.clone()], |inputs| Ok(vec![(&inputs[0] + &inputs[0])?]))?;
+        let doubled = double.call(&[&double.call(&[&inputs[0]])?[0]])?.remove(0);
+        let small = constant(&[2], &[0.1_f32, f32::INFINITY])?;
+        let large: Vec<i32> = (0..20).collect();
+        let large = constant(&[20], &large)?;
+        let mask: Vec<bool> = (0..20).map(|i| i % 3 == 0).collect();
+        let mask = constant(&[4, 5], &mask)?;
+        let called = custom_call("my.kernel")
+            .attribute("scale", Attribute::Float(0.5))
+            .attribute("name", Attribute::Text("a \"b\"".into()))
+            .call(&[&doubled], &[ty])?;
+        Ok(vec![(&called[0] + small)?, large, mask])
+    })
+    .unwrap();
+    insta::assert_snapshot!(program.to_text());
+}
