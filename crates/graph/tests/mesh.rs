@@ -202,12 +202,17 @@ fn what_has_no_gradient_is_refused() {
     let whole = mesh.replicated(1);
     let argument = Argument::new(TensorType::new(DType::F64, &[4]));
     let error = Program::trace("max", &[argument], |inputs| {
-        mesh.manual(&["a"], &[(&inputs[0], whole.clone())], &[whole.clone()], |locals| {
-            let (_, gradients) = value_and_grad(&[&locals[0]], |x| {
-                mesh.over(&["a"])?.all_reduce(&x[0], Reduction::Max)?.sum_all()
-            })?;
-            Ok(gradients)
-        })
+        mesh.manual(
+            &["a"],
+            &[(&inputs[0], whole.clone())],
+            std::slice::from_ref(&whole),
+            |locals| {
+                let (_, gradients) = value_and_grad(&[&locals[0]], |x| {
+                    mesh.over(&["a"])?.all_reduce(&x[0], Reduction::Max)?.sum_all()
+                })?;
+                Ok(gradients)
+            },
+        )
     });
     let error = error.unwrap_err().to_string();
     assert!(error.contains("no gradient of an all-reduce by Max"), "{error}");

@@ -36,7 +36,7 @@ fn loop_over_layers_gathered_one_ahead() {
     let arguments = [argument(&[8, 4]).sharded(&rows), argument(&[6, 4, 4]).sharded(&weights)];
     let program = Program::trace("layers", &arguments, |inputs| {
         let shards = [(&inputs[0], rows.clone()), (&inputs[1], weights.clone())];
-        mesh.manual(&["fsdp"], &shards, &[rows.clone()], |locals| {
+        mesh.manual(&["fsdp"], &shards, std::slice::from_ref(&rows), |locals| {
             let group = mesh.over(&["fsdp"])?;
             let results = scan(&[&locals[0]], &[&locals[1]]).run_prepared(
                 |slices| Ok(vec![group.all_gather(&slices[0], 0)?]),
@@ -56,8 +56,9 @@ fn loop_over_layers_gathered_one_ahead() {
 fn functions_constants_and_custom_calls() {
     let program = Program::trace("parts", &[argument(&[2])], |inputs| {
         let ty = inputs[0].ty().clone();
-        let double =
-            Function::new("double", &[ty.clone()], |inputs| Ok(vec![(&inputs[0] + &inputs[0])?]))?;
+        let double = Function::new("double", std::slice::from_ref(&ty), |inputs| {
+            Ok(vec![(&inputs[0] + &inputs[0])?])
+        })?;
         let doubled = double.call(&[&double.call(&[&inputs[0]])?[0]])?.remove(0);
         let small = constant(&[2], &[0.1_f32, f32::INFINITY])?;
         let large: Vec<i32> = (0..20).collect();
