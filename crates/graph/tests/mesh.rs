@@ -83,28 +83,20 @@ fn on_one_device(
     let (x, scales) = inputs();
     let dims = [DEVICES * ROWS, COLUMNS];
     eval(&[(&dims, &x), (&[DEVICES], &scales)], |inputs| {
-        let mut losses = Vec::new();
-        let (_, gradients) = value_and_grad(&[&inputs[0]], |all| {
-            let shards = all[0].split(0, DEVICES)?;
+        let losses = |x: &Tensor| {
+            let shards = x.split(0, DEVICES)?;
             let scales = inputs[1].split(0, DEVICES)?;
-            let mut total = fullshard_graph::zeros(DType::F64, &[])?;
-            for device in 0..DEVICES {
+            let loss = |(device, scale): (usize, &Tensor)| {
                 let group = members(axes, device);
                 let place = group.iter().position(|&member| member == device).unwrap();
                 let result = collective(&shards, &group, place)?;
-                total = (total + local_loss(&result, &scales[device].reshape(&[])?)?)?;
-            }
-            Ok(total)
-        })?;
-        let shards = inputs[0].split(0, DEVICES)?;
-        let scales = inputs[1].split(0, DEVICES)?;
-        for device in 0..DEVICES {
-            let group = members(axes, device);
-            let place = group.iter().position(|&member| member == device).unwrap();
-            let result = collective(&shards, &group, place)?;
-            losses.push(local_loss(&result, &scales[device].reshape(&[])?)?.reshape(&[1])?);
-        }
-        Ok(vec![concatenate(&losses.iter().collect::<Vec<_>>(), 0)?, gradients[0].clone()])
+                local_loss(&result, &scale.reshape(&[])?)?.reshape(&[1])
+            };
+            let losses = scales.iter().enumerate().map(loss).collect::<Result<Vec<_>>>()?;
+            concatenate(&losses.iter().collect::<Vec<_>>(), 0)
+        };
+        let (_, gradients) = value_and_grad(&[&inputs[0]], |x| losses(&x[0])?.sum_all())?;
+        Ok(vec![losses(&inputs[0])?, gradients[0].clone()])
     })
 }
 
