@@ -253,7 +253,7 @@ impl Group {
 
     fn check_divides(&self, op: &str, tensor: &Tensor, dim: usize) -> Result<usize> {
         tensor.check_dim(op, dim)?;
-        if tensor.dims()[dim] % self.size() == 0 {
+        if tensor.dims()[dim].is_multiple_of(self.size()) {
             return Ok(dim);
         }
         let reason = format!("dimension {dim} of {} over {} devices", tensor.ty(), self.size());
