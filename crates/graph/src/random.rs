@@ -177,9 +177,11 @@ impl Draw {
     /// the part it would have of the whole tensor.
     pub fn cut(mut self, dim: usize, group: &Group) -> Result<Draw> {
         let fits = self.dims.get(dim).is_some_and(|size| size.is_multiple_of(group.size()));
-        if !fits || self.cuts[dim].is_some() {
+        let used = self.cuts.iter().flatten().any(|other| other.shares_axis(group));
+        if !fits || used || self.cuts[dim].is_some() {
             let (dims, parts) = (&self.dims, group.size());
-            let reason = format!("dimension {dim} of {dims:?} in {parts} parts");
+            let why = if used { " by an axis that cuts it already" } else { "" };
+            let reason = format!("dimension {dim} of {dims:?} in {parts} parts{why}");
             return Err(Error::new("draw", reason));
         }
         self.cuts[dim] = Some(group.clone());

@@ -45,16 +45,18 @@ fn assert_near(what: &str, found: f64, expected: f64, deviation: f64) {
 
 #[test]
 fn the_published_vectors() {
-    let vectors: [(usize, [u32; 2], [u32; 2], [u32; 2]); 6] = [
-        (20, [0, 0], [0, 0], [0x6B20_0159, 0x99BA_4EFE]),
-        (20, [!0, !0], [!0, !0], [0x1CB9_96FC, 0xBB00_2BE7]),
-        (20, [0x1319_8A2E, 0x0370_7344], [0x243F_6A88, 0x85A3_08D3], [0xC492_3A9C, 0x483D_F7A0]),
-        (13, [0, 0], [0, 0], [0x9D1C_5EC6, 0x8BD5_0731]),
-        (13, [!0, !0], [!0, !0], [0xFD36_D048, 0x2D17_272C]),
-        (13, [0x1319_8A2E, 0x0370_7344], [0x243F_6A88, 0x85A3_08D3], [0xBA3E_4725, 0xF27D_669E]),
+    let (zeros, ones) = ([0, 0], [!0, !0]);
+    let (key, counter) = ([0x1319_8A2E, 0x0370_7344], [0x243F_6A88, 0x85A3_08D3]);
+    let vectors: [(usize, [[u32; 2]; 3]); 6] = [
+        (20, [zeros, zeros, [0x6B20_0159, 0x99BA_4EFE]]),
+        (20, [ones, ones, [0x1CB9_96FC, 0xBB00_2BE7]]),
+        (20, [key, counter, [0xC492_3A9C, 0x483D_F7A0]]),
+        (13, [zeros, zeros, [0x9D1C_5EC6, 0x8BD5_0731]]),
+        (13, [ones, ones, [0xFD36_D048, 0x2D17_272C]]),
+        (13, [key, counter, [0xBA3E_4725, 0xF27D_669E]]),
     ];
     let words = Argument::new(TensorType::new(DType::U32, &[1]));
-    for (rounds, key, counter, expected) in vectors {
+    for (rounds, [key, counter, expected]) in vectors {
         // Arguments, so that the compiled program computes it rather than the compiler.
         let program = Program::trace("vector", &vec![words.clone(); 4], |words| {
             let [a, b, c, d] = words.as_slice() else { unreachable!() };
@@ -314,6 +316,21 @@ fn the_compiler_may_cut_too() {
 }
 
 #[test]
+fn a_region_may_be_manual_over_some_axes_only() {
+    let whole = results(|| kinds(&Key::constant(11)?.draw(&[ROWS, COLUMNS])));
+    let mesh = Mesh::new(&[("x", 4), ("y", 2)]).unwrap();
+    for dims in [[&["x"][..], &[]], [&[], &["x"]]] {
+        let shardings = vec![mesh.sharding(&dims).unwrap(); whole.len()];
+        let program = Program::trace("partly", &[], |_| {
+            let key = Key::constant(11)?;
+            mesh.manual(&["x"], &[], &shardings, |_| kinds(&cut_draw(&key, &mesh, dims)?))
+        });
+        let program = program.unwrap().on_mesh(&mesh).sharded_results(&shardings).unwrap();
+        assert!(run(&program, &[]) == whole, "{dims:?}");
+    }
+}
+
+#[test]
 fn more_elements_than_a_word_counts() {
     let program = Program::trace("many", &[], |_| {
         let bits = Key::constant(0)?.draw(&[4, 1 << 30, 4]).bits()?;
@@ -454,6 +471,13 @@ fn mistakes_are_named() {
     assert_eq!(error(&fold), "fold: tensor<f32> is no integer");
     let odd = |key: &Key, mesh: &Mesh| key.draw(&[3, 2]).cut(0, &mesh.over(&["x"])?)?.bits();
     assert_eq!(error(&odd), "draw: dimension 0 of [3, 2] in 2 parts");
+    let twice = |key: &Key, mesh: &Mesh| {
+        let group = mesh.over(&["x"])?;
+        key.draw(&[4, 2]).cut(0, &group)?.cut(1, &group)?.bits()
+    };
+    assert!(
+        error(&twice).ends_with("dimension 1 of [4, 2] in 2 parts by an axis that cuts it already")
+    );
     let whole = |key: &Key, _: &Mesh| key.draw(&[2]).uniform(DType::I32);
     assert_eq!(error(&whole), "uniform: i32 is no floating-point type");
     let limits = |key: &Key, _: &Mesh| key.draw(&[2]).truncated_normal(DType::F32, 2.0, -2.0);
