@@ -30,8 +30,8 @@ use crate::tensor::Tensor;
 use crate::types::TensorType;
 use std::f64::consts::{FRAC_1_SQRT_2, PI, SQRT_2};
 
-/// Rounds for the numbers themselves: the fewest that pass every test of BigCrush with room to
-/// spare, and a third less work than the usual twenty, at each element of each mask.
+/// Rounds for the numbers themselves: as many as its authors found to pass every test of
+/// BigCrush, and a third less work than the usual twenty, at each element of each mask.
 const DRAW_ROUNDS: usize = 13;
 
 /// Rounds for keys made from keys: these are scalars, so the usual margin costs nothing.
