@@ -82,7 +82,7 @@ fn spirals(mesh: &Mesh, name: &str) -> Traced<Program> {
         mesh.manual(&["data"], &[], &shardings, |_| {
             let data = mesh.over(&["data"])?;
             let radius = key.named("radius")?.draw(&[POINTS]).cut(0, &data)?;
-            // The root spreads points evenly along a spiral rather than crowding its middle.
+            // The root spreads points along a spiral rather than crowding them in its middle.
             let radius = radius.uniform(DType::F32)?.sqrt()?;
             let noise = key.named("noise")?.draw(&[POINTS, 2]).cut(0, &data)?.normal(DType::F32)?;
             let classes = iota(DType::I32, radius.dims(), 0)?
@@ -102,6 +102,7 @@ fn start(mesh: &Mesh) -> Traced<Program> {
     let program = Program::trace("start", &[], |_| {
         let key = Key::constant(1)?;
         let weight = |(i, dims): (usize, &&[usize])| {
+            // Steep at first: the spirals are narrow, and a plane folds slowly.
             let scale = if i == 0 { 3.0 } else { (dims[0] as f64).powf(-0.5) };
             key.named(&format!("weight.{i}"))?.draw(dims).normal(DType::F32)? * scale
         };
