@@ -28,6 +28,8 @@
 //!   [`cond`] and [`while_loop`] branch and loop.
 //! - [`Mesh`] names the axes of a box of devices; [`Mesh::manual`] runs a region on each device
 //!   with [`Group`]'s collectives, and [`Tensor::constrain`] tells the compiler how to cut.
+//! - [`Key`] makes random numbers from a seed, a name and an index: the same on any mesh, and the
+//!   same when they are computed again.
 //! - [`module`] gives a part of a program a name that errors and compiled instructions carry.
 #![forbid(unsafe_code)]
 
@@ -40,6 +42,7 @@ mod mesh;
 mod op;
 mod ops;
 mod program;
+mod random;
 mod tensor;
 mod text;
 mod trace;
@@ -56,6 +59,7 @@ pub use ops::{
     einsum, full, iota, ones, select, zeros,
 };
 pub use program::{Argument, Program};
+pub use random::{Draw, Key, threefry};
 pub use tensor::Tensor;
 pub use trace::{module, module_path};
 pub use types::TensorType;

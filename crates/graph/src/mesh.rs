@@ -260,6 +260,10 @@ impl Group {
         Err(Error::new(op, reason))
     }
 
+    pub(crate) fn shares_axis(&self, other: &Group) -> bool {
+        self.axes.axes.iter().any(|axis| other.axes.axes.contains(axis))
+    }
+
     pub(crate) fn from_axes(axes: &Axes) -> Group {
         Group { axes: axes.clone() }
     }

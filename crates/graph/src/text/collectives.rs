@@ -48,9 +48,37 @@ impl Writer {
         }
     }
 
-    /// The position of this device along axes, from its number in the mesh.
+    /// The position of this device along axes.
+    ///
+    /// A device has a number only where every axis is manual. Where some are not, the position is
+    /// found in a region that is manual over those, too.
     pub(super) fn axis_index(&mut self, axes: &Axes, context: &Context<'_>) -> Rc<str> {
         let path = context.path;
+        let others: Vec<String> = axes
+            .mesh
+            .axes()
+            .enumerate()
+            .filter(|(axis, _)| !self.manual_axes.contains(axis))
+            .map(|(_, (name, _))| format!("\"{name}\""))
+            .collect();
+        if others.is_empty() || self.manual_axes.is_empty() {
+            return self.place_of_device(axes, path);
+        }
+        let margin = self.margin();
+        let body = self.nested(|writer| {
+            let place = writer.place_of_device(axes, path);
+            writer.line(&format!("sdy.return {place} : tensor<i32>"));
+        });
+        let text = format!(
+            "sdy.manual_computation() in_shardings=[] out_shardings=[<@mesh, []>] \
+             manual_axes={{{}}} () {{\n{body}{margin}}}",
+            others.join(", ")
+        );
+        self.op_one(&text, "() -> tensor<i32>", path)
+    }
+
+    /// The position of this device along axes, from its number in the mesh.
+    fn place_of_device(&mut self, axes: &Axes, path: &Rc<str>) -> Rc<str> {
         let ty = TensorType::scalar(crate::DType::I32);
         let scalar = ty.to_string();
         let device = self.op_one("stablehlo.partition_id", "tensor<ui32>", path);

@@ -35,8 +35,9 @@ pub(crate) fn write(program: &Program) -> String {
     // Functions called by functions come up while those are written.
     let mut functions = Vec::new();
     let mut next = 0;
-    while let Some((name, graph)) = writer.functions.get(next).cloned() {
-        functions.push(writer.private_function(&name, &graph));
+    while let Some(function) = writer.functions.get(next).cloned() {
+        writer.manual_axes = function.manual_axes;
+        functions.push(writer.private_function(&function.name, &function.graph));
         next += 1;
     }
     let mesh = program.mesh.as_ref().or(writer.mesh.as_ref());
@@ -93,9 +94,19 @@ struct Writer {
     next_value: usize,
     paths: Vec<Rc<str>>,
     path_numbers: HashMap<Rc<str>, usize>,
-    /// Functions to be written, by name.
-    functions: Vec<(String, Rc<Graph>)>,
+    /// Functions to be written.
+    functions: Vec<Function>,
     mesh: Option<Mesh>,
+    /// The axes that are manual here.
+    manual_axes: Vec<usize>,
+}
+
+/// A function to be written: once for each set of axes that are manual where it is called.
+#[derive(Clone)]
+struct Function {
+    name: String,
+    graph: Rc<Graph>,
+    manual_axes: Vec<usize>,
 }
 
 impl Writer {
@@ -108,6 +119,7 @@ impl Writer {
             path_numbers: HashMap::new(),
             functions: Vec::new(),
             mesh: None,
+            manual_axes: Vec::new(),
         }
     }
 
@@ -160,20 +172,23 @@ impl Writer {
 
     /// The name of a function in the text, which is written later.
     fn function_name(&mut self, graph: &Rc<Graph>) -> String {
-        let known = self.functions.iter().find(|(_, known)| Rc::ptr_eq(known, graph));
-        if let Some((name, _)) = known {
-            return name.clone();
+        let same = |known: &&Function| {
+            Rc::ptr_eq(&known.graph, graph) && known.manual_axes == self.manual_axes
+        };
+        if let Some(known) = self.functions.iter().find(same) {
+            return known.name.clone();
         }
         let base = symbol(&graph.name);
         let taken =
-            |name: &str| name == "main" || self.functions.iter().any(|(known, _)| known == name);
+            |name: &str| name == "main" || self.functions.iter().any(|known| known.name == name);
         let mut name = base.clone();
         let mut number = 1;
         while taken(&name) {
             name = format!("{base}_{number}");
             number += 1;
         }
-        self.functions.push((name.clone(), graph.clone()));
+        let (graph, manual_axes) = (graph.clone(), self.manual_axes.clone());
+        self.functions.push(Function { name: name.clone(), graph, manual_axes });
         name
     }
 

@@ -287,11 +287,14 @@ impl Writer {
             .map(|&axis| format!("\"{}\"", manual.mesh.axis_name(axis)))
             .collect();
         let margin = self.margin();
+        let outer = self.manual_axes.clone();
+        self.manual_axes.extend(&manual.axes);
         let body = self.nested(|writer| {
             let results = writer.graph(&manual.body, &names);
             let types = types_of(&manual.body.result_types());
             writer.line(&format!("sdy.return{}", super::typed_list(&results, &types)));
         });
+        self.manual_axes = outer;
         let text = format!(
             "sdy.manual_computation({}) in_shardings={} out_shardings={} manual_axes={{{}}} ({}) \
              {{\n{body}{margin}}}",
