@@ -2,7 +2,6 @@
 
 use crate::graph::Graph;
 use crate::mesh::{Mesh, Sharding};
-use crate::types::TensorType;
 use std::rc::Rc;
 
 /// An operation, with everything but its operands.

@@ -33,11 +33,6 @@ impl Random {
         low + self.below((high - low + 1) as usize) as i64
     }
 
-    /// A truth value.
-    pub fn coin(&mut self) -> bool {
-        self.below(2) == 1
-    }
-
     /// Numbers in [-1, 1).
     pub fn numbers(&mut self, count: usize) -> Vec<f64> {
         let mut number = || (self.next() >> 11) as f64 / (1_u64 << 52) as f64 - 1.0;
