@@ -2,9 +2,9 @@
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::op::{Axes, Manual, Op, Reduction};
+use crate::op::{Axes, Collective, Manual, Op, Reduction};
 use crate::tensor::Tensor;
-use crate::trace::{emit, emit_one, trace_graph};
+use crate::trace::{self, emit, emit_one, trace_graph};
 use crate::types::TensorType;
 use std::rc::Rc;
 
@@ -100,7 +100,8 @@ impl Mesh {
             .iter()
             .map(|(tensor, sharding)| Ok(Rc::new(sharding.local(tensor.ty(), &axes)?)))
             .collect::<Result<Vec<_>>>()?;
-        let traced = trace_graph("manual", &local, trace)?;
+        let names = axes.iter().map(|&axis| self.axis_name(axis).to_owned()).collect();
+        let traced = trace::with_manual(names, || trace_graph("manual", &local, trace))?;
         let mut operands: Vec<&Tensor> = inputs.iter().map(|(tensor, _)| *tensor).collect();
         operands.extend(&traced.captured);
         let mut shardings: Vec<Sharding> =
@@ -188,7 +189,7 @@ impl Group {
         tensor.check_dim("all_gather", dim)?;
         let mut dims = tensor.dims().to_vec();
         dims[dim] *= self.size();
-        let op = Op::AllGather { dim, axes: self.axes.clone() };
+        let op = self.op("all_gather", Collective::AllGather { dim })?;
         emit_one("all_gather", op, &[tensor], TensorType::new(tensor.dtype(), &dims))
     }
 
@@ -196,13 +197,13 @@ impl Group {
     pub fn reduce_scatter(&self, tensor: &Tensor, dim: usize) -> Result<Tensor> {
         let mut dims = tensor.dims().to_vec();
         dims[self.check_divides("reduce_scatter", tensor, dim)?] /= self.size();
-        let op = Op::ReduceScatter { dim, axes: self.axes.clone() };
+        let op = self.op("reduce_scatter", Collective::ReduceScatter { dim })?;
         emit_one("reduce_scatter", op, &[tensor], TensorType::new(tensor.dtype(), &dims))
     }
 
     /// Reduced over devices.
     pub fn all_reduce(&self, tensor: &Tensor, kind: Reduction) -> Result<Tensor> {
-        let op = Op::AllReduce { kind, axes: self.axes.clone() };
+        let op = self.op("all_reduce", Collective::AllReduce { kind })?;
         emit_one("all_reduce", op, &[tensor], tensor.ty().clone())
     }
 
@@ -223,7 +224,7 @@ impl Group {
         let mut dims = tensor.dims().to_vec();
         dims[self.check_divides("all_to_all", tensor, split)?] /= self.size();
         dims[concat] *= self.size();
-        let op = Op::AllToAll { split, concat, axes: self.axes.clone() };
+        let op = self.op("all_to_all", Collective::AllToAll { split, concat })?;
         emit_one("all_to_all", op, &[tensor], TensorType::new(tensor.dtype(), &dims))
     }
 
@@ -241,12 +242,13 @@ impl Group {
             let reason = format!("{pairs:?} among {size} devices");
             return Err(Error::new("permute", reason));
         }
-        let op = Op::Permute { pairs: pairs.to_vec(), axes: self.axes.clone() };
+        let op = self.op("permute", Collective::Permute { pairs: pairs.to_vec() })?;
         emit_one("permute", op, &[tensor], tensor.ty().clone())
     }
 
     /// The position of this device in the group.
     pub fn index(&self) -> Result<Tensor> {
+        self.check_manual("axis_index")?;
         let op = Op::AxisIndex { axes: self.axes.clone() };
         emit_one("axis_index", op, &[], TensorType::scalar(DType::I32))
     }
@@ -262,6 +264,22 @@ impl Group {
 
     pub(crate) fn shares_axis(&self, other: &Group) -> bool {
         self.axes.axes.iter().any(|axis| other.axes.axes.contains(axis))
+    }
+
+    fn op(&self, name: &str, collective: Collective) -> Result<Op> {
+        self.check_manual(name)?;
+        Ok(Op::Collective(collective, self.axes.clone()))
+    }
+
+    /// Devices can only exchange values over axes along which each works by itself.
+    fn check_manual(&self, op: &str) -> Result<()> {
+        let names = self.axes.axes.iter().map(|&axis| self.axes.mesh.axis_name(axis));
+        match names.into_iter().find(|name| !trace::is_manual(name)) {
+            Some(name) => {
+                Err(Error::new(op, format!("axis `{name}` is not manual here; use Mesh::manual")))
+            }
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn from_axes(axes: &Axes) -> Group {

@@ -89,33 +89,23 @@ pub(crate) enum Op {
     Name(Rc<str>),
     /// The same value, without its gradient.
     StopGradient,
-    AllGather {
-        dim: usize,
-        axes: Axes,
-    },
-    ReduceScatter {
-        dim: usize,
-        axes: Axes,
-    },
-    AllReduce {
-        kind: Reduction,
-        axes: Axes,
-    },
-    AllToAll {
-        split: usize,
-        concat: usize,
-        axes: Axes,
-    },
-    Permute {
-        pairs: Vec<(usize, usize)>,
-        axes: Axes,
-    },
+    Collective(Collective, Axes),
     /// The position of this device along axes.
     AxisIndex {
         axes: Axes,
     },
     Manual(Rc<Manual>),
     Constrain(Sharding),
+}
+
+/// An exchange between the devices of a group.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Collective {
+    AllGather { dim: usize },
+    ReduceScatter { dim: usize },
+    AllReduce { kind: Reduction },
+    AllToAll { split: usize, concat: usize },
+    Permute { pairs: Vec<(usize, usize)> },
 }
 
 /// The value of a constant.

@@ -27,6 +27,7 @@ struct Builder {
 thread_local! {
     static STACK: RefCell<Vec<Builder>> = const { RefCell::new(Vec::new()) };
     static PATH: RefCell<Rc<str>> = RefCell::new(Rc::from(""));
+    static MANUAL: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
     static NEXT_ID: Cell<GraphId> = const { Cell::new(1) };
 }
 
@@ -53,6 +54,24 @@ pub(crate) fn with_path<T>(path: Rc<str>, trace: impl FnOnce() -> T) -> T {
     }
     let _restore = Restore(PATH.with(|current| current.replace(path)));
     trace()
+}
+
+/// Traces with these axes of a mesh manual, beside those that already are.
+pub(crate) fn with_manual<T>(axes: Vec<String>, trace: impl FnOnce() -> T) -> T {
+    struct Restore(usize);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            MANUAL.with(|manual| manual.borrow_mut().truncate(self.0));
+        }
+    }
+    let _restore = Restore(MANUAL.with(|manual| manual.borrow().len()));
+    MANUAL.with(|manual| manual.borrow_mut().extend(axes));
+    trace()
+}
+
+/// Whether an axis is manual where the program is being traced.
+pub(crate) fn is_manual(axis: &str) -> bool {
+    MANUAL.with(|manual| manual.borrow().iter().any(|known| known == axis))
 }
 
 /// A graph and the outer tensors it captured, which are its last parameters.

@@ -244,3 +244,14 @@ fn manual_and_automatic_axes_together() {
     });
     assert_close(&found[0].to_f64().unwrap(), &expected[0], 1e-12);
 }
+
+#[test]
+fn collectives_belong_into_manual_regions() {
+    let mesh = Mesh::new(&[("a", 2)]).unwrap();
+    let argument = Argument::new(TensorType::new(DType::F64, &[4]));
+    let error = Program::trace("outside", &[argument], |inputs| {
+        Ok(vec![mesh.over(&["a"])?.all_gather(&inputs[0], 0)?])
+    });
+    let error = error.unwrap_err().to_string();
+    assert_eq!(error, "all_gather: axis `a` is not manual here; use Mesh::manual");
+}

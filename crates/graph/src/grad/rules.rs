@@ -3,7 +3,7 @@
 use super::{Cotangent, Seen, windows};
 use crate::error::{Error, Result};
 use crate::mesh::Group;
-use crate::op::{Binary, Comparison, DotDims, Op, Reduction, Unary};
+use crate::op::{Binary, Collective, Comparison, DotDims, Op, Reduction, Unary};
 use crate::ops::{barrier, full, select, zeros};
 use crate::tensor::Tensor;
 use std::f64::consts::FRAC_2_SQRT_PI;
@@ -57,15 +57,8 @@ pub(super) fn backward(
         Op::Name(_) => one(cotangent.clone()),
         Op::StopGradient | Op::Bitcast => Ok(vec![None]),
         Op::Constrain(sharding) => one(cotangent.constrain(sharding)?),
-        Op::AllGather { dim, axes } => one(Group::from_axes(axes).reduce_scatter(cotangent, *dim)?),
-        Op::ReduceScatter { dim, axes } => one(Group::from_axes(axes).all_gather(cotangent, *dim)?),
-        Op::AllReduce { kind: Reduction::Sum, axes } => one(Group::from_axes(axes).sum(cotangent)?),
-        Op::AllToAll { split, concat, axes } => {
-            one(Group::from_axes(axes).all_to_all(cotangent, *concat, *split)?)
-        }
-        Op::Permute { pairs, axes } => {
-            let back: Vec<_> = pairs.iter().map(|&(from, to)| (to, from)).collect();
-            one(Group::from_axes(axes).permute(cotangent, &back)?)
+        Op::Collective(collective, axes) => {
+            one(through_collective(collective, &Group::from_axes(axes), cotangent)?)
         }
         other => Err(refuse(other)),
     }
@@ -74,11 +67,27 @@ pub(super) fn backward(
 fn refuse(op: &Op) -> Error {
     let what = match op {
         Op::CustomCall(call) => format!("the custom call `{}`; wrap it in custom_vjp", call.target),
-        Op::AllReduce { kind, .. } => format!("an all-reduce by {kind:?}"),
         Op::SelectAndScatter { .. } => "a gradient of max pooling".into(),
         other => format!("{other:?}"),
     };
     Error::new("grad", format!("no gradient of {what}"))
+}
+
+/// The gradient of the sum, over devices, of what each computes.
+fn through_collective(collective: &Collective, group: &Group, ct: &Tensor) -> Result<Tensor> {
+    match collective {
+        Collective::AllGather { dim } => group.reduce_scatter(ct, *dim),
+        Collective::ReduceScatter { dim } => group.all_gather(ct, *dim),
+        Collective::AllReduce { kind: Reduction::Sum } => group.sum(ct),
+        Collective::AllReduce { kind } => {
+            Err(Error::new("grad", format!("no gradient of an all-reduce by {kind:?}")))
+        }
+        Collective::AllToAll { split, concat } => group.all_to_all(ct, *concat, *split),
+        Collective::Permute { pairs } => {
+            let back: Vec<_> = pairs.iter().map(|&(from, to)| (to, from)).collect();
+            group.permute(ct, &back)
+        }
+    }
 }
 
 /// A gradient for the first input alone.

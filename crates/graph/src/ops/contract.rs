@@ -22,6 +22,9 @@ pub fn einsum(spec: &str, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if left.len() != a.rank() || right.len() != b.rank() {
         return Err(fail("an index for every dimension is needed"));
     }
+    if !a.multiplies(b) {
+        return Err(fail("both must have the same floating-point type"));
+    }
     for indices in [&left, &right, &result] {
         if (1..indices.len()).any(|i| indices[..i].contains(&indices[i])) {
             return Err(fail("an index stands twice"));
@@ -62,6 +65,7 @@ impl Tensor {
         let batches = m.saturating_sub(2);
         let fits = m >= 2
             && m == n
+            && self.multiplies(other)
             && self.dims()[..batches] == other.dims()[..batches]
             && self.dims()[m - 1] == other.dims()[n - 2];
         if !fits {
@@ -79,8 +83,10 @@ impl Tensor {
 
     /// The last dimension multiplied by a matrix: a linear layer over any batch.
     pub fn linear(&self, matrix: &Tensor) -> Result<Tensor> {
-        let fits =
-            self.rank() >= 1 && matrix.rank() == 2 && self.dims().last() == matrix.dims().first();
+        let fits = self.rank() >= 1
+            && matrix.rank() == 2
+            && self.multiplies(matrix)
+            && self.dims().last() == matrix.dims().first();
         if !fits {
             let reason = format!("{} times {}", self.ty(), matrix.ty());
             return Err(Error::new("linear", reason));
@@ -93,13 +99,18 @@ impl Tensor {
         self.dot(matrix, dims)
     }
 
+    /// Whether the element types allow a product.
+    fn multiplies(&self, other: &Tensor) -> bool {
+        self.dtype() == other.dtype() && self.dtype().is_float()
+    }
+
     pub(crate) fn dot(&self, other: &Tensor, dims: DotDims) -> Result<Tensor> {
         self.dot_to(other, dims, self.dtype())
     }
 
     /// A product whose result has its own element type, to which it is summed.
     pub(crate) fn dot_to(&self, other: &Tensor, dims: DotDims, dtype: DType) -> Result<Tensor> {
-        if self.dtype() != other.dtype() || !self.dtype().is_float() {
+        if !self.multiplies(other) {
             let reason = format!("{} times {}", self.ty(), other.ty());
             return Err(Error::new("dot", reason));
         }

@@ -145,7 +145,8 @@ impl Tensor {
         padding: &[(usize, usize)],
     ) -> Result<Tensor> {
         let count = size.iter().product::<usize>().max(1);
-        self.sum_pool(size, stride, padding)? * (1.0 / count as f64)
+        let window = self.pool_window("mean_pool", size, stride, padding)?;
+        self.reduce_window(Reduction::Sum, window)? * (1.0 / count as f64)
     }
 
     fn pool_window(
@@ -161,14 +162,19 @@ impl Tensor {
             && stride.len() == spatial
             && padding.len() == spatial
             && size.iter().chain(stride).all(|&step| step > 0);
-        if !fits {
+        let fail = || {
             let reason = format!("{size:?} by {stride:?} with {padding:?} over {}", self.ty());
-            return Err(Error::new(op, reason));
+            Error::new(op, reason)
+        };
+        if !fits {
+            return Err(fail());
         }
         let around = |values: &[usize]| [&[1], values, &[1]].concat();
         let padding = padding.iter().map(|&(low, high)| (low as i64, high as i64));
         let padding = [(0, 0)].into_iter().chain(padding).chain([(0, 0)]).collect();
-        Ok(Window { size: around(size), stride: around(stride), padding })
+        let window = Window { size: around(size), stride: around(stride), padding };
+        window_dims(self.dims(), &window).ok_or_else(fail)?;
+        Ok(window)
     }
 
     pub(crate) fn reduce_window(&self, kind: Reduction, window: Window) -> Result<Tensor> {

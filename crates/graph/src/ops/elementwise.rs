@@ -111,7 +111,9 @@ impl Tensor {
 
     /// The same bits as another element type of the same size.
     pub fn bitcast(&self, dtype: DType) -> Result<Tensor> {
-        if dtype.size() != self.dtype().size() {
+        // A truth value has one bit, whatever it takes in memory.
+        let bits = |dtype: DType| if dtype == DType::Bool { 1 } else { 8 * dtype.size() };
+        if bits(dtype) != bits(self.dtype()) {
             let reason = format!("{} has other bits than {dtype}", self.ty());
             return Err(Error::new("bitcast", reason));
         }

@@ -1,6 +1,5 @@
 //! Picking by index: gathers, scatters and slices whose place is known only at run time.
 
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::{GatherDims, Op};
 use crate::ops::full;
@@ -66,22 +65,32 @@ impl Tensor {
         emit_one("gather", Op::Gather(dims), &[self, indices], ty)
     }
 
-    /// This with `updates` added where a gather with the same dimensions would have picked them.
+    /// This with `updates` added where a gather with the same dimensions would have picked them:
+    /// also indices out of range, which a scatter by itself would leave out, are moved into it.
     pub(crate) fn scatter_add(
         &self,
         indices: &Tensor,
         updates: &Tensor,
         dims: GatherDims,
     ) -> Result<Tensor> {
-        let operands = [self, indices, updates];
+        // Every gather made here is along a single dimension.
+        let last =
+            dims.start_map.iter().map(|&dim| self.dims()[dim].saturating_sub(dims.sizes[dim]));
+        let indices = indices.clamp(0.0, last.min().unwrap_or(0) as f64)?;
+        let operands = [self, &indices, updates];
         emit_one("scatter", Op::ScatterAdd(dims), &operands, self.ty().clone())
     }
 
-    /// Rows added to a table, each where its index says: what undoes [`Tensor::take`].
+    /// Rows added to a table, each where its index says: what undoes [`Tensor::take`]. Rows whose
+    /// index is past the end are added to the last.
     pub fn add_rows(&self, indices: &Tensor, rows: &Tensor) -> Result<Tensor> {
         let expected: Vec<usize> =
             indices.dims().iter().chain(self.dims().iter().skip(1)).copied().collect();
-        if self.rank() == 0 || rows.dims() != expected || rows.dtype() != self.dtype() {
+        let fits = self.rank() > 0
+            && rows.dims() == expected
+            && rows.dtype() == self.dtype()
+            && indices.dtype().is_integer();
+        if !fits {
             let reason = format!("{} to {} at {}", rows.ty(), self.ty(), indices.ty());
             return Err(Error::new("add_rows", reason));
         }
@@ -136,7 +145,7 @@ impl Tensor {
 
     fn check_starts(&self, op: &str, starts: &[&Tensor], sizes: &[usize]) -> Result<()> {
         let scalars = starts.iter().all(|start| {
-            start.rank() == 0 && start.dtype().is_integer() && start.dtype() != DType::Bool
+            start.rank() == 0 && start.dtype().is_integer() && start.dtype() == starts[0].dtype()
         });
         let fits = starts.len() == self.rank()
             && sizes.len() == self.rank()
@@ -144,7 +153,8 @@ impl Tensor {
         if scalars && fits {
             return Ok(());
         }
-        let reason = format!("{sizes:?} of {} at {} starts", self.ty(), starts.len());
+        let starts: Vec<String> = starts.iter().map(|start| start.ty().to_string()).collect();
+        let reason = format!("{sizes:?} of {} at [{}]", self.ty(), starts.join(", "));
         Err(Error::new(op, reason))
     }
 }

@@ -10,11 +10,14 @@ use crate::trace::emit_one;
 /// `yes` where the condition holds, else `no`.
 pub fn select(condition: &Tensor, yes: &Tensor, no: &Tensor) -> Result<Tensor> {
     let (yes, no) = broadcast_pair("select", yes, no)?;
-    if condition.dtype() != DType::Bool {
+    let fail = || {
         let reason = format!("{} is no condition for {}", condition.ty(), yes.ty());
-        return Err(Error::new("select", reason));
+        Error::new("select", reason)
+    };
+    if condition.dtype() != DType::Bool {
+        return Err(fail());
     }
-    let condition = condition.broadcast_to(yes.dims())?;
+    let condition = condition.broadcast_to(yes.dims()).map_err(|_| fail())?;
     emit_one("select", Op::Select, &[&condition, &yes, &no], yes.ty().clone())
 }
 

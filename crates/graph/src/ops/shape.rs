@@ -151,8 +151,12 @@ impl Tensor {
 
     /// The elements of some dimensions in the opposite order.
     pub fn reverse(&self, dims: &[usize]) -> Result<Tensor> {
-        for &dim in dims {
+        for (i, &dim) in dims.iter().enumerate() {
             self.check_dim("reverse", dim)?;
+            if dims[..i].contains(&dim) {
+                let reason = format!("dimension {dim} of {} stands twice", self.ty());
+                return Err(Error::new("reverse", reason));
+            }
         }
         let op = Op::Reverse { dims: dims.to_vec() };
         emit_one("reverse", op, &[self], self.ty().clone())
@@ -180,7 +184,7 @@ pub fn concatenate(tensors: &[&Tensor], dim: usize) -> Result<Tensor> {
         if alike {
             other[dim] = dims[dim];
         }
-        if other != dims {
+        if !alike || other != dims {
             return fail(format!("{} and {} along dimension {dim}", first.ty(), tensor.ty()));
         }
         dims[dim] += tensor.dims()[dim];

@@ -1,7 +1,7 @@
 //! Sorting and picking the largest.
 
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::op::Op;
 use crate::ops::iota;
 use crate::tensor::Tensor;
@@ -21,12 +21,16 @@ impl Tensor {
 
     /// Sorted along a dimension.
     pub fn sort(&self, dim: usize, descending: bool) -> Result<Tensor> {
+        self.check_dim("sort", dim)?;
         self.take_along(&self.argsort(dim, descending)?, dim)
     }
 
     /// The largest `k` along the last dimension, largest first, and their indices.
     pub fn top_k(&self, k: usize) -> Result<(Tensor, Tensor)> {
         let last = self.rank().saturating_sub(1);
+        if self.dims().last().is_none_or(|&size| k > size) {
+            return Err(Error::new("top_k", format!("{k} of {}", self.ty())));
+        }
         let indices = self.argsort(last, true)?.narrow(last, 0, k)?;
         Ok((self.take_along(&indices, last)?, indices))
     }

@@ -1,7 +1,7 @@
 //! Collectives and the position of a device on a mesh.
 
 use super::{Context, Writer};
-use crate::op::{Axes, Op};
+use crate::op::{Axes, Collective};
 use crate::types::TensorType;
 use std::rc::Rc;
 
@@ -9,16 +9,21 @@ const CHANNEL: &str = "channel_handle = #stablehlo.channel_handle<handle = 1, ty
 
 impl Writer {
     /// The text of a collective.
-    pub(super) fn collective(&mut self, op: &Op, context: &Context<'_>) -> String {
+    pub(super) fn collective(
+        &mut self,
+        collective: &Collective,
+        axes: &Axes,
+        context: &Context<'_>,
+    ) -> String {
         let operands = context.operands();
         let dtype = context.output_types[0].dtype;
-        match op {
-            Op::AllGather { dim, axes } => format!(
+        match collective {
+            Collective::AllGather { dim } => format!(
                 "\"stablehlo.all_gather\"({operands}) <{{all_gather_dim = {dim} : i64, {CHANNEL}, {}, \
                  use_global_device_ids}}>",
                 groups(axes)
             ),
-            Op::ReduceScatter { dim, axes } => {
+            Collective::ReduceScatter { dim } => {
                 let region = self.reducer(crate::op::Reduction::Sum, dtype);
                 format!(
                     "\"stablehlo.reduce_scatter\"({operands}) <{{{CHANNEL}, {}, scatter_dimension = \
@@ -26,7 +31,7 @@ impl Writer {
                     groups(axes)
                 )
             }
-            Op::AllReduce { kind, axes } => {
+            Collective::AllReduce { kind } => {
                 let region = self.reducer(*kind, dtype);
                 format!(
                     "\"stablehlo.all_reduce\"({operands}) <{{{CHANNEL}, {}, use_global_device_ids}}> \
@@ -34,17 +39,16 @@ impl Writer {
                     groups(axes)
                 )
             }
-            Op::AllToAll { split, concat, axes } => format!(
+            Collective::AllToAll { split, concat } => format!(
                 "\"stablehlo.all_to_all\"({operands}) <{{{CHANNEL}, concat_dimension = {concat} : i64, \
                  {}, split_count = {} : i64, split_dimension = {split} : i64}}>",
                 groups(axes),
                 axes.size()
             ),
-            Op::Permute { pairs, axes } => format!(
+            Collective::Permute { pairs } => format!(
                 "\"stablehlo.collective_permute\"({operands}) <{{{CHANNEL}, source_target_pairs = {}}}>",
                 source_target_pairs(pairs, axes)
             ),
-            other => format!("\"unknown\"({operands}) {{op = \"{}\"}}", format!("{other:?}").len()),
         }
     }
 

@@ -138,7 +138,11 @@ impl Writer {
                 self.mesh = Some(sharding.mesh.clone());
                 (format!("sdy.sharding_constraint {first} <@mesh, {sharding}>"), ty)
             }
-            collective => (self.collective(collective, context), from_to),
+            Op::Collective(collective, axes) => {
+                (self.collective(collective, axes, context), from_to)
+            }
+            // Regions and names, which `Writer::node` sees to.
+            _ => return context.inputs.to_vec(),
         };
         self.op(&text, &types, context.output_types.len(), context.path)
     }

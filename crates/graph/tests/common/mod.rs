@@ -31,7 +31,11 @@ pub fn compile(program: &Program) -> LoadedExecutable {
 
 /// Runs a program on logical tensors.
 pub fn run(program: &Program, inputs: &[HostTensor]) -> Vec<HostTensor> {
-    let loaded = compile(program);
+    call(&compile(program), inputs)
+}
+
+/// Runs a compiled program on logical tensors.
+pub fn call(loaded: &LoadedExecutable, inputs: &[HostTensor]) -> Vec<HostTensor> {
     let arrays: Vec<Array> = inputs
         .iter()
         .enumerate()
