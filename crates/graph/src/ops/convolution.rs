@@ -67,7 +67,7 @@ impl Convolution {
             && self.groups > 0;
         let fits = alike
             && images.dims()[rank - 1] == kernel.dims()[rank - 2] * self.groups
-            && kernel.dims()[rank - 1] % self.groups == 0;
+            && kernel.dims()[rank - 1].is_multiple_of(self.groups);
         if !fits {
             return Err(fail());
         }

@@ -120,7 +120,7 @@ impl Tensor {
     pub fn split(&self, dim: usize, parts: usize) -> Result<Vec<Tensor>> {
         self.check_dim("split", dim)?;
         let size = self.dims()[dim];
-        if parts == 0 || size % parts != 0 {
+        if parts == 0 || !size.is_multiple_of(parts) {
             let reason = format!("dimension {dim} of {} does not divide into {parts}", self.ty());
             return Err(Error::new("split", reason));
         }
