@@ -89,9 +89,18 @@ impl Tensor {
         emit_one(op.name(), Op::Binary(op), &[&left, &right], left.ty().clone())
     }
 
+    /// A number of this element type, for an op; a fraction is no integer.
+    fn number(&self, op: Binary, number: f64) -> Result<Tensor> {
+        if self.dtype().is_integer() && number.fract() != 0.0 {
+            let reason = format!("{number} does not fit {}; convert it", self.ty());
+            return Err(Error::new(op.name(), reason));
+        }
+        full(self.dtype(), &[], number)
+    }
+
     /// This and a number of the same element type.
     fn with_number(&self, op: Binary, number: f64) -> Result<Tensor> {
-        self.binary(op, &full(self.dtype(), &[], number)?)
+        self.binary(op, &self.number(op, number)?)
     }
 
     /// Compares element by element.
@@ -268,7 +277,7 @@ macro_rules! operators {
             type Output = Result<Tensor>;
 
             fn $method(self, tensor: &Tensor) -> Result<Tensor> {
-                full(tensor.dtype(), &[], self)?.binary(Binary::$op, tensor)
+                tensor.number(Binary::$op, self)?.binary(Binary::$op, tensor)
             }
         }
     )*};

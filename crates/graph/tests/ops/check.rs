@@ -7,6 +7,7 @@ use fullshard_graph::{
 };
 use fullshard_pjrt::{HostTensor, LoadedExecutable};
 use proptest::prelude::*;
+use std::borrow::Borrow;
 
 /// Half the distance between the two points of a finite difference. What it neglects is of the
 /// order of its square, and rounding of the order of 1e-16 divided by it: 1e-10 both.
@@ -21,9 +22,11 @@ const VALUE_TOLERANCE: f64 = 1e-12;
 /// Directions in which the derivative is taken.
 const DIRECTIONS: usize = 3;
 
-/// Few cases each, since each compiles two programs.
+/// Few cases each, since each compiles two programs; `PROPTEST_CASES` asks for more.
 pub fn config() -> ProptestConfig {
-    ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() }
+    let default = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
+    let asked = std::env::var_os("PROPTEST_CASES").is_some();
+    ProptestConfig { cases: if asked { default.cases } else { 4 }, ..default }
 }
 
 /// Dimensions of small tensors.
@@ -81,7 +84,7 @@ pub fn indices(dims: &[usize]) -> Vec<Vec<usize>> {
 
 /// Checks the gradient of a function, and that its value at each index is the expected one.
 pub fn check(
-    inputs: &[Input],
+    inputs: &[impl Borrow<Input>],
     function: impl Fn(&[Tensor]) -> Result<Tensor>,
     expected: impl Fn(&[usize]) -> f64,
 ) {
@@ -92,13 +95,14 @@ pub fn check(
 
 /// Checks the gradient of a function; its output's dimensions and values.
 pub fn check_gradient(
-    inputs: &[Input],
+    inputs: &[impl Borrow<Input>],
     step: f64,
     tolerance: f64,
     function: impl Fn(&[Tensor]) -> Result<Tensor>,
 ) -> (Vec<usize>, Vec<f64>) {
-    let (value, gradient) = programs(inputs, function);
-    let hosts: Vec<HostTensor> = inputs.iter().map(Input::host).collect();
+    let inputs: Vec<&Input> = inputs.iter().map(Borrow::borrow).collect();
+    let (value, gradient) = programs(&inputs, function);
+    let hosts: Vec<HostTensor> = inputs.iter().map(|input| input.host()).collect();
     let mut results = call(&gradient, &hosts).into_iter();
     let (total, output) = (results.next().unwrap(), results.next().unwrap());
     let gradients: Vec<Vec<f64>> = results.map(|tensor| tensor.to_f64().unwrap()).collect();
@@ -124,7 +128,7 @@ pub fn check_gradient(
 
 /// The weighted sum of a function's output, alone; and with the output and the gradients.
 fn programs(
-    inputs: &[Input],
+    inputs: &[&Input],
     function: impl Fn(&[Tensor]) -> Result<Tensor>,
 ) -> (LoadedExecutable, LoadedExecutable) {
     let arguments: Vec<Argument> = inputs

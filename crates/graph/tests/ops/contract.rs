@@ -74,7 +74,7 @@ proptest! {
         let sizes = random.dims(3);
         let left = random.around_zero(&[&batch[..], &[sizes[0], sizes[1]]].concat());
         let right = random.around_zero(&[&batch[..], &[sizes[1], sizes[2]]].concat());
-        check(&[left.clone(), right.clone()], |x| x[0].matmul(&x[1]), |index| {
+        check(&[&left, &right], |x| x[0].matmul(&x[1]), |index| {
             let (batch, place) = index.split_at(batches);
             let term = |k: usize| {
                 left.at(&[batch, &[place[0], k]].concat())
@@ -91,7 +91,7 @@ proptest! {
         let sizes = random.dims(2);
         let left = random.around_zero(&[&batch[..], &[sizes[0]]].concat());
         let right = random.around_zero(&sizes);
-        check(&[left.clone(), right.clone()], |x| x[0].linear(&x[1]), |index| {
+        check(&[&left, &right], |x| x[0].linear(&x[1]), |index| {
             let (batch, place) = index.split_at(batches);
             let term = |k: usize| left.at(&[batch, &[k]].concat()) * right.at(&[k, place[0]]);
             (0..sizes[0]).map(term).sum()

@@ -49,6 +49,8 @@ refused! {
         "maximum", ["tensor<2x3xf32>", "tensor<4x5xf32>"], |x| x[0].maximum(&x[1]);
         "minimum", ["tensor<2x3xf32>", "tensor<2x3xi32>"], |x| x[0].minimum(&x[3]);
         "remainder", ["tensor<2x3xf32>", "tensor<2x3xi32>"], |x| x[0].remainder(&x[3]);
+        "multiply", ["tensor<2x3xi32>", "0.5"], |x| &x[3] * 0.5;
+        "subtract", ["tensor<2x3xi32>", "0.5"], |x| 0.5 - &x[3];
         "power", ["tensor<2x3xi1>"], |x| x[4].pow(2.0);
         "and", ["tensor<2x3xf32>"], |x| x[0].and(&x[0]);
         "xor", ["tensor<2x3xi32>", "tensor<2x3xi1>"], |x| x[3].xor(&x[4]);
@@ -94,6 +96,7 @@ refused! {
     }
     reductions {
         "reduce", ["tensor<2x3xf32>", "2"], |x| x[0].sum(&[2]);
+        "multiply", ["tensor<3xi32>", "0.5"], |x| x[3].mean(&[0]);
         "softmax", ["tensor<2x3xf32>", "2"], |x| x[0].softmax(2);
         "log_softmax", ["tensor<2x3xf32>", "2"], |x| x[0].log_softmax(2);
         "logsumexp", ["tensor<f32>", "0"], |x| x[5].logsumexp(0);

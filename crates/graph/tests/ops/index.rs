@@ -56,7 +56,7 @@ proptest! {
         let mut random = Random::new(seed);
         let (pick_dims, picks) = picks(&mut random, rank, dims[0]);
         let x = random.around_zero(&dims);
-        check(&[x.clone()], |x| x[0].take(&constant(&pick_dims, &picks)?), |index| {
+        check(&[&x], |x| x[0].take(&constant(&pick_dims, &picks)?), |index| {
             let (pick, rest) = index.split_at(rank);
             let row = picks[flat(&pick_dims, pick)] as usize;
             x.at(&[&[row], rest].concat())
@@ -73,7 +73,7 @@ proptest! {
             .map(|_| random.below(dims[dim]) as i32)
             .collect();
         let x = random.around_zero(&dims);
-        check(&[x.clone()], |x| x[0].take_along(&constant(&pick_dims, &picks)?, dim), |index| {
+        check(&[&x], |x| x[0].take_along(&constant(&pick_dims, &picks)?, dim), |index| {
             let mut from = index.to_vec();
             from[dim] = picks[flat(&pick_dims, index)] as usize;
             x.at(&from)
@@ -88,7 +88,7 @@ proptest! {
         let rows = random.around_zero(&[&pick_dims[..], &dims[1..]].concat());
         let row = dims[1..].iter().product::<usize>();
         check(
-            &[table.clone(), rows.clone()],
+            &[&table, &rows],
             |x| x[0].add_rows(&constant(&pick_dims, &picks)?, &x[1]),
             |index| {
                 let place = flat(&dims[1..], &index[1..]);
@@ -106,7 +106,7 @@ proptest! {
         let op = |x: &[Tensor]| {
             x[0].dynamic_slice(&starts(&places)?.iter().collect::<Vec<_>>(), &sizes)
         };
-        check(&[x.clone()], op, |index| {
+        check(&[&x], op, |index| {
             let from = index.iter().zip(&places).map(|(i, start)| i + *start as usize);
             x.at(&from.collect::<Vec<_>>())
         });
@@ -120,7 +120,7 @@ proptest! {
         let op = |x: &[Tensor]| {
             x[0].dynamic_update_slice(&x[1], &starts(&places)?.iter().collect::<Vec<_>>())
         };
-        check(&[x.clone(), update.clone()], op, |index| {
+        check(&[&x, &update], op, |index| {
             let inside = |dim: usize| {
                 let i = index[dim].checked_sub(places[dim] as usize)?;
                 (i < sizes[dim]).then_some(i)
@@ -136,7 +136,7 @@ proptest! {
         let dim = random.below(dims.len());
         let place = random.below(dims[dim]);
         let x = random.around_zero(&dims);
-        check(&[x.clone()], |x| x[0].at(dim, &constant(&[], &[place as i64])?), |index| {
+        check(&[&x], |x| x[0].at(dim, &constant(&[], &[place as i64])?), |index| {
             let mut from = index.to_vec();
             from.insert(dim, place);
             x.at(&from)
@@ -148,7 +148,7 @@ proptest! {
         let mut random = Random::new(seed);
         let dim = random.below(dims.len());
         let x = random.spaced(&dims);
-        check(&[x.clone()], |x| x[0].sort(dim, descending), |index| {
+        check(&[&x], |x| x[0].sort(dim, descending), |index| {
             sorted_at(&x, dim, index, descending)
         });
     }
@@ -159,7 +159,7 @@ proptest! {
         let dim = random.below(dims.len());
         let x = random.spaced(&dims);
         let op = |x: &[Tensor]| x[0].argsort(dim, descending)?.convert(DType::F64);
-        check(&[x.clone()], op, |index| order(&x, dim, index, descending)[index[dim]] as f64);
+        check(&[&x], op, |index| order(&x, dim, index, descending)[index[dim]] as f64);
     }
 
     #[test]
@@ -169,9 +169,9 @@ proptest! {
         let k = 1 + random.below(dims[last]);
         let x = random.spaced(&dims);
         let value = |index: &[usize]| sorted_at(&x, last, index, true);
-        check(&[x.clone()], |x| Ok(x[0].top_k(k)?.0), value);
+        check(&[&x], |x| Ok(x[0].top_k(k)?.0), value);
         let places = |x: &[Tensor]| x[0].top_k(k)?.1.convert(DType::F64);
-        check(&[x.clone()], places, |index| order(&x, last, index, true)[index[last]] as f64);
+        check(&[&x], places, |index| order(&x, last, index, true)[index[last]] as f64);
     }
 }
 

@@ -34,7 +34,7 @@ fn check_rows(
     value: impl Fn(f64, &[f64]) -> f64,
 ) {
     let x = Random::new(seed).spaced(dims);
-    check(&[x.clone()], |x| op(&x[0]), |index| value(x.at(index), &row(&x, dim, index)));
+    check(&[&x], |x| op(&x[0]), |index| value(x.at(index), &row(&x, dim, index)));
 }
 
 proptest! {

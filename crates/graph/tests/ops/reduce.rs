@@ -25,7 +25,7 @@ fn check_reduction(
     let mut random = Random::new(seed);
     let over = random.some_of(dims.len());
     let x = random.spaced(dims);
-    check(&[x.clone()], |x| op(&x[0], &over), |index| value(&reduced(&x, &over, index)));
+    check(&[&x], |x| op(&x[0], &over), |index| value(&reduced(&x, &over, index)));
 }
 
 proptest! {
@@ -58,7 +58,7 @@ proptest! {
     #[test]
     fn of_everything(dims in dims(), seed: u64) {
         let x = Random::new(seed).around_zero(&dims);
-        check(&[x.clone()], |x| x[0].sum_all()? * x[0].mean_all()?, |_| {
+        check(&[&x], |x| x[0].sum_all()? * x[0].mean_all()?, |_| {
             x.values.iter().sum::<f64>() * mean(&x.values)
         });
     }
@@ -73,8 +73,8 @@ proptest! {
             index.remove(dim);
             reduced(&x, &[dim], &index)
         };
-        check(&[x.clone()], |x| Ok(x[0].moments(dim)?.0), |index| mean(&values(index)));
-        check(&[x.clone()], |x| Ok(x[0].moments(dim)?.1), |index| {
+        check(&[&x], |x| Ok(x[0].moments(dim)?.0), |index| mean(&values(index)));
+        check(&[&x], |x| Ok(x[0].moments(dim)?.1), |index| {
             let values = values(index);
             let middle = mean(&values);
             mean(&values.iter().map(|x| (x - middle).powi(2)).collect::<Vec<_>>())

@@ -13,7 +13,7 @@ proptest! {
         let mut random = Random::new(seed);
         let own = random.broadcastable(&dims);
         let x = random.around_zero(&own);
-        check(&[x.clone()], |x| x[0].broadcast_to(&dims), |index| x.broadcast_at(index));
+        check(&[&x], |x| x[0].broadcast_to(&dims), |index| x.broadcast_at(index));
     }
 
     #[test]
@@ -23,9 +23,9 @@ proptest! {
         let mut other: Vec<usize> = order.iter().map(|&dim| dims[dim]).collect();
         other.insert(random.below(dims.len() + 1), 1);
         let x = random.around_zero(&dims);
-        check(&[x.clone()], |x| x[0].reshape(&other), |index| x.values[flat(&other, index)]);
+        check(&[&x], |x| x[0].reshape(&other), |index| x.values[flat(&other, index)]);
         let scalar = random.around_zero(&[1, 1]);
-        check(&[scalar.clone()], |x| x[0].reshape(&[]), |_| scalar.values[0]);
+        check(&[&scalar], |x| x[0].reshape(&[]), |_| scalar.values[0]);
     }
 
     #[test]
@@ -33,7 +33,7 @@ proptest! {
         let mut random = Random::new(seed);
         let order = random.permutation(dims.len());
         let x = random.around_zero(&dims);
-        check(&[x.clone()], |x| x[0].transpose(&order), |index| {
+        check(&[&x], |x| x[0].transpose(&order), |index| {
             let mut from = vec![0; index.len()];
             order.iter().zip(index).for_each(|(&dim, &i)| from[dim] = i);
             x.at(&from)
@@ -45,7 +45,7 @@ proptest! {
         let mut random = Random::new(seed);
         let dims = random.dims(rank);
         let x = random.around_zero(&dims);
-        check(&[x.clone()], |x| x[0].t(), |index| {
+        check(&[&x], |x| x[0].t(), |index| {
             let mut from = index.to_vec();
             from.swap(rank - 2, rank - 1);
             x.at(&from)
@@ -57,7 +57,7 @@ proptest! {
         let mut random = Random::new(seed);
         let place = random.below(dims.len() + 1);
         let x = random.around_zero(&dims);
-        check(&[x.clone()], |x| x[0].expand(place), |index| {
+        check(&[&x], |x| x[0].expand(place), |index| {
             let mut from = index.to_vec();
             from.remove(place);
             x.at(&from)
@@ -67,7 +67,7 @@ proptest! {
     #[test]
     fn slice(dims in dims(), seed: u64) {
         let (x, start, limit, _) = sliced(&dims, seed);
-        check(&[x.clone()], |x| x[0].slice(&start, &limit), |index| {
+        check(&[&x], |x| x[0].slice(&start, &limit), |index| {
             let from: Vec<usize> = index.iter().zip(&start).map(|(i, start)| i + start).collect();
             x.at(&from)
         });
@@ -76,7 +76,7 @@ proptest! {
     #[test]
     fn slice_strided(dims in dims(), seed: u64) {
         let (x, start, limit, stride) = sliced(&dims, seed);
-        check(&[x.clone()], |x| x[0].slice_strided(&start, &limit, &stride), |index| {
+        check(&[&x], |x| x[0].slice_strided(&start, &limit, &stride), |index| {
             let from = (0..index.len()).map(|dim| start[dim] + index[dim] * stride[dim]);
             x.at(&from.collect::<Vec<_>>())
         });
@@ -86,7 +86,7 @@ proptest! {
     fn narrow(dims in dims(), seed: u64) {
         let (x, start, limit, _) = sliced(&dims, seed);
         let dim = seed as usize % dims.len();
-        check(&[x.clone()], |x| x[0].narrow(dim, start[dim], limit[dim]), |index| {
+        check(&[&x], |x| x[0].narrow(dim, start[dim], limit[dim]), |index| {
             let mut from = index.to_vec();
             from[dim] += start[dim];
             x.at(&from)
@@ -107,7 +107,7 @@ proptest! {
             let sum = split[1..].iter().try_fold(split[0].clone(), |sum, part| sum + part)?;
             sum + (&split[chosen] * 2.0)?
         };
-        check(&[x.clone()], scaled, |index| {
+        check(&[&x], scaled, |index| {
             let part = |i: usize| {
                 let mut from = index.to_vec();
                 from[dim] += i * dims[dim];
@@ -129,7 +129,7 @@ proptest! {
             high.push(random.within((1 - inner - low[low.len() - 1]).min(2), 2));
         }
         let x = random.around_zero(&dims);
-        check(&[x.clone()], |x| x[0].pad(0.25, &low, &high, &interior), |index| {
+        check(&[&x], |x| x[0].pad(0.25, &low, &high, &interior), |index| {
             let from = |dim: usize| {
                 let place = usize::try_from(index[dim] as i64 - low[dim]).ok()?;
                 let step = interior[dim] + 1;
@@ -145,7 +145,7 @@ proptest! {
         let mut random = Random::new(seed);
         let reversed = random.some_of(dims.len());
         let x = random.around_zero(&dims);
-        check(&[x.clone()], |x| x[0].reverse(&reversed), |index| {
+        check(&[&x], |x| x[0].reverse(&reversed), |index| {
             let from = |dim: usize| {
                 if reversed.contains(&dim) { dims[dim] - 1 - index[dim] } else { index[dim] }
             };

@@ -59,7 +59,7 @@ fn check_convolution(spatial: usize, seed: u64, configured: bool) {
         .dilation(&windows.iter().map(|window| window.dilation).collect::<Vec<_>>())
         .groups(groups);
     check(
-        &[x.clone(), kernel.clone()],
+        &[&x, &kernel],
         |x| convolution.apply(&x[0], &x[1]),
         |index| {
             let output = index[spatial + 1];
@@ -91,7 +91,7 @@ fn check_pool(spatial: usize, seed: u64, pool: Pool, value: impl Fn(&[f64], usiz
     let image: Vec<usize> = windows.iter().map(|window| window.image(&mut random)).collect();
     let x = random.spaced(&[&[2], &image[..], &[2]].concat());
     check(
-        &[x.clone()],
+        &[&x],
         |x| pool(&x[0], &sizes, &strides, &padding),
         |index| {
             let at = |within: Vec<usize>| {
