@@ -6,10 +6,10 @@ mod common;
 
 use common::compile;
 use fullshard_graph::{
-    Argument, DType, Policy, Program, Result, Tensor, TensorType, module, remat, scan,
+    Argument, DType, Mesh, Policy, Program, Result, Tensor, TensorType, module, remat, scan,
     value_and_grad,
 };
-use fullshard_pjrt::hlo::Module;
+use fullshard_pjrt::hlo::{CollectiveKind, Module, collectives};
 use fullshard_pjrt::plugins::{PluginKind, Store};
 use fullshard_pjrt::{CompileOptions, Executable, Plugin, Topology, TpuSlice};
 
@@ -127,6 +127,52 @@ fn a_loop_is_as_long_for_many_layers_as_for_few() {
     assert!(growth < 1.1, "{growth}");
     let [few, many] = [few, many].map(|program| optimized(&program).instructions().count());
     assert_eq!(few, many, "instructions after optimisation");
+}
+
+/// Weights gathered one step ahead, in both directions, and never kept for all layers at once.
+#[test]
+fn weights_gathered_ahead_are_gathered_again_going_back() {
+    let (devices, layers, width) = (4, 16, 128);
+    let mesh = Mesh::new(&[("fsdp", devices)]).unwrap();
+    let rows = mesh.sharding(&[&["fsdp"], &[]]).unwrap();
+    let weights = mesh.sharding(&[&[], &["fsdp"], &[]]).unwrap();
+    let argument = |dims: &[usize]| Argument::new(TensorType::new(DType::F32, dims));
+    let arguments = [
+        argument(&[2 * devices, width]).sharded(&rows),
+        argument(&[layers, width, width]).sharded(&weights),
+    ];
+    let program = Program::trace("ahead", &arguments, |inputs| {
+        let shards = [(&inputs[0], rows.clone()), (&inputs[1], weights.clone())];
+        mesh.manual(&["fsdp"], &shards, std::slice::from_ref(&weights), |locals| {
+            let group = mesh.over(&["fsdp"])?;
+            let (_, gradients) = value_and_grad(&[&locals[1]], |weights| {
+                let results = scan(&[&locals[0]], &[&weights[0]]).run_prepared(
+                    |slices| Ok(vec![group.all_gather(&slices[0], 0)?]),
+                    |carries, full, _| Ok((vec![carries[0].linear(&full[0])?.tanh()?], vec![])),
+                )?;
+                results.carries[0].sum_all()
+            })?;
+            Ok(gradients)
+        })
+    });
+    let program = program.unwrap().sharded_results(&[weights]).unwrap().on_mesh(&mesh);
+    let loaded = compile(&program);
+    let module = loaded.executable().optimized_program().unwrap().module().unwrap();
+    let count = |kind, in_loop| {
+        let rows = collectives(&module).into_iter();
+        rows.filter(|row| row.kind == kind && row.in_loop == in_loop).map(|row| row.count).sum()
+    };
+    // One before each loop and one in it, going forth and going back.
+    let counts: [u64; 3] = [
+        count(CollectiveKind::AllGather, false),
+        count(CollectiveKind::AllGather, true),
+        count(CollectiveKind::ReduceScatter, true),
+    ];
+    assert_eq!(counts, [2, 2, 1]);
+    let all_weights = (layers * width * width * 4) as u64;
+    let temporaries = loaded.executable().memory().unwrap().temporaries;
+    println!("{temporaries} bytes of temporaries; all weights are {all_weights}");
+    assert!(temporaries < all_weights / 2, "{temporaries} of {all_weights}");
 }
 
 #[test]

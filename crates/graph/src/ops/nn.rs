@@ -10,6 +10,8 @@ impl Tensor {
     pub fn logsumexp(&self, dim: usize) -> Result<Tensor> {
         self.check_dim("logsumexp", dim)?;
         let largest = self.max(&[dim])?.stop_gradient()?;
+        // An infinity less itself is not a number.
+        let largest = select(&largest.is_finite()?, &largest, &zeros(self.dtype(), &[])?)?;
         let shifted = (self - largest.spread(self.dims(), &[dim])?)?;
         shifted.exp()?.sum(&[dim])?.log()? + largest
     }
@@ -54,7 +56,8 @@ impl Tensor {
     /// The larger of this and zero.
     pub fn relu(&self) -> Result<Tensor> {
         let zero = zeros(self.dtype(), &[])?;
-        select(&self.compare(crate::Comparison::Greater, &zero)?, self, &zero)
+        // This way around, what is not a number stays what it is.
+        select(&self.compare(crate::Comparison::LessEqual, &zero)?, &zero, self)
     }
 
     /// The Gaussian error linear unit, exactly: `x Φ(x)`.
