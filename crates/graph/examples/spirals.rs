@@ -94,7 +94,7 @@ fn spirals(mesh: &Mesh, name: &str) -> Traced<Program> {
             Ok(vec![(concatenate(&[&x, &y], 1)? + (noise * 0.03)?)?, classes])
         })
     })?;
-    program.on_mesh(mesh).sharded_results(&shardings)
+    program.on_mesh(mesh)?.sharded_results(&shardings)
 }
 
 /// The weights to start from, and for each the running means of its gradient and of its square.
@@ -112,7 +112,7 @@ fn start(mesh: &Mesh) -> Traced<Program> {
         }
         Ok(state)
     })?;
-    program.on_mesh(mesh).sharded_results(&state_shardings(mesh))
+    program.on_mesh(mesh)?.sharded_results(&state_shardings(mesh))
 }
 
 /// One step of training: the state and a batch in, the next state and the loss out.
@@ -139,7 +139,7 @@ fn step(mesh: &Mesh) -> Traced<Program> {
             update(state, &batch[0], &batch[1], &mesh.over(&["data"])?)
         })
     })?;
-    program.on_mesh(mesh).sharded_results(&outputs)
+    program.on_mesh(mesh)?.sharded_results(&outputs)
 }
 
 /// What each device does in a step: its own gradient, the mean of all, and Adam's rule. The
@@ -199,7 +199,7 @@ fn classify(
         let (_, best) = network(weights, &points[0])?.top_k(1)?;
         Ok(vec![best])
     })?;
-    let program = program.on_mesh(mesh).sharded_results(&[mesh.sharding(&[&["data"], &[]])?])?;
+    let program = program.on_mesh(mesh)?.sharded_results(&[mesh.sharding(&[&["data"], &[]])?])?;
     let loaded = compile(client, &program)?;
     let sharding = loaded.argument_type(PARAMETERS.len())?.sharding;
     let points = Array::from_host(client, points, sharding, loaded.devices())?;

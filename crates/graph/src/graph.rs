@@ -69,6 +69,16 @@ impl Graph {
         self.results.iter().map(|&value| self.ty(value).clone()).collect()
     }
 
+    /// Visits every node, also those of regions and functions.
+    pub(crate) fn visit(&self, visitor: &mut impl FnMut(&Node)) {
+        for node in &self.nodes {
+            visitor(node);
+            for region in node.op.regions() {
+                region.visit(visitor);
+            }
+        }
+    }
+
     /// Which nodes the results need; those with side effects count as needed.
     pub(crate) fn live_nodes(&self) -> Vec<bool> {
         let mut wanted = vec![false; self.types.len()];

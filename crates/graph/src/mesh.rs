@@ -3,6 +3,7 @@
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::{Axes, Collective, Manual, Op, Reduction};
+use crate::ops::zeros;
 use crate::tensor::Tensor;
 use crate::trace::{self, emit, emit_one, trace_graph};
 use crate::types::TensorType;
@@ -27,6 +28,12 @@ impl Mesh {
         let fail = |reason: &str| Err(Error::new("mesh", format!("{axes:?}: {reason}")));
         if axes.iter().any(|(_, size)| *size == 0) {
             return fail("an axis of no devices");
+        }
+        let odd = |name: &str| {
+            name.is_empty() || name.contains(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+        };
+        if axes.iter().any(|(name, _)| odd(name)) {
+            return fail("a name is made of letters, digits and underscores");
         }
         let repeated = |i: usize| axes[..i].iter().any(|(name, _)| *name == axes[i].0);
         if (0..axes.len()).any(repeated) {
@@ -60,7 +67,11 @@ impl Mesh {
                 Error::new(op, format!("no axis `{name}` in {known:?}"))
             })
         };
-        names.iter().map(find).collect()
+        let axes = names.iter().map(find).collect::<Result<Vec<usize>>>()?;
+        match (1..axes.len()).find(|&i| axes[..i].contains(&axes[i])) {
+            Some(i) => Err(Error::new(op, format!("axis `{}` stands twice", names[i]))),
+            None => Ok(axes),
+        }
     }
 
     /// A sharding: for each dimension the axes that cut it, the major first.
@@ -96,6 +107,10 @@ impl Mesh {
         trace: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,
     ) -> Result<Vec<Tensor>> {
         let axes = self.find("manual", axes)?;
+        let shardings = inputs.iter().map(|(_, sharding)| sharding).chain(outputs);
+        if shardings.into_iter().any(|sharding| sharding.mesh != *self) {
+            return Err(Error::new("manual", "a sharding over another mesh"));
+        }
         let local = inputs
             .iter()
             .map(|(tensor, sharding)| Ok(Rc::new(sharding.local(tensor.ty(), &axes)?)))
@@ -158,14 +173,31 @@ impl Sharding {
     }
 }
 
+impl Sharding {
+    /// As text in which every dimension may also be cut by axes that are left to the compiler.
+    pub(crate) fn to_open_text(&self) -> String {
+        self.text(true)
+    }
+
+    /// The number of parts each dimension is cut into.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = usize> {
+        self.dims.iter().map(|axes| axes.iter().map(|&axis| self.mesh.axis_size(axis)).product())
+    }
+
+    fn text(&self, open: bool) -> String {
+        let dim = |axes: &Vec<usize>| {
+            let names = axes.iter().map(|&axis| format!("\"{}\"", self.mesh.axis_name(axis)));
+            let names: Vec<String> = names.chain(open.then(|| "?".to_owned())).collect();
+            format!("{{{}}}", names.join(", "))
+        };
+        format!("[{}]", self.dims.iter().map(dim).collect::<Vec<_>>().join(", "))
+    }
+}
+
 impl std::fmt::Display for Sharding {
     /// As in StableHLO text: `[{"data", "fsdp"}, {}]`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let dim = |axes: &Vec<usize>| {
-            let names = axes.iter().map(|&axis| format!("\"{}\"", self.mesh.axis_name(axis)));
-            format!("{{{}}}", names.collect::<Vec<_>>().join(", "))
-        };
-        write!(f, "[{}]", self.dims.iter().map(dim).collect::<Vec<_>>().join(", "))
+        f.write_str(&self.text(false))
     }
 }
 
@@ -214,7 +246,7 @@ impl Group {
 
     /// The mean over devices.
     pub fn mean(&self, tensor: &Tensor) -> Result<Tensor> {
-        self.sum(tensor)? * (1.0 / self.size() as f64)
+        self.sum(tensor)? / self.size() as f64
     }
 
     /// Dimension `split` is cut, one part for each device, and what comes from all devices is
@@ -241,6 +273,9 @@ impl Group {
         if outside || twice(|pair| pair.0) || twice(|pair| pair.1) {
             let reason = format!("{pairs:?} among {size} devices");
             return Err(Error::new("permute", reason));
+        }
+        if pairs.is_empty() {
+            return zeros(tensor.dtype(), tensor.dims());
         }
         let op = self.op("permute", Collective::Permute { pairs: pairs.to_vec() })?;
         emit_one("permute", op, &[tensor], tensor.ty().clone())

@@ -98,6 +98,32 @@ pub(crate) enum Op {
     Constrain(Sharding),
 }
 
+impl Op {
+    /// The graphs inside the op that are part of the program.
+    pub(crate) fn regions(&self) -> Vec<&Graph> {
+        match self {
+            Op::While { condition, body } => vec![condition, body],
+            Op::Cond { branches } => branches.iter().map(|branch| &**branch).collect(),
+            Op::Scan(scan) => [&scan.body].into_iter().chain(&scan.prepare).map(|g| &**g).collect(),
+            Op::Call { function } => vec![function],
+            Op::Remat { body, .. } => vec![body],
+            Op::CustomVjp(rule) => vec![&rule.primal],
+            Op::Manual(manual) => vec![&manual.body],
+            _ => Vec::new(),
+        }
+    }
+
+    /// The mesh that the op is over, if any.
+    pub(crate) fn mesh(&self) -> Option<&Mesh> {
+        match self {
+            Op::Collective(_, axes) | Op::AxisIndex { axes } => Some(&axes.mesh),
+            Op::Manual(manual) => Some(&manual.mesh),
+            Op::Constrain(sharding) => Some(&sharding.mesh),
+            _ => None,
+        }
+    }
+}
+
 /// An exchange between the devices of a group.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Collective {

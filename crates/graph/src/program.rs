@@ -76,13 +76,23 @@ impl Program {
             return Err(Error::new(name, reason));
         }
         let results = vec![None; traced.graph.results.len()];
-        let program = Program {
+        let mut program = Program {
             graph: traced.graph.pruned(),
             arguments: arguments.to_vec(),
             results,
             mesh: None,
         };
         program.check_donations()?;
+        let mut meshes: Vec<Mesh> = Vec::new();
+        program.graph.visit(&mut |node| meshes.extend(node.op.mesh().cloned()));
+        let shardings = arguments.iter().filter_map(|argument| argument.sharding.as_ref());
+        meshes.extend(shardings.map(|sharding| sharding.mesh.clone()));
+        for mesh in &meshes {
+            program = program.on_mesh(mesh)?;
+        }
+        for argument in arguments {
+            program.check_sharding(&argument.ty, argument.sharding.as_ref())?;
+        }
         Ok(program)
     }
 
@@ -93,14 +103,40 @@ impl Program {
                 format!("{} shardings for {} results", shardings.len(), self.results.len());
             return Err(Error::new(&self.graph.name, reason));
         }
+        for (ty, sharding) in self.graph.result_types().iter().zip(shardings) {
+            self.check_sharding(ty, Some(sharding))?;
+            self = self.on_mesh(&sharding.mesh)?;
+        }
         self.results = shardings.iter().cloned().map(Some).collect();
         Ok(self)
     }
 
-    /// Runs over the devices of a mesh. What has no sharding is whole on every device.
-    pub fn on_mesh(mut self, mesh: &Mesh) -> Program {
-        self.mesh = Some(mesh.clone());
-        self
+    /// Runs over the devices of a mesh, which must be the one its shardings and regions are over,
+    /// if they are over any. What has no sharding is whole on every device.
+    pub fn on_mesh(mut self, mesh: &Mesh) -> Result<Program> {
+        match &self.mesh {
+            Some(known) if known != mesh => {
+                let reason = format!("it is over two meshes, {known:?} and {mesh:?}");
+                Err(Error::new(&self.graph.name, reason))
+            }
+            _ => {
+                self.mesh = Some(mesh.clone());
+                Ok(self)
+            }
+        }
+    }
+
+    fn check_sharding(&self, ty: &TensorType, sharding: Option<&Sharding>) -> Result<()> {
+        let fits = |sharding: &Sharding| {
+            sharding.dims.len() == ty.rank()
+                && sharding.parts().zip(&ty.dims).all(|(parts, dim)| dim.is_multiple_of(parts))
+        };
+        match sharding.filter(|sharding| !fits(sharding)) {
+            Some(sharding) => {
+                Err(Error::new(&self.graph.name, format!("{ty} is not cut by {sharding}")))
+            }
+            None => Ok(()),
+        }
     }
 
     /// The number of devices it runs on.
@@ -123,6 +159,8 @@ impl Program {
         for (i, argument) in self.arguments.iter().enumerate() {
             if let Donation::Result(result) = argument.donation {
                 let fits = results.get(result).is_some_and(|ty| **ty == argument.ty);
+                let earlier = &self.arguments[..i];
+                let fits = fits && earlier.iter().all(|other| other.donation != argument.donation);
                 if !fits {
                     let reason =
                         format!("argument {i} of {} cannot hold result {result}", argument.ty);

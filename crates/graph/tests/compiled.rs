@@ -155,7 +155,7 @@ fn weights_gathered_ahead_are_gathered_again_going_back() {
             Ok(gradients)
         })
     });
-    let program = program.unwrap().sharded_results(&[weights]).unwrap().on_mesh(&mesh);
+    let program = program.unwrap().sharded_results(&[weights]).unwrap().on_mesh(&mesh).unwrap();
     let loaded = compile(&program);
     let module = loaded.executable().optimized_program().unwrap().module().unwrap();
     let count = |kind, in_loop| {

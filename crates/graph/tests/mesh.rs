@@ -66,7 +66,8 @@ fn on_mesh(axes: &[&str], collective: impl Fn(&Group, &Tensor) -> Result<Tensor>
             Ok(vec![loss.reshape(&[1])?, gradients[0].clone()])
         })
     });
-    let program = program.unwrap().sharded_results(&[scales.clone(), rows]).unwrap().on_mesh(&mesh);
+    let program =
+        program.unwrap().sharded_results(&[scales.clone(), rows]).unwrap().on_mesh(&mesh).unwrap();
     let (x, scales) = inputs();
     let tensors = [
         HostTensor::from_values(&[DEVICES * ROWS, COLUMNS], &x).unwrap(),
@@ -230,7 +231,7 @@ fn manual_and_automatic_axes_together() {
             Ok(gradients)
         })
     });
-    let program = program.unwrap().sharded_results(&[weights]).unwrap().on_mesh(&mesh);
+    let program = program.unwrap().sharded_results(&[weights]).unwrap().on_mesh(&mesh).unwrap();
     let (x, w) = (numbers(4 * 8, 1), numbers(8 * 16, 2));
     let found = run(
         &program,

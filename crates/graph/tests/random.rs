@@ -293,7 +293,7 @@ fn every_mesh_has_the_same_numbers() {
                 kinds(&cut_draw(&key, &mesh, dims)?)
             })
         });
-        let program = program.unwrap().on_mesh(&mesh);
+        let program = program.unwrap().on_mesh(&mesh).unwrap();
         let program = program.sharded_results(&vec![sharding.clone(); whole.len()]).unwrap();
         for (i, (found, whole)) in run(&program, &[]).iter().zip(&whole).enumerate() {
             assert!(found == whole, "kind {i} cut {dims:?} over {axes:?}");
@@ -310,7 +310,7 @@ fn the_compiler_may_cut_too() {
         let kinds = kinds(&Key::constant(11)?.draw(&[ROWS, COLUMNS]))?;
         kinds.iter().map(|kind| kind.constrain(&sharding)).collect()
     });
-    let program = program.unwrap().on_mesh(&mesh);
+    let program = program.unwrap().on_mesh(&mesh).unwrap();
     let program = program.sharded_results(&vec![sharding; whole.len()]).unwrap();
     assert!(run(&program, &[]) == whole);
 }
@@ -325,7 +325,7 @@ fn a_region_may_be_manual_over_some_axes_only() {
             let key = Key::constant(11)?;
             mesh.manual(&["x"], &[], &shardings, |_| kinds(&cut_draw(&key, &mesh, dims)?))
         });
-        let program = program.unwrap().on_mesh(&mesh).sharded_results(&shardings).unwrap();
+        let program = program.unwrap().on_mesh(&mesh).unwrap().sharded_results(&shardings).unwrap();
         assert!(run(&program, &[]) == whole, "{dims:?}");
     }
 }
@@ -449,7 +449,7 @@ fn dropout_is_the_same_on_one_two_and_eight_devices() {
                 Ok(results)
             })
         });
-        let program = program.unwrap().on_mesh(&mesh).sharded_results(&shardings).unwrap();
+        let program = program.unwrap().on_mesh(&mesh).unwrap().sharded_results(&shardings).unwrap();
         let found = run(&program, &[HostTensor::from_values(&[2], &[8_u32, 9]).unwrap()]);
         assert!(found[1] == plain[1], "the mask over {axes:?}");
         for (found, plain) in found.iter().zip(&plain) {

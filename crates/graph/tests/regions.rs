@@ -240,3 +240,41 @@ fn mistakes_name_the_op_the_types_and_the_module() {
         "matmul: tensor<2x3xf32> times tensor<4x5xf32> (in transformer.h.3)"
     );
 }
+
+/// A result that nobody uses has a gradient of nothing, not of zeros times infinity.
+#[test]
+fn unused_results_of_a_function_do_not_matter() {
+    let found = eval(&[(&[2], &[0.0, 1.0])], |inputs| {
+        let (_, gradients) = value_and_grad(&[&inputs[0]], |x| {
+            let function = Function::new("pair", &[x[0].ty().clone()], |x| {
+                Ok(vec![(&x[0] * 2.0)?, x[0].log()?])
+            })?;
+            function.call(&[&x[0]])?[0].sum_all()
+        })?;
+        Ok(gradients)
+    });
+    assert_eq!(found, [[2.0, 2.0]]);
+}
+
+#[test]
+fn a_loop_of_unknown_length_is_refused_only_where_its_gradient_is_needed() {
+    let trace = |stopped: bool| {
+        let argument = fullshard_graph::Argument::new(TensorType::new(DType::F64, &[]));
+        fullshard_graph::Program::trace("loop", &[argument], |inputs| {
+            let (_, gradients) = value_and_grad(&[&inputs[0]], |x| {
+                let limit = fullshard_graph::full(DType::F64, &[], 9.0)?;
+                let looped = while_loop(
+                    &[&x[0]],
+                    |state| state[0].compare(Comparison::Less, &limit),
+                    |state| Ok(vec![(&state[0] * 2.0)?]),
+                )?;
+                let looped = if stopped { looped[0].stop_gradient()? } else { looped[0].clone() };
+                &x[0] * looped
+            })?;
+            Ok(gradients)
+        })
+    };
+    trace(true).unwrap();
+    let error = trace(false).unwrap_err().to_string();
+    assert!(error.contains("no gradient of a loop of unknown length"), "{error}");
+}

@@ -47,7 +47,7 @@ fn loop_over_layers_gathered_one_ahead() {
             Ok(results.carries)
         })
     });
-    let program = program.unwrap().sharded_results(&[rows]).unwrap().on_mesh(&mesh);
+    let program = program.unwrap().sharded_results(&[rows]).unwrap().on_mesh(&mesh).unwrap();
     compile(&program);
     insta::assert_snapshot!(program.to_text());
 }

@@ -35,6 +35,9 @@ pub fn while_loop(
     condition: impl FnOnce(Vec<Tensor>) -> Result<Tensor>,
     body: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,
 ) -> Result<Vec<Tensor>> {
+    if state.is_empty() {
+        return Err(Error::new("while", "a loop without a state would never end"));
+    }
     let types: Vec<_> = state.iter().map(|tensor| tensor.shared_type()).collect();
     let condition = trace_graph("condition", &types, |state| Ok(vec![condition(state)?]))?;
     let body = trace_graph("body", &types, body)?;

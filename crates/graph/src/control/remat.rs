@@ -8,6 +8,9 @@ use crate::trace::{emit, emit_one, trace_graph};
 use std::rc::Rc;
 
 /// What a rematerialised region remembers for the backward pass.
+///
+/// A policy looks at the ops of the region itself, not into loops, branches, functions or regions
+/// inside it, which are recomputed whole unless they have a policy of their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Policy {
     /// Everything: no rematerialisation.
@@ -21,7 +24,10 @@ pub enum Policy {
 }
 
 /// A region of which the backward pass remembers only what `policy` says and computes the rest
-/// again.
+/// again. Custom calls with side effects in it happen twice.
+///
+/// Random numbers in it come out the same both times. Their key should go in as an input: what
+/// depends on no input the compiler may make once and keep.
 pub fn remat(
     policy: Policy,
     inputs: &[&Tensor],

@@ -1,7 +1,7 @@
 //! Gradients of branches and of loops over layers.
 
 use super::partition::{Parts, differentiate};
-use super::regions::{or_zero, place};
+use super::regions::{of_reached, or_zero, place};
 use super::{Cotangent, RegionRule, Tape, inline};
 use crate::control::emit_scan;
 use crate::error::{Error, Result};
@@ -65,11 +65,12 @@ pub(super) fn cond(
     branches: &[Rc<Graph>],
     inputs: &[Tensor],
     wanted: &[bool],
+    reached: &[bool],
 ) -> Result<(Vec<Tensor>, RegionRule)> {
     let (index, inputs) = (inputs[0].clone(), inputs[1..].to_vec());
     let wanted = wanted[1..].to_vec();
     let types = branches[0].result_types();
-    let reached: Vec<bool> = types.iter().map(|ty| ty.dtype.is_float()).collect();
+    let reached = reached.to_vec();
     let parts = branches
         .iter()
         .map(|branch| differentiate(branch, &wanted, &reached))
@@ -82,9 +83,7 @@ pub(super) fn cond(
     let residuals = outputs.split_off(types.len());
 
     let back = move |cotangents: &[Cotangent]| {
-        let floats = cotangents.iter().zip(&types).filter(|(_, ty)| ty.dtype.is_float());
-        let cotangents =
-            floats.map(|(cotangent, ty)| or_zero(cotangent, ty)).collect::<Result<Vec<_>>>()?;
+        let cotangents = of_reached(cotangents, &types, &reached)?;
         let operands: Vec<Tensor> =
             inputs.iter().chain(&residuals).chain(&cotangents).cloned().collect();
         let backwards =
@@ -158,8 +157,9 @@ pub(super) fn scan(
     scan: &Rc<Scan>,
     inputs: &[Tensor],
     wanted: &[bool],
+    reached: &[bool],
 ) -> Result<(Vec<Tensor>, RegionRule)> {
-    let shape = LoopShape::new(scan, wanted);
+    let shape = LoopShape::new(scan, wanted, reached);
     let parts = differentiate(&scan.body, &shape.active, &shape.reached)?;
     let (body, stacked_carries) = stack_carries(scan, &parts);
     let forward = Scan {
@@ -186,12 +186,12 @@ struct LoopShape {
     prepared: usize,
     /// Which parameters of the body want gradients.
     active: Vec<bool>,
-    /// Which results of the body have gradients: all that can.
+    /// Which results of the body have gradients.
     reached: Vec<bool>,
 }
 
 impl LoopShape {
-    fn new(scan: &Scan, wanted: &[bool]) -> LoopShape {
+    fn new(scan: &Scan, wanted: &[bool], reached: &[bool]) -> LoopShape {
         let types = scan.body.parameter_types();
         let prepared = scan.prepare.as_ref().map_or(0, |prepare| prepare.results.len());
         let slices = scan.constants + scan.carries + prepared;
@@ -209,7 +209,10 @@ impl LoopShape {
             carries: scan.carries,
             prepared,
             active: active.collect(),
-            reached: results.iter().map(|ty| ty.dtype.is_float()).collect(),
+            // A carry reaches the next step's results, whether or not its last value is used.
+            reached: (0..results.len())
+                .map(|i| if i < scan.carries { results[i].dtype.is_float() } else { reached[i] })
+                .collect(),
         }
     }
 
@@ -262,7 +265,7 @@ fn backward_scan(
     let own_inputs = stacked.len();
     stacked.extend_from_slice(residuals);
     for (i, ty) in results.iter().enumerate().skip(shape.carries) {
-        if ty.dtype.is_float() {
+        if shape.reached[i] {
             let mut dims = ty.dims.clone();
             dims.insert(0, scan.length);
             stacked.push(or_zero(&cotangents[i], &TensorType::new(ty.dtype, &dims))?);

@@ -130,17 +130,19 @@ impl Tape {
         }
         let mut entries = Vec::new();
         let live = graph.live_nodes();
+        let reached = reached_values(graph, &live);
         for (index, node) in graph.nodes.iter().enumerate().filter(|(index, _)| live[*index]) {
             let inputs = lookup(&values, &node.inputs)?;
             let wanted: Vec<bool> =
                 node.inputs.iter().map(|value| is_active[value.index()]).collect();
-            let is_float = |value: &ValueId| graph.ty(*value).dtype.is_float();
+            let reached: Vec<bool> =
+                node.outputs.iter().map(|value| reached[value.index()]).collect();
             let differentiable = wanted.contains(&true)
                 && !matches!(node.op, Op::StopGradient)
-                && node.outputs.iter().any(is_float);
+                && reached.contains(&true);
             let (outputs, region) = with_path(node.path.clone(), || match saved(index) {
                 Some(outputs) => Ok((outputs, None)),
-                None if differentiable => regions::forward(graph, node, &inputs, &wanted),
+                None if differentiable => regions::forward(graph, node, &inputs, &wanted, &reached),
                 None => Ok((replay(graph, node, &inputs)?, None)),
             })?;
             for (value, tensor) in node.outputs.iter().zip(&outputs) {
@@ -183,6 +185,25 @@ impl Tape {
         }
         Ok(self.graph.parameters.iter().map(|value| sums[value.index()].take()).collect())
     }
+}
+
+/// Which values gradients can reach, going back from the results: those that matter to a result
+/// by way of floating-point values.
+fn reached_values(graph: &Graph, live: &[bool]) -> Vec<bool> {
+    let is_float = |value: &ValueId| graph.ty(*value).dtype.is_float();
+    let mut reached = vec![false; graph.types.len()];
+    for value in graph.results.iter().filter(|value| is_float(value)) {
+        reached[value.index()] = true;
+    }
+    for (node, _) in graph.nodes.iter().zip(live).rev().filter(|(_, live)| **live) {
+        let goes_on = node.outputs.iter().any(|value| reached[value.index()]);
+        if goes_on && !matches!(node.op, Op::StopGradient) {
+            for value in node.inputs.iter().filter(|value| is_float(value)) {
+                reached[value.index()] = true;
+            }
+        }
+    }
+    reached
 }
 
 /// What a rule sees of a node.

@@ -3,7 +3,7 @@
 
 use super::Tape;
 use crate::error::Result;
-use crate::graph::{Graph, ValueId};
+use crate::graph::{Graph, Node, ValueId};
 use crate::op::Op;
 use crate::tensor::Tensor;
 use crate::trace::trace_graph;
@@ -55,7 +55,8 @@ fn cut(joint: Graph, known: usize, results: usize, has_gradient: Vec<bool>) -> P
     let joint = joint.pruned();
     let waits = waiting(&joint, known);
     let free = free_values(&joint);
-    let late: Vec<bool> = joint.nodes.iter().map(|node| waits[node.outputs[0].index()]).collect();
+    let is_late = |node: &Node| node.inputs.iter().any(|value| waits[value.index()]);
+    let late: Vec<bool> = joint.nodes.iter().map(is_late).collect();
     let gradients = joint.results[results..].to_vec();
     let needed = needed_by_late(&joint, &late, &gradients, &waits);
     let is_parameter = |value: &ValueId| joint.parameters[..known].contains(value);
@@ -88,7 +89,7 @@ fn cut(joint: Graph, known: usize, results: usize, has_gradient: Vec<bool>) -> P
     }
 }
 
-fn pick(graph: &Graph, keep: impl Fn(usize) -> bool) -> Vec<crate::graph::Node> {
+fn pick(graph: &Graph, keep: impl Fn(usize) -> bool) -> Vec<Node> {
     let nodes = graph.nodes.iter().enumerate();
     nodes.filter(|(i, _)| keep(*i)).map(|(_, node)| node.clone()).collect()
 }
@@ -135,8 +136,15 @@ fn is_free(graph: &Graph, free: &[bool], node: usize) -> bool {
             | Op::Compare(_)
             | Op::Select
             | Op::Convert
+            | Op::Bitcast
             | Op::Broadcast { .. }
             | Op::Reshape
+            | Op::Transpose { .. }
+            | Op::Slice { .. }
+            | Op::Concatenate { .. }
+            | Op::Pad { .. }
+            | Op::Reverse { .. }
+            | Op::Reduce { .. }
     );
     cheap && node.inputs.iter().all(|value| free[value.index()])
 }

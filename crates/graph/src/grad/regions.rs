@@ -17,23 +17,31 @@ pub(super) fn forward(
     node: &Node,
     inputs: &[Tensor],
     wanted: &[bool],
+    reached: &[bool],
 ) -> Result<(Vec<Tensor>, Option<RegionRule>)> {
     let (outputs, rule) = match &node.op {
         Op::Remat { body, policy: Policy::Everything } => inlined(body, inputs, wanted)?,
         Op::Remat { body, policy } => remat(body, policy, inputs, wanted)?,
         Op::CustomVjp(rule) => custom(rule, inputs, wanted)?,
-        Op::Call { function } => call(function, inputs, wanted)?,
-        Op::Cond { branches } => control::cond(branches, inputs, wanted)?,
-        Op::Scan(scan) => control::scan(scan, inputs, wanted)?,
-        Op::While { .. } => return refuse("while", "a loop of unknown length; use a scan"),
-        Op::Manual(_) => return refuse("manual", "a manual region; take the gradient inside it"),
+        Op::Call { function } => call(function, inputs, wanted, reached)?,
+        Op::Cond { branches } => control::cond(branches, inputs, wanted, reached)?,
+        Op::Scan(scan) => control::scan(scan, inputs, wanted, reached)?,
+        Op::While { .. } => {
+            let rule = refuse("while", "a loop of unknown length; use a scan");
+            (replay(graph, node, inputs)?, rule)
+        }
+        Op::Manual(_) => {
+            let rule = refuse("manual", "a manual region; take the gradient inside it");
+            (replay(graph, node, inputs)?, rule)
+        }
         _ => return Ok((replay(graph, node, inputs)?, None)),
     };
     Ok((outputs, Some(rule)))
 }
 
-fn refuse<T>(op: &str, what: &str) -> Result<T> {
-    Err(Error::new(op, format!("no gradient of {what}")))
+/// There is no way back, which matters only to those who ask for one.
+fn refuse(op: &'static str, what: &'static str) -> RegionRule {
+    Box::new(move |_| Err(Error::new(op, format!("no gradient of {what}"))))
 }
 
 /// A region that is as if it were written out.
@@ -89,7 +97,9 @@ fn keep_while_inlining(
     policy: &Policy,
     inputs: &[Tensor],
 ) -> Result<(Vec<Tensor>, Vec<(usize, Vec<Tensor>)>)> {
-    let saved = body.nodes.iter().enumerate().filter(|(_, node)| policy.saves(&node.op));
+    let live = body.live_nodes();
+    let nodes = body.nodes.iter().enumerate().filter(|(index, _)| live[*index]);
+    let saved = nodes.filter(|(_, node)| policy.saves(&node.op));
     let saved: Vec<(usize, usize)> =
         saved.map(|(index, node)| (index, node.outputs.len())).collect();
     let mut with_kept = (**body).clone();
@@ -121,25 +131,23 @@ fn custom(
 }
 
 /// A function stays a function both ways. What the backward function needs is known only when
-/// it is known which results have gradients, so all that can have one are taken to.
+/// it is known which results have gradients, so all that can be reached are taken to.
 fn call(
     function: &Rc<Graph>,
     inputs: &[Tensor],
     wanted: &[bool],
+    reached: &[bool],
 ) -> Result<(Vec<Tensor>, RegionRule)> {
     let types = function.result_types();
-    let reached: Vec<bool> = types.iter().map(|ty| ty.dtype.is_float()).collect();
-    let parts = control::differentiate_once(function, wanted, &reached, differentiate)?;
+    let parts = control::differentiate_once(function, wanted, reached, differentiate)?;
+    let reached = reached.to_vec();
     let mut outputs = call_graph(&parts.forward, &inputs.iter().collect::<Vec<_>>())?;
     let residuals = outputs.split_off(function.results.len());
     let mut arguments: Vec<Tensor> = parts.parameters.iter().map(|&i| inputs[i].clone()).collect();
     arguments.extend(residuals);
     let back = move |cotangents: &[Cotangent]| {
         let mut arguments = arguments.clone();
-        let floats = cotangents.iter().zip(&types).filter(|(_, ty)| ty.dtype.is_float());
-        for (cotangent, ty) in floats {
-            arguments.push(or_zero(cotangent, ty)?);
-        }
+        arguments.extend(of_reached(cotangents, &types, &reached)?);
         let gradients = call_graph(&parts.backward, &arguments.iter().collect::<Vec<_>>())?;
         Ok(place(gradients, &parts.has_gradient))
     };
@@ -150,6 +158,16 @@ fn call(
 pub(super) fn place(gradients: Vec<Tensor>, has_gradient: &[bool]) -> Vec<Cotangent> {
     let mut gradients = gradients.into_iter();
     has_gradient.iter().map(|&has| if has { gradients.next() } else { None }).collect()
+}
+
+/// The gradients of the results that can be reached.
+pub(super) fn of_reached(
+    cotangents: &[Cotangent],
+    types: &[Rc<TensorType>],
+    reached: &[bool],
+) -> Result<Vec<Tensor>> {
+    let all = cotangents.iter().zip(types).zip(reached).filter(|(_, reached)| **reached);
+    all.map(|((cotangent, ty), _)| or_zero(cotangent, ty)).collect()
 }
 
 pub(super) fn or_zero(cotangent: &Cotangent, ty: &TensorType) -> Result<Tensor> {

@@ -17,6 +17,9 @@ pub(super) fn backward(
     if let Op::Barrier = op {
         return through_barrier(cotangents);
     }
+    if let Op::CustomCall(_) | Op::SelectAndScatter { .. } | Op::Sort { .. } = op {
+        return Err(refuse(op));
+    }
     let Some(cotangent) = &cotangents[0] else {
         return Ok(vec![None; seen.inputs.len()]);
     };
@@ -142,8 +145,13 @@ fn through_binary(op: Binary, seen: &Seen<'_>, ct: &Tensor) -> Result<Vec<Cotang
             (first(&|| share(a, b))?, second(&|| share(b, a))?)
         }
         Binary::Power => {
-            let one_less = || a.binary(Binary::Power, &(b - 1.0)?);
-            (first(&|| (ct * b)? * one_less()?)?, second(&|| (ct * y)? * a.log()?)?)
+            // To the power of zero is one everywhere, so also at zero, where the rule has none.
+            let slope = || {
+                let slope = (b * a.binary(Binary::Power, &(b - 1.0)?)?)?;
+                let zero = zeros(b.dtype(), b.dims())?;
+                select(&b.compare(Comparison::Equal, &zero)?, &zero, &slope)
+            };
+            (first(&|| ct * slope()?)?, second(&|| (ct * y)? * a.log()?)?)
         }
         Binary::Remainder if !seen.wanted[1] => (Some(ct.clone()), None),
         Binary::Remainder => {

@@ -1,6 +1,6 @@
 //! Values that need no operands.
 
-use crate::dtype::DType;
+use crate::dtype::{Class, DType};
 use crate::error::{Error, Result};
 use crate::op::{Constant, Op};
 use crate::tensor::Tensor;
@@ -57,6 +57,10 @@ pub fn constant<T: Scalar>(dims: &[usize], values: &[T]) -> Result<Tensor> {
 
 /// A tensor of one value, converted to its element type.
 pub fn full(dtype: DType, dims: &[usize], value: f64) -> Result<Tensor> {
+    if !fits(dtype, value) {
+        let ty = TensorType::new(dtype, dims);
+        return Err(Error::new("full", format!("{value} does not fit {ty}")));
+    }
     let bytes = match dtype {
         DType::Bool => (value != 0.0).to_bytes(),
         DType::I8 => (value as i8).to_bytes(),
@@ -75,6 +79,18 @@ pub fn full(dtype: DType, dims: &[usize], value: f64) -> Result<Tensor> {
     };
     let op = Op::Constant(Rc::new(Constant::Splat(bytes)));
     emit_one("full", op, &[], TensorType::new(dtype, dims))
+}
+
+/// Whether a number is one of an element type's. Fractions are rounded to a float's, and any
+/// number is a truth value, false if it is zero.
+pub(crate) fn fits(dtype: DType, value: f64) -> bool {
+    let bits = dtype.size() as i32 * 8;
+    let (low, high) = match dtype.class() {
+        Class::Float | Class::Bool => return true,
+        Class::Unsigned => (0.0, 2_f64.powi(bits) - 1.0),
+        Class::Signed => (-(2_f64.powi(bits - 1)), 2_f64.powi(bits - 1) - 1.0),
+    };
+    value.fract() == 0.0 && (low..=high).contains(&value)
 }
 
 /// A tensor of zeros.

@@ -146,7 +146,7 @@ impl Tensor {
     ) -> Result<Tensor> {
         let count = size.iter().product::<usize>().max(1);
         let window = self.pool_window("mean_pool", size, stride, padding)?;
-        self.reduce_window(Reduction::Sum, window)? * (1.0 / count as f64)
+        self.reduce_window(Reduction::Sum, window)? / count as f64
     }
 
     fn pool_window(

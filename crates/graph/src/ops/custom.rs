@@ -62,7 +62,8 @@ impl CustomCallBuilder {
         self
     }
 
-    /// Keeps the call even if nothing uses its results.
+    /// Keeps the call even if nothing uses its results; in a loop, branch or function it stays as
+    /// long as that does.
     pub fn side_effect(mut self) -> Self {
         self.call.has_side_effect = true;
         self

@@ -3,6 +3,7 @@
 use crate::dtype::{Class, DType};
 use crate::error::{Error, Result};
 use crate::op::{Binary, Comparison, Op, Unary};
+use crate::ops::constant::fits;
 use crate::ops::full;
 use crate::tensor::Tensor;
 use crate::trace::emit_one;
@@ -91,7 +92,7 @@ impl Tensor {
 
     /// A number of this element type, for an op; a fraction is no integer.
     fn number(&self, op: Binary, number: f64) -> Result<Tensor> {
-        if self.dtype().is_integer() && number.fract() != 0.0 {
+        if !fits(self.dtype(), number) {
             let reason = format!("{number} does not fit {}; convert it", self.ty());
             return Err(Error::new(op.name(), reason));
         }

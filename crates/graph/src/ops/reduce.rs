@@ -1,6 +1,7 @@
 //! Reductions over dimensions.
 
-use crate::error::Result;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
 use crate::op::{Op, Reduction};
 use crate::tensor::Tensor;
 use crate::trace::emit_one;
@@ -36,9 +37,16 @@ impl Tensor {
 
     /// The mean over dimensions.
     pub fn mean(&self, dims: &[usize]) -> Result<Tensor> {
+        if self.dtype().is_float() && self.dtype().size() < DType::F32.size() {
+            // Neither the sum nor one over the count is exact in so few bits.
+            return self.convert(DType::F32)?.mean(dims)?.convert(self.dtype());
+        }
         let sum = self.sum(dims)?;
+        if !self.dtype().is_float() {
+            return Err(Error::new("mean", format!("{} has no means; convert it", self.ty())));
+        }
         let count = self.ty().elements() / sum.ty().elements().max(1);
-        sum * (1.0 / count.max(1) as f64)
+        sum / count.max(1) as f64
     }
 
     /// The mean of everything.

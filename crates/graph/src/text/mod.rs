@@ -40,7 +40,7 @@ pub(crate) fn write(program: &Program) -> String {
         functions.push(writer.private_function(&function.name, &function.graph));
         next += 1;
     }
-    let mesh = program.mesh.as_ref().or(writer.mesh.as_ref());
+    let mesh = program.mesh.as_ref();
     let devices = mesh.map_or(1, Mesh::devices);
     let mut text = format!(
         "module @{} attributes {{mhlo.num_partitions = {devices} : i32, mhlo.num_replicas = 1 : \
@@ -56,7 +56,7 @@ pub(crate) fn write(program: &Program) -> String {
     text.extend(functions);
     text += "}\n";
     for (i, path) in writer.paths.iter().enumerate() {
-        let _ = writeln!(text, "#loc{i} = loc(\"{path}\")");
+        let _ = writeln!(text, "#loc{i} = loc(\"{}\")", plain::escape(path));
     }
     text
 }
@@ -82,7 +82,8 @@ fn sharding_attribute(
 /// A name as a symbol: letters, digits and underscores.
 fn symbol(name: &str) -> String {
     let legal = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
-    name.chars().map(legal).collect()
+    let name: String = name.chars().map(legal).collect();
+    if name.starts_with(|c: char| c.is_ascii_alphabetic()) { name } else { format!("_{name}") }
 }
 
 /// The names of a graph's values in the text.
@@ -96,7 +97,6 @@ struct Writer {
     path_numbers: HashMap<Rc<str>, usize>,
     /// Functions to be written.
     functions: Vec<Function>,
-    mesh: Option<Mesh>,
     /// The axes that are manual here.
     manual_axes: Vec<usize>,
 }
@@ -118,7 +118,6 @@ impl Writer {
             paths: Vec::new(),
             path_numbers: HashMap::new(),
             functions: Vec::new(),
-            mesh: None,
             manual_axes: Vec::new(),
         }
     }
@@ -179,8 +178,10 @@ impl Writer {
             return known.name.clone();
         }
         let base = symbol(&graph.name);
-        let taken =
-            |name: &str| name == "main" || self.functions.iter().any(|known| known.name == name);
+        let taken = |name: &str| {
+            ["main", "mesh"].contains(&name)
+                || self.functions.iter().any(|known| known.name == name)
+        };
         let mut name = base.clone();
         let mut number = 1;
         while taken(&name) {

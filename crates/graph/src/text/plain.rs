@@ -135,7 +135,6 @@ impl Writer {
             }
             Op::CustomCall(call) => (custom_call(call, &operands), from_to),
             Op::Constrain(sharding) => {
-                self.mesh = Some(sharding.mesh.clone());
                 (format!("sdy.sharding_constraint {first} <@mesh, {sharding}>"), ty)
             }
             Op::Collective(collective, axes) => {
@@ -193,7 +192,8 @@ impl Writer {
         let (a, b, key) = &parameters[0];
         let result = self.fresh();
         let order = if descending { "GT" } else { "LT" };
-        let how = comparison_type(key.dtype);
+        // The one order in which what is not a number has a place, too.
+        let how = if key.dtype.is_float() { "TOTALORDER" } else { comparison_type(key.dtype) };
         let margin = self.margin();
         format!(
             "\"stablehlo.sort\"({}) <{{dimension = {dim} : i64, is_stable = true}}> ({{\n{margin}  \
@@ -296,12 +296,12 @@ fn attribute(value: &Attribute) -> String {
     }
 }
 
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.chars()
         .map(|c| match c {
             '"' => "\\22".into(),
             '\\' => "\\5C".into(),
-            '\n' => "\\0A".into(),
+            c if c.is_control() => format!("\\{:02X}", u32::from(c).min(0x7F)),
             c => c.to_string(),
         })
         .collect()
@@ -309,6 +309,7 @@ fn escape(text: &str) -> String {
 
 /// A symbol that may hold any character.
 fn quoted_symbol(name: &str) -> String {
-    let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '$' | '.'));
+    let plain = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '$' | '.'));
     if plain { name.to_owned() } else { format!("\"{}\"", escape(name)) }
 }

@@ -271,14 +271,18 @@ impl Writer {
     }
 
     pub(super) fn manual(&mut self, manual: &Manual, context: &Context<'_>) -> Vec<Rc<str>> {
-        self.mesh = Some(manual.mesh.clone());
         let parameters = manual.body.parameter_types();
         let names: Vec<Rc<str>> = parameters.iter().map(|_| self.fresh()).collect();
         let declared: Vec<String> =
             names.iter().zip(&parameters).map(|(name, ty)| format!("{name}: {ty}")).collect();
+        let all_manual = manual.axes.len() == manual.mesh.axes().count();
         let shardings = |shardings: &[crate::mesh::Sharding]| {
+            let text = |sharding: &crate::mesh::Sharding| match all_manual {
+                true => sharding.to_string(),
+                false => sharding.to_open_text(),
+            };
             let shardings: Vec<String> =
-                shardings.iter().map(|sharding| format!("<@mesh, {sharding}>")).collect();
+                shardings.iter().map(|sharding| format!("<@mesh, {}>", text(sharding))).collect();
             format!("[{}]", shardings.join(", "))
         };
         let axes: Vec<String> = manual

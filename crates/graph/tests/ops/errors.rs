@@ -96,7 +96,7 @@ refused! {
     }
     reductions {
         "reduce", ["tensor<2x3xf32>", "2"], |x| x[0].sum(&[2]);
-        "multiply", ["tensor<3xi32>", "0.5"], |x| x[3].mean(&[0]);
+        "mean", ["tensor<2x3xi32>", "convert"], |x| x[3].mean(&[0]);
         "softmax", ["tensor<2x3xf32>", "2"], |x| x[0].softmax(2);
         "log_softmax", ["tensor<2x3xf32>", "2"], |x| x[0].log_softmax(2);
         "logsumexp", ["tensor<f32>", "0"], |x| x[5].logsumexp(0);
