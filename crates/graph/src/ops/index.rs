@@ -15,18 +15,7 @@ impl Tensor {
             let reason = format!("{} indexed by {}", self.ty(), indices.ty());
             return Err(Error::new("take", reason));
         }
-        let mut sizes = self.dims().to_vec();
-        sizes[0] = 1;
-        let row = self.rank() - 1;
-        let dims = GatherDims {
-            offset: (indices.rank()..indices.rank() + row).collect(),
-            collapsed: vec![0],
-            operand_batch: vec![],
-            index_batch: vec![],
-            start_map: vec![0],
-            index_vector: indices.rank(),
-            sizes,
-        };
+        let dims = self.row_dims(indices.rank());
         let result: Vec<usize> = indices.dims().iter().chain(&self.dims()[1..]).copied().collect();
         self.gather(&indices.expand(indices.rank())?, dims, &result)
     }
@@ -53,6 +42,21 @@ impl Tensor {
             sizes: vec![1; self.rank()],
         };
         self.gather(&indices.expand(self.rank())?, dims, indices.dims())
+    }
+
+    /// How indices of a rank pick rows of this.
+    fn row_dims(&self, index_rank: usize) -> GatherDims {
+        let mut sizes = self.dims().to_vec();
+        sizes[0] = 1;
+        GatherDims {
+            offset: (index_rank..index_rank + self.rank() - 1).collect(),
+            collapsed: vec![0],
+            operand_batch: vec![],
+            index_batch: vec![],
+            start_map: vec![0],
+            index_vector: index_rank,
+            sizes,
+        }
     }
 
     pub(crate) fn gather(
@@ -94,17 +98,7 @@ impl Tensor {
             let reason = format!("{} to {} at {}", rows.ty(), self.ty(), indices.ty());
             return Err(Error::new("add_rows", reason));
         }
-        let mut sizes = self.dims().to_vec();
-        sizes[0] = 1;
-        let dims = GatherDims {
-            offset: (indices.rank()..rows.rank()).collect(),
-            collapsed: vec![0],
-            operand_batch: vec![],
-            index_batch: vec![],
-            start_map: vec![0],
-            index_vector: indices.rank(),
-            sizes,
-        };
+        let dims = self.row_dims(indices.rank());
         self.scatter_add(&indices.expand(indices.rank())?, rows, dims)
     }
 
