@@ -23,7 +23,8 @@
 //!
 //! - [`Program::trace`] traces a program; [`Program::to_text`] writes it.
 //! - [`value_and_grad`] and [`vjp`] differentiate, through everything below.
-//! - [`scan`] loops over layers, [`remat`] computes again what would take too much memory,
+//! - [`scan`] loops over layers, [`remat`] and [`transient`] compute again what would take too
+//!   much memory,
 //!   [`Function`] keeps functions as functions, [`custom_vjp`] takes a gradient of one's own,
 //!   [`cond`] and [`while_loop`] branch and loop.
 //! - [`Mesh`] names the axes of a box of devices; [`Mesh::manual`] runs a region on each device
@@ -48,7 +49,9 @@ mod text;
 mod trace;
 mod types;
 
-pub use control::{Function, Policy, Scan, ScanResults, cond, custom_vjp, remat, scan, while_loop};
+pub use control::{
+    Function, Policy, Scan, ScanResults, cond, custom_vjp, remat, scan, transient, while_loop,
+};
 pub use dtype::DType;
 pub use error::{Error, Result};
 pub use grad::{Pullback, value_and_grad, value_aux_and_grad, vjp};

@@ -84,6 +84,10 @@ pub(crate) enum Op {
         body: Rc<Graph>,
         policy: crate::control::Policy,
     },
+    /// What the backward pass makes again rather than have kept.
+    Transient {
+        body: Rc<Graph>,
+    },
     CustomVjp(Rc<CustomVjp>),
     /// A name for a value, by which a remat policy can save it.
     Name(Rc<str>),
@@ -106,7 +110,7 @@ impl Op {
             Op::Cond { branches } => branches.iter().map(|branch| &**branch).collect(),
             Op::Scan(scan) => [&scan.body].into_iter().chain(&scan.prepare).map(|g| &**g).collect(),
             Op::Call { function } => vec![function],
-            Op::Remat { body, .. } => vec![body],
+            Op::Remat { body, .. } | Op::Transient { body } => vec![body],
             Op::CustomVjp(rule) => vec![&rule.primal],
             Op::Manual(manual) => vec![&manual.body],
             _ => Vec::new(),

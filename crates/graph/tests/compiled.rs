@@ -6,8 +6,8 @@ mod common;
 
 use common::compile;
 use fullshard_graph::{
-    Argument, DType, Mesh, Policy, Program, Result, Tensor, TensorType, module, remat, scan,
-    value_and_grad,
+    Argument, DType, Group, Mesh, Policy, Program, Result, Tensor, TensorType, module, remat, scan,
+    transient, value_and_grad,
 };
 use fullshard_pjrt::hlo::{CollectiveKind, Module, collectives};
 use fullshard_pjrt::plugins::{PluginKind, Store};
@@ -129,28 +129,23 @@ fn a_loop_is_as_long_for_many_layers_as_for_few() {
     assert_eq!(few, many, "instructions after optimisation");
 }
 
-/// Weights gathered one step ahead, in both directions, and never kept for all layers at once.
-#[test]
-fn weights_gathered_ahead_are_gathered_again_going_back() {
-    let (devices, layers, width) = (4, 16, 128);
-    let mesh = Mesh::new(&[("fsdp", devices)]).unwrap();
+/// A step of a stack of layers whose weights are cut over devices: how many gathers stand before
+/// loops and in them, how many reduce-scatters in them, and the bytes of temporaries.
+fn fsdp_step(layers: &dyn Fn(&Group, &Tensor, &Tensor) -> Result<Tensor>) -> ([u64; 3], u64) {
+    let mesh = Mesh::new(&[("fsdp", FSDP.0)]).unwrap();
     let rows = mesh.sharding(&[&["fsdp"], &[]]).unwrap();
     let weights = mesh.sharding(&[&[], &["fsdp"], &[]]).unwrap();
     let argument = |dims: &[usize]| Argument::new(TensorType::new(DType::F32, dims));
     let arguments = [
-        argument(&[2 * devices, width]).sharded(&rows),
-        argument(&[layers, width, width]).sharded(&weights),
+        argument(&[2 * FSDP.0, FSDP.2]).sharded(&rows),
+        argument(&[FSDP.1, FSDP.2, FSDP.2]).sharded(&weights),
     ];
-    let program = Program::trace("ahead", &arguments, |inputs| {
+    let program = Program::trace("fsdp", &arguments, |inputs| {
         let shards = [(&inputs[0], rows.clone()), (&inputs[1], weights.clone())];
         mesh.manual(&["fsdp"], &shards, std::slice::from_ref(&weights), |locals| {
             let group = mesh.over(&["fsdp"])?;
             let (_, gradients) = value_and_grad(&[&locals[1]], |weights| {
-                let results = scan(&[&locals[0]], &[&weights[0]]).run_prepared(
-                    |slices| Ok(vec![group.all_gather(&slices[0], 0)?]),
-                    |carries, full, _| Ok((vec![carries[0].linear(&full[0])?.tanh()?], vec![])),
-                )?;
-                results.carries[0].sum_all()
+                layers(&group, &locals[0], &weights[0])?.sum_all()
             })?;
             Ok(gradients)
         })
@@ -162,17 +157,53 @@ fn weights_gathered_ahead_are_gathered_again_going_back() {
         let rows = collectives(&module).into_iter();
         rows.filter(|row| row.kind == kind && row.in_loop == in_loop).map(|row| row.count).sum()
     };
-    // One before each loop and one in it, going forth and going back.
-    let counts: [u64; 3] = [
+    let counts = [
         count(CollectiveKind::AllGather, false),
         count(CollectiveKind::AllGather, true),
         count(CollectiveKind::ReduceScatter, true),
     ];
+    (counts, loaded.executable().memory().unwrap().temporaries)
+}
+
+/// Devices, layers and width of the stack above, and the bytes of its weights.
+const FSDP: (usize, usize, usize) = (4, 16, 128);
+const FSDP_WEIGHTS: u64 = (FSDP.1 * FSDP.2 * FSDP.2 * 4) as u64;
+
+/// Weights gathered one step ahead, in both directions, and never kept for all layers at once.
+#[test]
+fn weights_gathered_ahead_are_gathered_again_going_back() {
+    let (counts, temporaries) = fsdp_step(&|group, x, weights| {
+        let results = scan(&[x], &[weights]).run_prepared(
+            |slices| Ok(vec![group.all_gather(&slices[0], 0)?]),
+            |carries, full, _| Ok((vec![carries[0].linear(&full[0])?.tanh()?], vec![])),
+        )?;
+        Ok(results.carries[0].clone())
+    });
+    // One before each loop and one in it, going forth and going back.
     assert_eq!(counts, [2, 2, 1]);
-    let all_weights = (layers * width * width * 4) as u64;
-    let temporaries = loaded.executable().memory().unwrap().temporaries;
-    println!("{temporaries} bytes of temporaries; all weights are {all_weights}");
-    assert!(temporaries < all_weights / 2, "{temporaries} of {all_weights}");
+    assert!(temporaries < FSDP_WEIGHTS / 2, "{temporaries} of {FSDP_WEIGHTS}");
+}
+
+/// Weights let go after use, also what is made of them alone: each step back gathers its own.
+#[test]
+fn transient_weights_are_not_kept_for_the_way_back() {
+    let gathered = |group: &Group, x: &Tensor, weights: &Tensor, keep: bool| {
+        let results = scan(&[x], &[weights]).run(|carries, slices| {
+            let gather = |shard: &Tensor| Ok(vec![group.all_gather(shard, 0)?]);
+            let full = match keep {
+                true => gather(&slices[0])?,
+                false => transient(&[&slices[0]], |shards| gather(&shards[0]))?,
+            };
+            Ok((vec![carries[0].linear(&full[0].t()?)?.tanh()?], vec![]))
+        })?;
+        Ok(results.carries[0].clone())
+    };
+    let (counts, temporaries) = fsdp_step(&|group, x, weights| gathered(group, x, weights, false));
+    assert_eq!(counts, [0, 2, 1]);
+    assert!(temporaries < FSDP_WEIGHTS / 2, "{temporaries} of {FSDP_WEIGHTS}");
+    let (counts, temporaries) = fsdp_step(&|group, x, weights| gathered(group, x, weights, true));
+    assert_eq!(counts, [0, 1, 1]);
+    assert!(temporaries > FSDP_WEIGHTS, "{temporaries} of {FSDP_WEIGHTS}");
 }
 
 #[test]

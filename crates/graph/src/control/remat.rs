@@ -41,6 +41,24 @@ pub fn remat(
     emit("remat", Op::Remat { body: Rc::new(traced.graph), policy }, &operands, types)
 }
 
+/// Values that are let go after their use and made again for the backward pass: weights gathered
+/// from all devices, say, of which only the shards are to be kept.
+///
+/// Other than in [`remat`], it is the results that are not remembered, nor what is made of them
+/// alone by casts, slices and the like, where an op around uses them. A region around, such as
+/// a loop or another remat, that uses them as a whole remembers them as it does its other inputs.
+pub fn transient(
+    inputs: &[&Tensor],
+    trace: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,
+) -> Result<Vec<Tensor>> {
+    let types: Vec<_> = inputs.iter().map(|tensor| tensor.shared_type()).collect();
+    let traced = trace_graph("transient", &types, trace)?;
+    let mut operands = inputs.to_vec();
+    operands.extend(&traced.captured);
+    let types = result_types(&traced.graph);
+    emit("transient", Op::Transient { body: Rc::new(traced.graph) }, &operands, types)
+}
+
 impl Policy {
     /// Whether the results of an op are remembered.
     pub(crate) fn saves(&self, op: &Op) -> bool {

@@ -9,6 +9,7 @@ mod control;
 mod partition;
 mod regions;
 mod rules;
+mod transient;
 mod windows;
 
 pub(crate) use control::forget_functions;
@@ -20,6 +21,7 @@ use crate::ops::{ones, zeros};
 use crate::tensor::Tensor;
 use crate::trace::{emit, trace_graph, with_path};
 use std::rc::Rc;
+use transient::Kept;
 
 /// A gradient, or zero.
 pub(crate) type Cotangent = Option<Tensor>;
@@ -98,8 +100,6 @@ type RegionRule = Box<dyn Fn(&[Cotangent]) -> Result<Vec<Cotangent>>>;
 /// One node of the tape.
 struct Entry {
     node: usize,
-    inputs: Vec<Tensor>,
-    outputs: Vec<Tensor>,
     wanted: Vec<bool>,
     region: Option<RegionRule>,
 }
@@ -109,6 +109,7 @@ pub(crate) struct Tape {
     graph: Rc<Graph>,
     entries: Vec<Entry>,
     active: Vec<bool>,
+    values: Vec<Option<Tensor>>,
     pub results: Vec<Tensor>,
 }
 
@@ -150,11 +151,11 @@ impl Tape {
                 is_active[value.index()] = differentiable && tensor.dtype().is_float();
             }
             if differentiable {
-                entries.push(Entry { node: index, inputs, outputs, wanted, region });
+                entries.push(Entry { node: index, wanted, region });
             }
         }
         let results = lookup(&values, &graph.results)?;
-        Ok(Tape { graph: graph.clone(), entries, active: is_active, results })
+        Ok(Tape { graph: graph.clone(), entries, active: is_active, values, results })
     }
 
     /// The gradients of the parameters for gradients of the results.
@@ -165,16 +166,20 @@ impl Tape {
                 accumulate(&mut sums[result.index()], cotangent.clone())?;
             }
         }
+        let mut kept = Kept::new(&self.graph, &self.values);
         for entry in self.entries.iter().rev() {
             let node = &self.graph.nodes[entry.node];
             let reached: Vec<Cotangent> =
                 node.outputs.iter().map(|value| sums[value.index()].take()).collect();
-            if reached.iter().all(Option::is_none) {
-                continue;
-            }
+            let Some(first) = reached.iter().flatten().next() else { continue };
             let gradients = with_path(backward_path(&node.path), || match &entry.region {
                 Some(rule) => rule(&reached),
-                None => rules::backward(&node.op, entry.into(), &reached),
+                None => {
+                    let inputs = kept.get_all(&node.inputs, first)?;
+                    let outputs = kept.get_all(&node.outputs, first)?;
+                    let seen = Seen { inputs: &inputs, outputs: &outputs, wanted: &entry.wanted };
+                    rules::backward(&node.op, seen, &reached)
+                }
             })?;
             for ((input, gradient), wanted) in node.inputs.iter().zip(gradients).zip(&entry.wanted)
             {
@@ -211,12 +216,6 @@ pub(crate) struct Seen<'a> {
     pub inputs: &'a [Tensor],
     pub outputs: &'a [Tensor],
     pub wanted: &'a [bool],
-}
-
-impl<'a> From<&'a Entry> for Seen<'a> {
-    fn from(entry: &'a Entry) -> Seen<'a> {
-        Seen { inputs: &entry.inputs, outputs: &entry.outputs, wanted: &entry.wanted }
-    }
 }
 
 fn backward_path(path: &str) -> Rc<str> {

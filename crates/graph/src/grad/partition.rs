@@ -126,8 +126,13 @@ fn free_values(graph: &Graph) -> Vec<bool> {
 
 fn is_free(graph: &Graph, free: &[bool], node: usize) -> bool {
     let node = &graph.nodes[node];
-    let cheap = matches!(
-        node.op,
+    is_cheap(&node.op) && node.inputs.iter().all(|value| free[value.index()])
+}
+
+/// Whether an op only moves, converts or combines elements: no product, no exchange.
+pub(super) fn is_cheap(op: &Op) -> bool {
+    matches!(
+        op,
         Op::Constant(_)
             | Op::Iota { .. }
             | Op::AxisIndex { .. }
@@ -145,8 +150,7 @@ fn is_free(graph: &Graph, free: &[bool], node: usize) -> bool {
             | Op::Pad { .. }
             | Op::Reverse { .. }
             | Op::Reduce { .. }
-    );
-    cheap && node.inputs.iter().all(|value| free[value.index()])
+    )
 }
 
 /// The early values that late nodes and results use, each once, in order.

@@ -22,6 +22,7 @@ pub(super) fn forward(
     let (outputs, rule) = match &node.op {
         Op::Remat { body, policy: Policy::Everything } => inlined(body, inputs, wanted)?,
         Op::Remat { body, policy } => remat(body, policy, inputs, wanted)?,
+        Op::Transient { body } => again(body, inputs, wanted)?,
         Op::CustomVjp(rule) => custom(rule, inputs, wanted)?,
         Op::Call { function } => call(function, inputs, wanted, reached)?,
         Op::Cond { branches } => control::cond(branches, inputs, wanted, reached)?,
@@ -53,6 +54,20 @@ fn inlined(
     let tape = Tape::record(body, inputs, wanted, &|_| None)?;
     let outputs = tape.results.clone();
     Ok((outputs, Box::new(move |cotangents| tape.backward(cotangents))))
+}
+
+/// A region whose values are not kept: its gradient is taken when it is asked for.
+fn again(
+    body: &Rc<Graph>,
+    inputs: &[Tensor],
+    wanted: &[bool],
+) -> Result<(Vec<Tensor>, RegionRule)> {
+    let outputs = inline(body, inputs)?;
+    let (body, inputs, wanted) = (body.clone(), inputs.to_vec(), wanted.to_vec());
+    let rule = move |cotangents: &[Cotangent]| {
+        Tape::record(&body, &inputs, &wanted, &|_| None)?.backward(cotangents)
+    };
+    Ok((outputs, Box::new(rule)))
 }
 
 /// A region of which only some values are kept; the rest is computed again on the way back.

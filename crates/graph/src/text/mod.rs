@@ -219,7 +219,7 @@ impl Writer {
         };
         match &node.op {
             Op::Name(_) | Op::StopGradient => inputs.to_vec(),
-            Op::Remat { body, .. } => self.graph(body, inputs),
+            Op::Remat { body, .. } | Op::Transient { body } => self.graph(body, inputs),
             Op::CustomVjp(rule) => self.graph(&rule.primal, inputs),
             Op::Call { function } => self.call(function, &context),
             Op::While { condition, body } => self.while_loop(condition, body, &context),
