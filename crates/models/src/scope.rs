@@ -158,13 +158,17 @@ impl Place {
         Place { path: join(&self.path, "*"), layer: Some(layer) }
     }
 
-    /// The full name of something in the module: as the tree has it if the layer is known, with
-    /// a `*` for the layer if it is not.
-    pub fn name(&self, name: &str) -> String {
-        let full = join(&self.path, name);
+    /// The path of the module: as the tree has it if the layer is known, with a `*` for the
+    /// layer if it is not.
+    pub fn module_path(&self) -> String {
         match &self.layer {
-            Some(Layer::Known(index)) => full.replacen('*', &index.to_string(), 1),
-            _ => full,
+            Some(Layer::Known(index)) => self.path.replacen('*', &index.to_string(), 1),
+            _ => self.path.clone(),
         }
+    }
+
+    /// The full name of something in the module.
+    pub fn name(&self, name: &str) -> String {
+        join(&self.module_path(), name)
     }
 }

@@ -1,1 +1,26 @@
-//! To come.
+//! Placement: which unit owns which parameter, how it is cut over devices, and what brings it
+//! together when the model is traced.
+//!
+//! - [`FsdpConfig`] is the `fsdp_config.json` that people have, [`Strategy`] the word they give.
+//! - [`units`] wraps a model's modules into units.
+//! - [`Placement`] is units and stored parameters on a mesh, before anything is traced.
+//! - [`Sharded`] traces a model by it: entering a unit gathers its parameters, leaving it lets
+//!   them go, and the gradient of a gather is a reduce-scatter.
+#![forbid(unsafe_code)]
+
+mod config;
+mod error;
+mod gather;
+mod layout;
+mod placement;
+mod stack;
+mod tracer;
+mod wrap;
+
+pub use config::*;
+pub use error::Error;
+pub use gather::{Bucket, Wire};
+pub use layout::{FLAT_MULTIPLE, Layout, Stored};
+pub use placement::{AXIS, Options, PlacedUnit, Placement, Remat};
+pub use tracer::Sharded;
+pub use wrap::*;

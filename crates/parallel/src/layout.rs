@@ -1,0 +1,170 @@
+//! How one parameter is stored over the devices of an axis: what each holds, and how the whole
+//! and the parts become each other.
+//!
+//! Padding exists in parts alone. It is zero, and so is its gradient.
+
+use fullshard_graph::{Mesh, Result, Sharding, Tensor};
+use fullshard_models::Initializer;
+
+/// The flat layout pads each device's part to a multiple of this, so that a part is whole rows of
+/// a tile on every device there is.
+pub const FLAT_MULTIPLE: usize = 128;
+
+/// How a parameter is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// Whole on every device.
+    Whole,
+    /// In blocks of rows, along dimension 0.
+    Rows,
+    /// Flattened, in contiguous slices.
+    Flat,
+}
+
+/// A parameter, or a stack of one parameter of all layers, as it is stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stored {
+    /// Its full name, with a `*` for the layer if all layers are stacked.
+    pub name: String,
+    /// The class of its module.
+    pub class: &'static str,
+    /// The dimensions of one whole parameter.
+    pub dims: Vec<usize>,
+    /// How it begins.
+    pub initializer: Initializer,
+    /// The number of layers stacked along a first dimension.
+    pub stack: Option<usize>,
+    /// Its name with a `*` for the layer, and the layer, whether stacked or not.
+    pub template: String,
+    /// The layer it is of, if it is of one.
+    pub layer: Option<usize>,
+    /// How it is cut.
+    pub layout: Layout,
+    /// Into how many parts.
+    pub parts: usize,
+    /// Whether it stays as it is.
+    pub frozen: bool,
+}
+
+impl Stored {
+    /// The elements of the parameter, of all layers if it is stacked, without padding.
+    pub fn elements(&self) -> usize {
+        self.dims.iter().product::<usize>() * self.stack.unwrap_or(1)
+    }
+
+    /// The elements that one device holds, padding included.
+    pub fn part_elements(&self) -> usize {
+        self.part_dims().iter().product::<usize>() * self.stack.unwrap_or(1)
+    }
+
+    /// The dimensions of one device's part of one layer.
+    pub fn part_dims(&self) -> Vec<usize> {
+        match self.layout {
+            Layout::Whole => self.dims.clone(),
+            Layout::Rows => {
+                let mut dims = self.dims.clone();
+                dims[0] = dims[0].div_ceil(self.parts);
+                dims
+            }
+            Layout::Flat => {
+                let elements = self.dims.iter().product::<usize>();
+                vec![elements.div_ceil(self.parts * FLAT_MULTIPLE) * FLAT_MULTIPLE]
+            }
+        }
+    }
+
+    /// The dimensions of all parts together, with those of the stack.
+    pub fn stored_dims(&self) -> Vec<usize> {
+        let mut dims = self.part_dims();
+        if self.layout != Layout::Whole {
+            dims[0] *= self.parts;
+        }
+        dims.splice(0..0, self.stack);
+        dims
+    }
+
+    /// How the stored tensor is cut over an axis.
+    pub fn sharding(&self, mesh: &Mesh, axis: &str) -> Result<Sharding> {
+        let cut = [axis];
+        let mut dims: Vec<&[&str]> = vec![&[]; self.stored_dims().len()];
+        if self.layout != Layout::Whole {
+            dims[usize::from(self.stack.is_some())] = &cut;
+        }
+        mesh.sharding(&dims)
+    }
+
+    /// How many dimensions a tensor of parts (or of wholes) has before those of one parameter.
+    pub(crate) fn lead(&self, part: &Tensor) -> usize {
+        part.rank() - self.part_dims().len()
+    }
+
+    /// The whole out of all parts put together along their first dimension: without padding, in
+    /// its own dimensions.
+    pub(crate) fn trim(&self, parts: &Tensor) -> Result<Tensor> {
+        let lead = self.lead(parts);
+        match self.layout {
+            Layout::Whole => Ok(parts.clone()),
+            Layout::Rows => parts.narrow(lead, 0, self.dims[0]),
+            Layout::Flat => {
+                let elements = self.dims.iter().product();
+                let dims = [&parts.dims()[..lead], &self.dims].concat();
+                parts.narrow(lead, 0, elements)?.reshape(&dims)
+            }
+        }
+    }
+
+    /// The whole with padding, in the dimensions of all parts put together.
+    pub(crate) fn pad(&self, whole: &Tensor) -> Result<Tensor> {
+        let lead = whole.rank() - self.dims.len();
+        let flat = match self.layout {
+            Layout::Whole => return Ok(whole.clone()),
+            Layout::Rows => whole.clone(),
+            Layout::Flat => {
+                let elements = self.dims.iter().product();
+                whole.reshape(&[&whole.dims()[..lead], &[elements]].concat())?
+            }
+        };
+        let padded = self.part_dims()[0] * self.parts;
+        let zeros = vec![0; flat.rank()];
+        let mut high = zeros.clone();
+        high[lead] = (padded - flat.dims()[lead]) as i64;
+        flat.pad(0.0, &zeros, &high, &vec![0; flat.rank()])
+    }
+
+    /// A part as a row of numbers.
+    pub(crate) fn to_row(&self, part: &Tensor) -> Result<Tensor> {
+        part.reshape(&[1, part.ty().elements()])
+    }
+
+    /// The part that a row of numbers is; `lead` are the dimensions before those of one part.
+    pub(crate) fn from_row(&self, row: &Tensor, lead: &[usize]) -> Result<Tensor> {
+        row.reshape(&[lead, &self.part_dims()].concat())
+    }
+
+    /// The whole out of the rows of all parts.
+    pub(crate) fn from_rows(&self, rows: &Tensor, lead: &[usize]) -> Result<Tensor> {
+        let part = self.part_dims();
+        let all = [&[self.parts], lead, &part[..]].concat();
+        let parts = rows.reshape(&all)?.transpose(&moved(0, lead.len(), all.len()))?;
+        let mut joined = [lead, &part[..]].concat();
+        joined[lead.len()] *= self.parts;
+        self.trim(&parts.reshape(&joined)?)
+    }
+
+    /// The rows of all parts of a whole.
+    pub(crate) fn to_rows(&self, whole: &Tensor) -> Result<Tensor> {
+        let padded = self.pad(whole)?;
+        let part = self.part_dims();
+        let lead = padded.rank() - part.len();
+        let split = [&padded.dims()[..lead], &[self.parts], &part[..]].concat();
+        let parts = padded.reshape(&split)?.transpose(&moved(lead, 0, split.len()))?;
+        parts.reshape(&[self.parts, padded.ty().elements() / self.parts])
+    }
+}
+
+/// The permutation that takes dimension `from` to `to` and leaves the others in order.
+fn moved(from: usize, to: usize, rank: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..rank).filter(|&dim| dim != from).collect();
+    order.insert(to, from);
+    order
+}
