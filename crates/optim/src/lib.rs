@@ -1,1 +1,51 @@
-//! To come.
+//! Optimizers traced on shards, gradient clipping and learning-rate schedules.
+//!
+//! An [`Optimizer`] turns the parts of parameters, gradients and state that a device holds into
+//! the next ones, inside a manual region of a mesh. Statistics that span a whole parameter are
+//! summed over the devices that share it and divided by its true size, so that a run gives the
+//! same numbers on one device as on many, however the parameters are cut.
+//!
+//! ```
+//! use fullshard_graph::{Argument, DType, Program, TensorType};
+//! use fullshard_optim::{AdamW, Cut, Optimizer, Shard, Update};
+//!
+//! # fn main() -> fullshard_graph::Result<()> {
+//! let optimizer = AdamW { weight_decay: 0.01, ..AdamW::default() };
+//! let argument = |dims: &[usize]| Argument::new(TensorType::new(DType::F32, dims));
+//! let scalars = argument(&[optimizer.scalar_count()]);
+//! let matrix = argument(&[7, 5]);
+//! // The parameter, its gradient and the two slots of state.
+//! let arguments = [scalars, matrix.clone(), matrix.clone(), matrix.clone(), matrix];
+//! let program = Program::trace("step", &arguments, |mut tensors| {
+//!     let update = Update {
+//!         shard: Shard { dims: vec![7, 5], stack: None, cut: Cut::Whole, group: None },
+//!         slots: tensors.split_off(3),
+//!         gradient: tensors.remove(2),
+//!         parameter: tensors.remove(1),
+//!         decays: true,
+//!     };
+//!     let updated = optimizer.update(&tensors[0], vec![update])?.remove(0);
+//!     Ok([updated.parameter].into_iter().chain(updated.slots).collect())
+//! })?;
+//! assert!(program.to_text().contains("stablehlo.sqrt"));
+//! // What a step has to be told, counted from 1.
+//! assert_eq!(optimizer.scalars(1, 1e-3).len(), optimizer.scalar_count());
+//! # Ok(()) }
+//! ```
+//!
+//! - [`AdamW`], [`Adafactor`] and [`Sgd`] are the optimizers; [`from_name`] finds one by the
+//!   name that Hugging Face's Trainer gives it.
+//! - [`global_norm`] and [`clip_factor`] clip gradients.
+//! - [`decays`] says which parameters weight decay applies to.
+//! - [`Schedule`] is the learning rate over the steps of a run.
+#![forbid(unsafe_code)]
+
+mod adamw;
+mod error;
+mod optimizer;
+mod shard;
+
+pub use adamw::AdamW;
+pub use error::Error;
+pub use optimizer::{Optimizer, Slot, SlotKind, Update, Updated};
+pub use shard::{Cut, Shard};

@@ -1,0 +1,70 @@
+//! AdamW: Adam with weight decay apart from the gradient.
+
+use crate::optimizer::{Optimizer, Slot, SlotKind, Update, Updated, check, unpack};
+use crate::shard::Shard;
+use fullshard_graph::{Result, Tensor};
+
+/// AdamW, with torch's defaults but for weight decay, which is Trainer's.
+///
+/// The parameter first decays by the learning rate times `weight_decay`; moments are corrected
+/// for having begun at zero, and `epsilon` is added outside the root.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdamW {
+    /// How much of the running mean of gradients stays.
+    pub beta1: f64,
+    /// How much of the running mean of squared gradients stays.
+    pub beta2: f64,
+    /// Added to the root of the squares.
+    pub epsilon: f64,
+    /// How fast parameters decay, in units of the learning rate.
+    pub weight_decay: f64,
+}
+
+impl Default for AdamW {
+    fn default() -> AdamW {
+        AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 }
+    }
+}
+
+/// The numbers of a step: what decay leaves, the size of the step, and the root of what the
+/// second moment lacks.
+const SCALARS: usize = 3;
+
+impl Optimizer for AdamW {
+    fn slots(&self, _: &Shard) -> Vec<Slot> {
+        ["exp_avg", "exp_avg_sq"].map(|name| Slot { name, kind: SlotKind::Like }).into()
+    }
+
+    fn scalars(&self, step: u64, learning_rate: f64) -> Vec<f32> {
+        let correction = |beta: f64| 1.0 - beta.powf(step as f64);
+        let kept = 1.0 - learning_rate * self.weight_decay;
+        let size = learning_rate / correction(self.beta1);
+        vec![kept as f32, size as f32, correction(self.beta2).sqrt() as f32]
+    }
+
+    fn scalar_count(&self) -> usize {
+        SCALARS
+    }
+
+    fn update(&self, scalars: &Tensor, parameters: Vec<Update>) -> Result<Vec<Updated>> {
+        let scalars = unpack("adamw", scalars)?;
+        parameters.iter().map(|update| self.update_one(&scalars, update)).collect()
+    }
+}
+
+impl AdamW {
+    fn update_one(&self, scalars: &[Tensor; SCALARS], update: &Update) -> Result<Updated> {
+        check("adamw", update, &self.slots(&update.shard))?;
+        let [kept, size, correction] = scalars;
+        let gradient = &update.gradient;
+        let first = &update.slots[0];
+        let first = (first + ((gradient - first)? * (1.0 - self.beta1))?)?;
+        let second = (&update.slots[1] * self.beta2)?;
+        let second = (second + (gradient.square()? * (1.0 - self.beta2))?)?;
+        let root = ((second.sqrt()? / correction)? + self.epsilon)?;
+        let decays = update.decays && self.weight_decay != 0.0;
+        let parameter = if decays { (&update.parameter * kept)? } else { update.parameter.clone() };
+        let parameter = (parameter - ((&first / root)? * size)?)?;
+        Ok(Updated { parameter, slots: vec![first, second] })
+    }
+}
