@@ -145,6 +145,12 @@ impl Mesh {
 }
 
 impl Sharding {
+    /// The dimensions of one device's part of a tensor.
+    pub fn local_dims(&self, ty: &TensorType) -> Result<Vec<usize>> {
+        let axes: Vec<usize> = (0..self.mesh.axes.len()).collect();
+        Ok(self.local(ty, &axes)?.dims)
+    }
+
     /// The part of a tensor on one device, cut by the manual axes alone.
     fn local(&self, ty: &TensorType, manual: &[usize]) -> Result<TensorType> {
         self.scale(ty, manual, |dim, parts| (dim % parts == 0).then(|| dim / parts))

@@ -93,6 +93,30 @@ impl Stored {
         mesh.sharding(&dims)
     }
 
+    /// The stored numbers out of the whole parameters of its layers, one after another.
+    pub fn pack(&self, wholes: &[f32]) -> Vec<f32> {
+        let (whole, stored) = self.lengths();
+        let mut all = Vec::with_capacity(stored * self.stack.unwrap_or(1));
+        for layer in wholes.chunks(whole) {
+            all.extend_from_slice(layer);
+            all.resize(all.len() + stored - layer.len(), 0.0);
+        }
+        all
+    }
+
+    /// The whole parameters of its layers, one after another, out of the stored numbers.
+    pub fn unpack(&self, stored: &[f32]) -> Vec<f32> {
+        let (whole, length) = self.lengths();
+        stored.chunks(length).flat_map(|layer| &layer[..whole]).copied().collect()
+    }
+
+    /// The elements of one layer, without padding and with it, which always is at the end.
+    fn lengths(&self) -> (usize, usize) {
+        let parts = if self.layout == Layout::Whole { 1 } else { self.parts };
+        let stored = self.part_dims().iter().product::<usize>() * parts;
+        (self.dims.iter().product(), stored)
+    }
+
     /// How many dimensions a tensor of parts (or of wholes) has before those of one parameter.
     pub(crate) fn lead(&self, part: &Tensor) -> usize {
         part.rank() - self.part_dims().len()

@@ -1,1 +1,16 @@
-//! To come.
+//! The training step: a model, a placement and an optimizer put together as compiled programs.
+//!
+//! A [`Recipe`] has everything that a run's programs follow from. It traces three: one that makes
+//! the state, already cut over the devices; one that is a whole training step, collectives and
+//! update included; and one that evaluates. A [`Runner`] compiles and runs them.
+#![forbid(unsafe_code)]
+
+mod error;
+mod init;
+mod recipe;
+mod runner;
+mod step;
+
+pub use error::Error;
+pub use recipe::{Batch, Recipe};
+pub use runner::{Compiled, Compiler, Metrics, Pending, Runner};

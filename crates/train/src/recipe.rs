@@ -1,0 +1,139 @@
+//! Everything that the programs of a run follow from.
+
+use crate::error::Error;
+use fullshard_graph::{Argument, DType, Group, Sharding, TensorType};
+use fullshard_models::CausalLm;
+use fullshard_optim::{Cut, Optimizer, Shard, SlotKind, decays};
+use fullshard_parallel::{AXIS, Layout, Placement, Stored};
+
+/// The batches of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batch {
+    /// Sequences that all devices together compute at once.
+    pub sequences: usize,
+    /// Tokens in a sequence.
+    pub tokens: usize,
+    /// How many such batches are added up before an update.
+    pub accumulation: usize,
+    /// Whether gradients are reduced after each of them. If not, parameters are gathered once
+    /// and gradients reduced once a step, which takes memory for both whole.
+    pub reduce_each: bool,
+}
+
+/// A model, where it lives, how it is updated and on what.
+pub struct Recipe {
+    /// The mathematics.
+    pub model: Box<dyn CausalLm>,
+    /// Where everything lives.
+    pub placement: Placement,
+    /// The update.
+    pub optimizer: Box<dyn Optimizer>,
+    /// The batches.
+    pub batch: Batch,
+    /// What gradients are clipped to, if they are.
+    pub max_grad_norm: Option<f64>,
+}
+
+/// A tensor of the state: its name, its type over all devices and how it is cut.
+#[derive(Debug, Clone)]
+pub(crate) struct StateTensor {
+    pub name: String,
+    pub ty: TensorType,
+    pub sharding: Sharding,
+}
+
+impl Recipe {
+    /// Puts a recipe together, if its parts fit.
+    pub fn new(
+        model: Box<dyn CausalLm>,
+        placement: Placement,
+        optimizer: Box<dyn Optimizer>,
+        batch: Batch,
+        max_grad_norm: Option<f64>,
+    ) -> Result<Recipe, Error> {
+        let at_least = |what, found, least| match found >= least {
+            true => Ok(()),
+            false => Err(Error::TooFew { what, found, least }),
+        };
+        at_least("the number of tokens in a sequence", batch.tokens, 2)?;
+        at_least("the number of accumulated batches", batch.accumulation, 1)?;
+        at_least("the number of sequences in a batch", batch.sequences, 1)?;
+        let devices = placement.devices();
+        if !batch.sequences.is_multiple_of(devices) {
+            return Err(Error::Batch { batch: batch.sequences, devices });
+        }
+        let positions = model.dimensions().positions;
+        if batch.tokens > positions {
+            return Err(Error::Sequence { sequence: batch.tokens, positions });
+        }
+        if placement.trained().is_empty() {
+            return Err(Error::AllFrozen);
+        }
+        Ok(Recipe { model, placement, optimizer, batch, max_grad_norm })
+    }
+
+    /// The tokens of one step, over all devices and accumulated batches.
+    pub fn tokens_per_step(&self) -> usize {
+        self.batch.sequences * self.batch.tokens * self.batch.accumulation
+    }
+
+    /// The state: parameters, then the optimizer's slots of those that are trained.
+    pub(crate) fn state(&self) -> Result<Vec<StateTensor>, Error> {
+        let mut state = Vec::new();
+        let shardings = self.placement.shardings()?;
+        for (stored, sharding) in self.placement.parameters.iter().zip(&shardings) {
+            let ty = TensorType::new(DType::F32, &stored.stored_dims());
+            let name = stored.name.clone();
+            state.push(StateTensor { name, ty, sharding: sharding.clone() });
+        }
+        for i in self.placement.trained() {
+            let stored = &self.placement.parameters[i];
+            for slot in self.optimizer.slots(&shard(stored, None)) {
+                let (dims, sharding) = match slot.kind {
+                    SlotKind::Like => (stored.stored_dims(), shardings[i].clone()),
+                    SlotKind::Replicated(dims) => {
+                        let whole = self.placement.mesh.replicated(dims.len());
+                        (dims, whole)
+                    }
+                };
+                let name = format!("{}.{}", slot.name, stored.name);
+                state.push(StateTensor { name, ty: TensorType::new(DType::F32, &dims), sharding });
+            }
+        }
+        Ok(state)
+    }
+
+    /// The batches of a step as an argument: `[accumulation, sequences, tokens]`, or without the
+    /// first for evaluation.
+    pub(crate) fn tokens_type(&self, training: bool) -> Result<(TensorType, Sharding), Error> {
+        let Batch { sequences, tokens, accumulation, .. } = self.batch;
+        let (dims, cut): (Vec<usize>, Vec<&[&str]>) = match training {
+            true => (vec![accumulation, sequences, tokens], vec![&[], &[AXIS], &[]]),
+            false => (vec![sequences, tokens], vec![&[AXIS], &[]]),
+        };
+        let sharding = self.placement.mesh.sharding(&cut)?;
+        Ok((TensorType::new(DType::I32, &dims), sharding))
+    }
+
+    /// An argument that is whole on every device.
+    pub(crate) fn whole(&self, dtype: DType, dims: &[usize]) -> (Argument, Sharding) {
+        let sharding = self.placement.mesh.replicated(dims.len());
+        (Argument::new(TensorType::new(dtype, dims)).sharded(&sharding), sharding)
+    }
+
+    /// Which of the trained parameters weight decay is for.
+    pub(crate) fn decays(&self, stored: &Stored) -> bool {
+        decays(&stored.template, stored.class)
+    }
+}
+
+/// A stored parameter as the optimizer sees it.
+pub(crate) fn shard(stored: &Stored, group: Option<&Group>) -> Shard {
+    let cut = match stored.layout {
+        Layout::Whole => Cut::Whole,
+        Layout::Rows => Cut::Rows,
+        Layout::Flat => Cut::Flat { local: stored.part_dims()[0] },
+    };
+    let group = group.filter(|_| stored.layout != Layout::Whole).cloned();
+    Shard { dims: stored.dims.clone(), stack: stored.stack, cut, group }
+}

@@ -1,0 +1,218 @@
+//! Running a recipe's programs on devices.
+
+use crate::error::Error;
+use crate::recipe::Recipe;
+use fullshard_graph::Program;
+use fullshard_pjrt::{
+    Array, CacheOutcome, Client, CompileCache, CompileOptions, HostTensor, LoadedExecutable,
+};
+use std::time::{Duration, Instant};
+
+/// Compiles programs for the devices of a client.
+pub struct Compiler<'a> {
+    /// The devices.
+    pub client: &'a Client,
+    /// Where compiled programs are kept, if anywhere.
+    pub cache: Option<CompileCache>,
+    /// Options, for as many devices as the programs run on.
+    pub options: CompileOptions,
+}
+
+/// A compiled program.
+pub struct Compiled {
+    /// The program.
+    pub program: LoadedExecutable,
+    /// How long it took.
+    pub time: Duration,
+    /// Whether the cache had it.
+    pub cached: bool,
+}
+
+/// Compiled programs and the state they work on.
+pub struct Runner<'a> {
+    recipe: &'a Recipe,
+    compiler: &'a Compiler<'a>,
+    step: Compiled,
+    eval: Option<Compiled>,
+    state: Vec<Array>,
+    seed: HostTensor,
+    steps: u64,
+}
+
+/// What a training step says of itself.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Metrics {
+    /// The mean loss before the update.
+    pub loss: f32,
+    /// The norm of the gradient before clipping.
+    pub gradient_norm: f32,
+    /// The number of labels that counted.
+    pub labels: f32,
+}
+
+/// What a step will say when it is done.
+pub struct Pending {
+    metrics: Array,
+}
+
+impl Compiler<'_> {
+    /// Compiles a program, or takes it from the cache.
+    pub fn compile(&self, program: &Program) -> Result<Compiled, Error> {
+        let start = Instant::now();
+        let text = program.to_text();
+        let (program, cached) = match &self.cache {
+            Some(cache) => {
+                let (program, outcome) = cache.compile(self.client, &text, &self.options)?;
+                (program, matches!(outcome, CacheOutcome::Hit))
+            }
+            None => (self.client.compile(&text, &self.options)?, false),
+        };
+        Ok(Compiled { program, time: start.elapsed(), cached })
+    }
+}
+
+impl<'a> Runner<'a> {
+    /// Compiles the programs of a recipe and makes its state from a seed.
+    pub fn new(
+        compiler: &'a Compiler<'a>,
+        recipe: &'a Recipe,
+        seed: u64,
+    ) -> Result<Runner<'a>, Error> {
+        let seed = HostTensor::from_values(&[2], &[(seed >> 32) as u32, seed as u32])?;
+        let init = compiler.compile(&recipe.init_program()?)?;
+        let seed_array = upload(compiler.client, &init.program, 0, &seed)?;
+        let state = init.program.execute_arrays(&[&seed_array])?;
+        drop(init);
+        let step = compiler.compile(&recipe.step_program()?)?;
+        Ok(Runner { recipe, compiler, step, eval: None, state, seed, steps: 0 })
+    }
+
+    /// The compiled training step.
+    pub fn program(&self) -> &Compiled {
+        &self.step
+    }
+
+    /// The number of steps done.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Launches a training step on `[accumulation, sequences, tokens]` tokens and labels.
+    pub fn step(
+        &mut self,
+        tokens: &HostTensor,
+        labels: &HostTensor,
+        learning_rate: f64,
+    ) -> Result<Pending, Error> {
+        let number = HostTensor::from_values(&[], &[self.steps as i32])?;
+        let scalars = self.recipe.optimizer.scalars(self.steps + 1, learning_rate);
+        let scalars = HostTensor::from_values(&[scalars.len()], &scalars)?;
+        let feed = [tokens, labels, &scalars, &self.seed, &number];
+        let feed = self.upload_after_state(&self.step.program, self.state.len(), &feed)?;
+        let arguments: Vec<&Array> = self.state.iter().chain(&feed).collect();
+        let mut results = self.step.program.execute_arrays(&arguments)?;
+        let metrics = results.pop().ok_or_else(|| mismatch("the step", "no results", "metrics"))?;
+        self.state = results;
+        self.steps += 1;
+        Ok(Pending { metrics })
+    }
+
+    /// The summed loss of `[sequences, tokens]` tokens and labels, and the number of labels that
+    /// counted.
+    pub fn evaluate(
+        &mut self,
+        tokens: &HostTensor,
+        labels: &HostTensor,
+    ) -> Result<(f32, f32), Error> {
+        if self.eval.is_none() {
+            self.eval = Some(self.compiler.compile(&self.recipe.eval_program()?)?);
+        }
+        let parameters = &self.state[..self.recipe.placement.parameters.len()];
+        let Some(eval) = &self.eval else { return Err(mismatch("eval", "none", "a program")) };
+        let feed = self.upload_after_state(&eval.program, parameters.len(), &[tokens, labels])?;
+        let arguments: Vec<&Array> = parameters.iter().chain(&feed).collect();
+        let results = eval.program.execute_arrays(&arguments)?;
+        match numbers(&results[0])?[..] {
+            [sum, count] => Ok((sum, count)),
+            _ => Err(mismatch("the result of evaluation", "another shape", "two numbers")),
+        }
+    }
+
+    /// A parameter as it is: the whole of it, of all layers one after another if they are stacked,
+    /// by the name it is stored under.
+    pub fn parameter(&self, name: &str) -> Result<Vec<f32>, Error> {
+        let i = self.position(name)?;
+        let stored = self.state[i].to_host()?;
+        Ok(self.recipe.placement.parameters[i].unpack(&stored.values()?))
+    }
+
+    /// Replaces a parameter by other numbers, of all layers one after another if they are stacked.
+    pub fn set_parameter(&mut self, name: &str, wholes: &[f32]) -> Result<(), Error> {
+        let i = self.position(name)?;
+        let stored = &self.recipe.placement.parameters[i];
+        if wholes.len() != stored.elements() {
+            let (found, expected) = (wholes.len(), stored.elements());
+            return Err(mismatch(name, &format!("{found} numbers"), &format!("{expected}")));
+        }
+        let tensor = HostTensor::from_values(&stored.stored_dims(), &stored.pack(wholes))?;
+        self.state[i] = upload(self.compiler.client, &self.step.program, i, &tensor)?;
+        Ok(())
+    }
+
+    /// The state on the devices: parameters, then the optimizer's slots.
+    pub fn state(&self) -> &[Array] {
+        &self.state
+    }
+
+    fn position(&self, name: &str) -> Result<usize, Error> {
+        let parameters = &self.recipe.placement.parameters;
+        let position = parameters.iter().position(|stored| stored.name == name);
+        position.ok_or_else(|| mismatch(name, "no such parameter", "a parameter of the model"))
+    }
+
+    fn upload_after_state(
+        &self,
+        program: &LoadedExecutable,
+        first: usize,
+        tensors: &[&HostTensor],
+    ) -> Result<Vec<Array>, Error> {
+        let upload = |(i, tensor): (usize, &&HostTensor)| {
+            upload(self.compiler.client, program, first + i, tensor)
+        };
+        tensors.iter().enumerate().map(upload).collect()
+    }
+}
+
+impl Pending {
+    /// Waits for the step.
+    pub fn wait(&self) -> Result<Metrics, Error> {
+        match numbers(&self.metrics)?[..] {
+            [loss, gradient_norm, labels] => Ok(Metrics { loss, gradient_norm, labels }),
+            _ => Err(mismatch("the metrics of a step", "another shape", "three numbers")),
+        }
+    }
+}
+
+fn upload(
+    client: &Client,
+    program: &LoadedExecutable,
+    index: usize,
+    tensor: &HostTensor,
+) -> Result<Array, Error> {
+    let expected = program.argument_type(index)?;
+    if expected.ty != *tensor.ty() {
+        let (found, expected) = (tensor.ty().to_string(), expected.ty.to_string());
+        return Err(mismatch(&format!("argument {index}"), &found, &expected));
+    }
+    Ok(Array::from_host(client, tensor, expected.sharding, program.devices())?)
+}
+
+/// The numbers of a tensor that every device has whole.
+fn numbers(array: &Array) -> Result<Vec<f32>, Error> {
+    Ok(array.to_host()?.values()?)
+}
+
+fn mismatch(what: &str, found: &str, expected: &str) -> Error {
+    let [what, found, expected] = [what, found, expected].map(str::to_owned);
+    Error::Mismatch { what, found, expected }
+}

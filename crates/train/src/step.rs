@@ -1,0 +1,251 @@
+//! A training step and an evaluation step, each one program.
+
+use crate::error::Error;
+use crate::recipe::{Recipe, shard};
+use fullshard_graph::{
+    Argument, Comparison, DType, Group, Key, Program, Result, Sharding, Tensor, concatenate,
+    constant, scan, value_aux_and_grad, vjp, zeros,
+};
+use fullshard_models::{Loss, Scope};
+use fullshard_optim::{Update, clip_factor, global_norm};
+use fullshard_parallel::{AXIS, Sharded};
+
+/// The label of a token that does not count.
+const IGNORED: i32 = -100;
+
+/// What a step is given beside the state.
+struct Feed {
+    /// `[accumulation, sequences, tokens]`, this device's sequences.
+    tokens: Tensor,
+    labels: Tensor,
+    scalars: Tensor,
+    dropout: Key,
+}
+
+impl Recipe {
+    /// The program of a training step. From the state, tokens and labels
+    /// (`i32[accumulation, sequences, tokens]`), the optimizer's scalars, a seed (`u32[2]`) and
+    /// the number of the step (`i32`), to the next state and `f32[3]`: the mean loss, the norm of
+    /// the gradient before clipping and the number of labels that counted.
+    pub fn step_program(&self) -> std::result::Result<Program, Error> {
+        let mesh = &self.placement.mesh;
+        let state = self.state()?;
+        let (tokens, cut) = self.tokens_type(true)?;
+        let tokens = Argument::new(tokens).sharded(&cut);
+        let (scalars, vector) = self.whole(DType::F32, &[self.optimizer.scalar_count()]);
+        let (seed, _) = self.whole(DType::U32, &[2]);
+        let (number, scalar) = self.whole(DType::I32, &[]);
+        let donated = state.iter().enumerate().map(|(i, tensor)| {
+            Argument::new(tensor.ty.clone()).sharded(&tensor.sharding).donated_to(i)
+        });
+        let feed = [tokens.clone(), tokens, scalars, seed, number];
+        let arguments: Vec<Argument> = donated.chain(feed).collect();
+        let mut shardings: Vec<Sharding> = state.iter().map(|s| s.sharding.clone()).collect();
+        let feed = [cut.clone(), cut, vector.clone(), vector.clone(), scalar];
+        let inputs: Vec<Sharding> = shardings.iter().cloned().chain(feed).collect();
+        shardings.push(vector);
+        let program = Program::trace("train_step", &arguments, |arguments| {
+            let inputs: Vec<_> = arguments.iter().zip(inputs).collect();
+            mesh.manual(&[AXIS], &inputs, &shardings, |locals| self.step(locals, state.len()))
+        })?;
+        Ok(program.sharded_results(&shardings)?)
+    }
+
+    /// The program of an evaluation step: from the parameters, tokens and labels
+    /// (`i32[sequences, tokens]`) to `f32[2]`: the sum of the losses and the number of labels
+    /// that counted.
+    pub fn eval_program(&self) -> std::result::Result<Program, Error> {
+        let mesh = &self.placement.mesh;
+        let state = self.state()?;
+        let state = &state[..self.placement.parameters.len()];
+        let (tokens, cut) = self.tokens_type(false)?;
+        let tokens = Argument::new(tokens).sharded(&cut);
+        let kept = state.iter().map(|s| Argument::new(s.ty.clone()).sharded(&s.sharding));
+        let arguments: Vec<Argument> = kept.chain([tokens.clone(), tokens]).collect();
+        let inputs = state.iter().map(|s| s.sharding.clone()).chain([cut.clone(), cut]);
+        let inputs: Vec<Sharding> = inputs.collect();
+        let outputs = [mesh.replicated(1)];
+        let program = Program::trace("eval_step", &arguments, |arguments| {
+            let inputs: Vec<_> = arguments.iter().zip(inputs).collect();
+            mesh.manual(&[AXIS], &inputs, &outputs, |mut locals| {
+                let batch = locals.split_off(state.len());
+                let group = mesh.over(&[AXIS])?;
+                let tracer = Sharded::new(&self.placement, &group, &locals, None);
+                let loss = self.loss(&tracer, &batch[0], &batch[1])?;
+                let both = concatenate(&[&loss.sum.expand(0)?, &loss.count.expand(0)?], 0)?;
+                Ok(vec![sum_over(&group, &both)?])
+            })
+        })?;
+        Ok(program.sharded_results(&outputs)?)
+    }
+
+    /// A step on one device's parts.
+    fn step(&self, mut locals: Vec<Tensor>, state: usize) -> Result<Vec<Tensor>> {
+        let group = self.placement.mesh.over(&[AXIS])?;
+        let feed = locals.split_off(state);
+        let slots = locals.split_off(self.placement.parameters.len());
+        let dropout = Key::new(&feed[3])?.named("dropout")?.fold(&feed[4])?;
+        let [tokens, labels, scalars] = [&feed[0], &feed[1], &feed[2]].map(Tensor::clone);
+        let feed = Feed { tokens, labels, scalars, dropout };
+
+        let count = sum_over(&group, &counted(&feed.labels)?)?;
+        let count = count.maximum(&constant(&[], &[1.0_f32])?)?;
+        // The mean over all devices' labels, times the devices, since gradients are averaged.
+        let scale = (group.size() as f64 / &count)?;
+        let (sum, gradients) = self.gradients(&group, &locals, &feed, &scale)?;
+        let loss = (sum_over(&group, &sum)? / &count)?;
+
+        let trained = self.placement.trained();
+        let shards: Vec<_> =
+            trained.iter().map(|&i| shard(&self.placement.parameters[i], Some(&group))).collect();
+        let norm = global_norm(&gradients.iter().zip(&shards).collect::<Vec<_>>())?;
+        let gradients = match self.max_grad_norm {
+            Some(limit) => {
+                let factor = clip_factor(&norm, limit)?;
+                gradients.iter().map(|g| g * &factor).collect::<Result<Vec<_>>>()?
+            }
+            None => gradients,
+        };
+        let mut slots = slots.into_iter();
+        let updates = trained.iter().zip(shards).zip(gradients).map(|((&i, shard), gradient)| {
+            let count = self.optimizer.slots(&shard).len();
+            let slots = slots.by_ref().take(count).collect();
+            let decays = self.decays(&self.placement.parameters[i]);
+            Update { shard, parameter: locals[i].clone(), gradient, slots, decays }
+        });
+        let updated = self.optimizer.update(&feed.scalars, updates.collect())?;
+
+        let mut results = locals.clone();
+        let mut next_slots = Vec::new();
+        for (&i, updated) in trained.iter().zip(updated) {
+            results[i] = updated.parameter;
+            next_slots.extend(updated.slots);
+        }
+        results.extend(next_slots);
+        let metrics = [loss.expand(0)?, norm.expand(0)?, count.expand(0)?];
+        results.push(concatenate(&metrics.iter().collect::<Vec<_>>(), 0)?);
+        Ok(results)
+    }
+
+    /// The summed loss of this device and the gradients of the parts it trains.
+    fn gradients(
+        &self,
+        group: &Group,
+        parts: &[Tensor],
+        feed: &Feed,
+        scale: &Tensor,
+    ) -> Result<(Tensor, Vec<Tensor>)> {
+        let trained = self.placement.trained();
+        let inputs: Vec<&Tensor> = trained.iter().map(|&i| &parts[i]).collect();
+        if self.batch.accumulation == 1 {
+            let [tokens, labels] = [&feed.tokens, &feed.labels]
+                .map(|batches| batches.reshape(&batches.dims()[1..]));
+            return self.micro_step(&inputs, scale, (&tokens?, &labels?), |inputs| {
+                let parts = with_trained(parts, &trained, inputs);
+                Sharded::new(&self.placement, group, &parts, Some(feed.dropout.clone()))
+            });
+        }
+        if self.batch.reduce_each {
+            return self.accumulate(&inputs, feed, scale, |inputs, dropout| {
+                let parts = with_trained(parts, &trained, inputs);
+                Sharded::new(&self.placement, group, &parts, Some(dropout))
+            });
+        }
+        // Everything is gathered once, and reduced once by way of that gather's gradient.
+        let (wholes, pullback) = vjp(&inputs, |inputs| {
+            let parts = with_trained(parts, &trained, &inputs);
+            Sharded::gather_all(&self.placement, group, &parts)
+        })?;
+        let trained_wholes: Vec<&Tensor> = trained.iter().map(|&i| &wholes[i]).collect();
+        let (sum, gradients) = self.accumulate(&trained_wholes, feed, scale, |inputs, dropout| {
+            let wholes = with_trained(&wholes, &trained, inputs);
+            Sharded::with_wholes(&self.placement, group, &wholes, Some(dropout))
+        })?;
+        let mut cotangents: Vec<Option<Tensor>> = vec![None; wholes.len()];
+        for (&i, gradient) in trained.iter().zip(gradients) {
+            cotangents[i] = Some(gradient.convert(wholes[i].dtype())?);
+        }
+        let gradients = pullback.apply(&cotangents)?;
+        let or_zeros = |(input, gradient): (&&Tensor, Option<Tensor>)| match gradient {
+            Some(gradient) => Ok(gradient),
+            None => zeros(input.dtype(), input.dims()),
+        };
+        let gradients = inputs.iter().zip(gradients).map(or_zeros).collect::<Result<_>>()?;
+        Ok((sum, gradients))
+    }
+
+    /// The summed loss and the gradients of one batch.
+    fn micro_step<'a>(
+        &self,
+        inputs: &[&Tensor],
+        scale: &Tensor,
+        (tokens, labels): (&Tensor, &Tensor),
+        tracer: impl FnOnce(&[Tensor]) -> Sharded<'a>,
+    ) -> Result<(Tensor, Vec<Tensor>)> {
+        let (_, mut sums, gradients) = value_aux_and_grad(inputs, |inputs| {
+            let loss = self.loss(&tracer(&inputs), tokens, labels)?;
+            Ok(((&loss.sum * scale)?, vec![loss.sum]))
+        })?;
+        Ok((sums.remove(0), gradients))
+    }
+
+    /// The summed loss and the gradients, in `f32`, of all accumulated batches.
+    fn accumulate<'a>(
+        &self,
+        inputs: &[&Tensor],
+        feed: &Feed,
+        scale: &Tensor,
+        tracer: impl FnOnce(&[Tensor], Key) -> Sharded<'a>,
+    ) -> Result<(Tensor, Vec<Tensor>)> {
+        let mut sums = vec![zeros(DType::F32, &[])?];
+        for input in inputs {
+            sums.push(zeros(DType::F32, input.dims())?);
+        }
+        let index = fullshard_graph::iota(DType::I32, &[self.batch.accumulation], 0)?;
+        let batches = [&index, &feed.tokens, &feed.labels];
+        let carries: Vec<&Tensor> = sums.iter().collect();
+        let results = scan(&carries, &batches).run(|carries, batch| {
+            let dropout = feed.dropout.fold(&batch[0])?;
+            let (sum, gradients) = self
+                .micro_step(inputs, scale, (&batch[1], &batch[2]), |inputs| {
+                    tracer(inputs, dropout)
+                })?;
+            let added = [sum].into_iter().chain(gradients).zip(&carries);
+            let added = added.map(|(new, sum)| sum + new.convert(DType::F32)?);
+            Ok((added.collect::<Result<_>>()?, Vec::new()))
+        })?;
+        let mut sums = results.carries;
+        Ok((sums.remove(0), sums))
+    }
+
+    fn loss(&self, tracer: &Sharded<'_>, tokens: &Tensor, labels: &Tensor) -> Result<Loss> {
+        let mut both = Scope::root(tracer, |scope| {
+            let loss = self.model.loss(scope, tokens, labels)?;
+            Ok(vec![loss.sum, loss.count])
+        })?;
+        let count = both.remove(1);
+        Ok(Loss { sum: both.remove(0), count })
+    }
+}
+
+/// The number of labels that count: all but the first of each sequence, which nothing predicts,
+/// and those that are left out.
+fn counted(labels: &Tensor) -> Result<Tensor> {
+    let last = labels.rank() - 1;
+    let predicted = labels.narrow(last, 1, labels.dims()[last])?;
+    let counts = predicted.compare(Comparison::NotEqual, &constant(&[], &[IGNORED])?)?;
+    counts.convert(DType::F32)?.sum_all()
+}
+
+fn sum_over(group: &Group, tensor: &Tensor) -> Result<Tensor> {
+    if group.size() == 1 { Ok(tensor.clone()) } else { group.sum(tensor) }
+}
+
+/// All tensors, with those that are trained replaced.
+fn with_trained(all: &[Tensor], trained: &[usize], replaced: &[Tensor]) -> Vec<Tensor> {
+    let mut all = all.to_vec();
+    for (&i, tensor) in trained.iter().zip(replaced) {
+        all[i] = tensor.clone();
+    }
+    all
+}
