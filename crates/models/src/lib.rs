@@ -9,11 +9,16 @@
 //! `config.json`, `model` has the tree and the mathematics.
 #![forbid(unsafe_code)]
 
+mod config;
+pub mod gpt2;
+pub mod layers;
+pub mod llama;
 mod model;
 mod module;
 mod plain;
 mod scope;
 
+pub use config::{ConfigError, from_file, from_json};
 pub use model::{CausalLm, Dimensions, Loss};
 pub use module::{Initializer, Module, Parameter};
 pub use plain::Plain;

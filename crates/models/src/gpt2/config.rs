@@ -1,0 +1,76 @@
+//! GPT-2's fields of `config.json`.
+
+use crate::config::{ConfigError, Fields};
+use crate::layers::Activation;
+
+/// What a GPT-2 is made to be, by Hugging Face's names and defaults.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gpt2Config {
+    /// Tokens in the vocabulary.
+    pub vocab_size: usize,
+    /// The longest sequence.
+    pub n_positions: usize,
+    /// The width of the stream between layers.
+    pub n_embd: usize,
+    /// Layers.
+    pub n_layer: usize,
+    /// Attention heads.
+    pub n_head: usize,
+    /// The width inside the feed-forward part: four times that of the stream unless given.
+    pub n_inner: usize,
+    /// The activation function of the feed-forward part.
+    pub activation_function: Activation,
+    /// Dropout after the embeddings.
+    pub embd_pdrop: f64,
+    /// Dropout on attention probabilities.
+    pub attn_pdrop: f64,
+    /// Dropout on what goes into the stream.
+    pub resid_pdrop: f64,
+    /// What is added to variances.
+    pub layer_norm_epsilon: f64,
+    /// The standard deviation that weights begin with.
+    pub initializer_range: f64,
+    /// Whether attention scores are divided by the root of the head's width.
+    pub scale_attn_weights: bool,
+    /// Whether they are also divided by the number of the layer, from one.
+    pub scale_attn_by_inverse_layer_idx: bool,
+    /// Whether attention scores are products in `f32`.
+    pub reorder_and_upcast_attn: bool,
+    /// Whether the head is the table of token embeddings.
+    pub tie_word_embeddings: bool,
+}
+
+impl Gpt2Config {
+    /// Reads and checks the fields.
+    pub(crate) fn read(fields: &Fields<'_>) -> Result<Gpt2Config, ConfigError> {
+        let n_embd = fields.size(&["n_embd", "hidden_size"], 768)?;
+        let n_head = fields.size(&["n_head", "num_attention_heads"], 12)?;
+        if !n_embd.is_multiple_of(n_head) {
+            let expected = format!("a multiple of `n_head`, which is {n_head}");
+            return Err(fields.wrong("n_embd", n_embd, &expected));
+        }
+        if fields.flag("add_cross_attention", false)? {
+            let expected = "false: there is no encoder to attend to";
+            return Err(fields.wrong("add_cross_attention", true, expected));
+        }
+        Ok(Gpt2Config {
+            vocab_size: fields.size(&["vocab_size"], 50257)?,
+            n_positions: fields.size(&["n_positions", "max_position_embeddings"], 1024)?,
+            n_embd,
+            n_layer: fields.size(&["n_layer", "num_hidden_layers"], 12)?,
+            n_head,
+            n_inner: fields.size(&["n_inner"], 4 * n_embd)?,
+            activation_function: fields.activation("activation_function", "gelu_new")?,
+            embd_pdrop: fields.dropout("embd_pdrop", 0.1)?,
+            attn_pdrop: fields.dropout("attn_pdrop", 0.1)?,
+            resid_pdrop: fields.dropout("resid_pdrop", 0.1)?,
+            layer_norm_epsilon: fields.positive("layer_norm_epsilon", 1e-5)?,
+            initializer_range: fields.deviation("initializer_range", 0.02)?,
+            scale_attn_weights: fields.flag("scale_attn_weights", true)?,
+            scale_attn_by_inverse_layer_idx: fields
+                .flag("scale_attn_by_inverse_layer_idx", false)?,
+            reorder_and_upcast_attn: fields.flag("reorder_and_upcast_attn", false)?,
+            tie_word_embeddings: fields.flag("tie_word_embeddings", true)?,
+        })
+    }
+}

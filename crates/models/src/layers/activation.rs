@@ -1,0 +1,86 @@
+//! Activation functions by Hugging Face's names.
+
+use super::wide;
+use crate::module::Module;
+use fullshard_graph::{Result, Tensor, select};
+
+/// An activation function.
+#[derive(Clone, Copy)]
+pub struct Activation {
+    /// The name in a config, such as `gelu_new`.
+    pub name: &'static str,
+    /// The class of its module, such as `NewGELUActivation`.
+    pub class: &'static str,
+    function: fn(&Tensor) -> Result<Tensor>,
+}
+
+const fn activation(
+    name: &'static str,
+    class: &'static str,
+    function: fn(&Tensor) -> Result<Tensor>,
+) -> Activation {
+    Activation { name, class, function }
+}
+
+/// Every activation function there is.
+pub const ALL: &[Activation] = &[
+    activation("gelu", "GELUActivation", Tensor::gelu),
+    activation("gelu_10", "ClippedGELUActivation", |x| x.gelu()?.clamp(-10.0, 10.0)),
+    activation("gelu_accurate", "AccurateGELUActivation", Tensor::gelu_tanh),
+    activation("gelu_fast", "FastGELUActivation", Tensor::gelu_tanh),
+    activation("gelu_new", "NewGELUActivation", Tensor::gelu_tanh),
+    activation("gelu_python", "GELUActivation", Tensor::gelu),
+    activation("gelu_python_tanh", "GELUTanh", Tensor::gelu_tanh),
+    activation("gelu_pytorch_tanh", "GELUTanh", Tensor::gelu_tanh),
+    activation("hardswish", "Hardswish", |x| x * ((x + 3.0)?.clamp(0.0, 6.0)? / 6.0)?),
+    activation("leaky_relu", "LeakyReLU", |x| leaky_relu(x, 0.01)),
+    activation("linear", "LinearActivation", |x| Ok(x.clone())),
+    activation("mish", "MishActivation", |x| x * softplus(x)?.tanh()?),
+    activation("quick_gelu", "QuickGELUActivation", Tensor::gelu_sigmoid),
+    activation("relu", "ReLU", Tensor::relu),
+    activation("relu2", "ReLUSquaredActivation", |x| x.relu()?.square()),
+    activation("relu6", "ReLU6", |x| x.clamp(0.0, 6.0)),
+    activation("sigmoid", "Sigmoid", Tensor::sigmoid),
+    activation("silu", "SiLUActivation", Tensor::silu),
+    activation("swish", "SiLU", Tensor::silu),
+    activation("tanh", "Tanh", Tensor::tanh),
+];
+
+impl Activation {
+    /// The activation function of a name.
+    pub fn by_name(name: &str) -> Option<Activation> {
+        ALL.iter().copied().find(|known| known.name == name)
+    }
+
+    /// Declares its module, which has no parameters.
+    pub fn module(self) -> Module {
+        Module::new(self.class)
+    }
+
+    /// Applies it to each element, computed in `f32` at least.
+    pub fn apply(self, x: &Tensor) -> Result<Tensor> {
+        (self.function)(&x.convert(wide(x.dtype()))?)?.convert(x.dtype())
+    }
+}
+
+impl std::fmt::Debug for Activation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl PartialEq for Activation {
+    fn eq(&self, other: &Activation) -> bool {
+        self.name == other.name
+    }
+}
+
+fn leaky_relu(x: &Tensor, slope: f64) -> Result<Tensor> {
+    let zero = (x * 0.0)?;
+    select(&x.compare(fullshard_graph::Comparison::Greater, &zero)?, x, &(x * slope)?)
+}
+
+/// `log(1 + exp(x))`, without overflow.
+fn softplus(x: &Tensor) -> Result<Tensor> {
+    x.relu()? + (x.abs()? * -1.0)?.exp()?.log1p()?
+}

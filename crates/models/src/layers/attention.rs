@@ -1,0 +1,128 @@
+//! Causal attention in two forms that agree: [`reference`] keeps all probabilities, [`blockwise`]
+//! neither computes those of the future nor keeps any.
+
+use super::{lowest, wide, widened};
+use crate::scope::Scope;
+use fullshard_graph::{
+    Comparison, DType, Policy, Result, Tensor, concatenate, einsum, full, iota, remat, select,
+};
+
+/// Sequences at least this long are computed in blocks: below it, the probabilities are small and
+/// one product is faster than several.
+pub const BLOCKWISE_FROM: usize = 512;
+
+/// The queries of a block. Smaller ones compute less of the future, larger ones are faster.
+pub const BLOCK: usize = 256;
+
+/// Queries, keys and values.
+#[derive(Debug, Clone)]
+pub struct Heads {
+    /// `[batch, heads, sequence, head]`.
+    pub query: Tensor,
+    /// `[batch, key heads, sequence, head]`, each of which serves equally many query heads in a
+    /// row.
+    pub key: Tensor,
+    /// As the keys.
+    pub value: Tensor,
+}
+
+/// How scores become probabilities.
+#[derive(Debug, Clone)]
+pub struct Scores {
+    /// What they are multiplied by: a number of the type that softmax is computed in, `f32` or,
+    /// for queries in `f64`, that.
+    pub scale: Tensor,
+    /// Whether the products themselves are in `f32`.
+    pub upcast: bool,
+    /// The probability that a probability is dropped in training.
+    pub dropout: f64,
+}
+
+impl Scores {
+    /// Scores of queries of a type that are scaled by a number.
+    pub fn scaled(dtype: DType, scale: f64) -> Result<Scores> {
+        Ok(Scores { scale: full(wide(dtype), &[], scale)?, upcast: false, dropout: 0.0 })
+    }
+}
+
+/// Causal attention, `[batch, heads, sequence, head]`, in the form that suits.
+pub fn attention(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Tensor> {
+    if heads.query.dims()[2] >= BLOCKWISE_FROM && scores.dropout == 0.0 {
+        blockwise(heads, scores, BLOCK)
+    } else {
+        reference(scope, heads, scores)
+    }
+}
+
+/// Causal attention as its definition says.
+pub fn reference(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Tensor> {
+    let grouped = grouped(heads)?;
+    let probabilities = probabilities(&grouped, scores, 0)?;
+    let probabilities = scope.dropout("attn_dropout", &probabilities, scores.dropout)?;
+    mixed(&probabilities, &grouped.value)?.reshape(heads.query.dims())
+}
+
+/// Causal attention in blocks of queries, each of which sees the keys up to its own end. A block's
+/// probabilities are computed again on the way back.
+pub fn blockwise(heads: &Heads, scores: &Scores, block: usize) -> Result<Tensor> {
+    let Heads { query, key, value } = grouped(heads)?;
+    let sequence = query.dims()[3];
+    let mut blocks = Vec::new();
+    for start in (0..sequence).step_by(block.max(1)) {
+        let end = sequence.min(start + block.max(1));
+        let seen = Heads {
+            query: query.narrow(3, start, end)?,
+            key: key.narrow(2, 0, end)?,
+            value: value.narrow(2, 0, end)?,
+        };
+        let inputs = [&seen.query, &seen.key, &seen.value, &scores.scale];
+        blocks.extend(remat(Policy::Nothing, &inputs, |inputs| {
+            let [query, key, value, scale] = &inputs[..] else { return Ok(inputs) };
+            let seen = Heads { query: query.clone(), key: key.clone(), value: value.clone() };
+            let scores = Scores { scale: scale.clone(), ..scores.clone() };
+            Ok(vec![mixed(&probabilities(&seen, &scores, start)?, &seen.value)?])
+        })?);
+    }
+    concatenate(&blocks.iter().collect::<Vec<_>>(), 3)?.reshape(heads.query.dims())
+}
+
+/// With queries as `[batch, key heads, queries of each, sequence, head]`, so that keys and values
+/// need not be repeated.
+fn grouped(heads: &Heads) -> Result<Heads> {
+    let [batch, count, sequence, head] = [0, 1, 2, 3].map(|dim| heads.query.dims()[dim]);
+    let groups = heads.key.dims()[1];
+    let query = heads.query.reshape(&[batch, groups, count / groups, sequence, head])?;
+    Ok(Heads { query, ..heads.clone() })
+}
+
+/// How much each query, of which the first stands at `start`, looks at each key.
+fn probabilities(heads: &Heads, scores: &Scores, start: usize) -> Result<Tensor> {
+    let (query, key) = if scores.upcast {
+        (widened(&heads.query)?, widened(&heads.key)?)
+    } else {
+        (heads.query.clone(), heads.key.clone())
+    };
+    let products = (widened(&einsum("bgrqd,bgkd->bgrqk", &query, &key)?)? * &scores.scale)?;
+    let (queries, keys) = (products.dims()[3], products.dims()[4]);
+    let place = (iota(DType::I32, &[queries, keys], 0)? + start as f64)?;
+    let seen = iota(DType::I32, &[queries, keys], 1)?.compare(Comparison::LessEqual, &place)?;
+    let hidden = full(products.dtype(), &[], lowest(products.dtype()))?;
+    select(&seen, &products, &hidden)?.softmax(4)?.convert(heads.value.dtype())
+}
+
+/// The values weighed by probabilities.
+fn mixed(probabilities: &Tensor, value: &Tensor) -> Result<Tensor> {
+    einsum("bgrqk,bgkd->bgrqd", probabilities, value)
+}
+
+/// A projection `[batch, sequence, heads * head]` as heads `[batch, heads, sequence, head]`.
+pub fn split_heads(x: &Tensor, heads: usize) -> Result<Tensor> {
+    let [batch, sequence, width] = [0, 1, 2].map(|dim| x.dims()[dim]);
+    x.reshape(&[batch, sequence, heads, width / heads])?.transpose(&[0, 2, 1, 3])
+}
+
+/// Heads put back together: what undoes [`split_heads`].
+pub fn merge_heads(x: &Tensor) -> Result<Tensor> {
+    let [batch, heads, sequence, head] = [0, 1, 2, 3].map(|dim| x.dims()[dim]);
+    x.transpose(&[0, 2, 1, 3])?.reshape(&[batch, sequence, heads * head])
+}

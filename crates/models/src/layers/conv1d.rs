@@ -1,0 +1,17 @@
+//! GPT-2's linear layers, which Hugging Face calls `Conv1D`: the weight is `[input, output]`.
+
+use crate::module::{Initializer, Module};
+use crate::scope::Scope;
+use fullshard_graph::{Result, Tensor};
+
+/// Declares the layer. Its weight begins with a standard deviation, its bias at zero.
+pub fn module(input: usize, output: usize, deviation: f64) -> Module {
+    Module::new("Conv1D")
+        .parameter("weight", &[input, output], Initializer::Normal { deviation })
+        .parameter("bias", &[output], Initializer::Zeros)
+}
+
+/// Applies the layer of a name to the last dimension.
+pub fn apply(scope: &Scope<'_>, name: &str, x: &Tensor) -> Result<Tensor> {
+    scope.module(name, |scope| x.linear(&scope.parameter("weight")?)? + scope.parameter("bias")?)
+}

@@ -1,0 +1,217 @@
+//! The loss of predicting the next token, in two forms that agree: [`reference`] from logits,
+//! [`chunked`] from what goes into the head, without ever having all logits in memory.
+//!
+//! Labels are `[batch, sequence]` and not shifted. Those of [`IGNORED`] do not count.
+
+use super::{lowest, wide, widened};
+use crate::model::Loss;
+use crate::scope::Scope;
+use fullshard_graph::{
+    Comparison, DType, Error, Result, Tensor, concatenate, custom_vjp, einsum, full, iota, scan,
+    select, zeros,
+};
+
+/// The label of a token that is not to be predicted.
+pub const IGNORED: i32 = -100;
+
+/// Vocabularies smaller than this are not worth chunks.
+pub const CHUNKED_FROM: usize = 1024;
+
+/// The bytes that the logits of a chunk may take, in `f32`.
+const CHUNK_BYTES: usize = 64 << 20;
+
+/// What a chunk's tokens and a padded vocabulary are whole multiples of: the width that the
+/// matrix units of accelerators work on.
+const TILE: usize = 128;
+
+/// The loss of hidden states `[batch, sequence, width]` under the linear layer of a name, in the
+/// form that suits.
+pub fn apply(scope: &Scope<'_>, name: &str, hidden: &Tensor, labels: &Tensor) -> Result<Loss> {
+    let loss = scope.module_of_many(name, |scope| {
+        let head = scope.parameter("weight")?;
+        let vocabulary = head.dims()[0];
+        let loss = if vocabulary < CHUNKED_FROM {
+            reference(&hidden.linear(&head.t()?)?, labels)?
+        } else {
+            let size = chunk_size(labels.ty().elements(), vocabulary);
+            chunked(hidden, &head, labels, size)?
+        };
+        Ok(vec![loss.sum, loss.count])
+    })?;
+    sum_and_count(loss)
+}
+
+/// The loss as its definition says, from logits `[batch, sequence, vocabulary]`.
+pub fn reference(logits: &Tensor, labels: &Tensor) -> Result<Loss> {
+    let [batch, sequence, vocabulary] = [0, 1, 2].map(|dim| logits.dims()[dim]);
+    let logits = widened(logits)?.reshape(&[batch * sequence, vocabulary])?;
+    let labels = shifted(labels)?;
+    let counts = counted(&labels)?;
+    let chances = logits.log_softmax(1)?;
+    let places = labels.maximum(&zeros(labels.dtype(), &[])?)?.expand(1)?;
+    let right = chances.take_along(&places, 1)?.reshape(labels.dims())?;
+    let zero = zeros(right.dtype(), &[])?;
+    let sum = (select(&counts, &right, &zero)?.sum_all()? * -1.0)?;
+    Ok(Loss { sum, count: counts.convert(logits.dtype())?.sum_all()? })
+}
+
+/// The loss computed from `size` tokens at a time. When a gradient is taken, each chunk's part of
+/// it is computed together with the loss, so that logits are computed once and never kept.
+pub fn chunked(hidden: &Tensor, head: &Tensor, labels: &Tensor, size: usize) -> Result<Loss> {
+    let width = head.dims()[1];
+    let labels = shifted(labels)?;
+    let hidden = hidden.reshape(&[labels.dims()[0], width])?;
+    let results = custom_vjp(
+        &[&hidden, head, &labels],
+        |inputs| Chunks::of(&inputs, size)?.loss(),
+        |inputs| Chunks::of(&inputs, size)?.loss_and_gradients(),
+        scaled_gradients,
+    )?;
+    sum_and_count(results)
+}
+
+fn sum_and_count(values: Vec<Tensor>) -> Result<Loss> {
+    match <[Tensor; 2]>::try_from(values) {
+        Ok([sum, count]) => Ok(Loss { sum, count }),
+        Err(_) => Err(Error::new("loss", "a sum and a count were expected")),
+    }
+}
+
+/// The tokens of a chunk.
+fn chunk_size(tokens: usize, vocabulary: usize) -> usize {
+    let row = vocabulary.next_multiple_of(TILE) * DType::F32.size();
+    let fitting = CHUNK_BYTES / row / TILE * TILE;
+    fitting.max(TILE).min(tokens)
+}
+
+/// Labels as one row, each in the place of the token it is to be predicted from.
+fn shifted(labels: &Tensor) -> Result<Tensor> {
+    let [batch, sequence] = [0, 1].map(|dim| labels.dims()[dim]);
+    let nothing = full(labels.dtype(), &[batch, 1], f64::from(IGNORED))?;
+    let next = concatenate(&[&labels.narrow(1, 1, sequence)?, &nothing], 1)?;
+    next.reshape(&[batch * sequence])
+}
+
+/// Which labels count.
+fn counted(labels: &Tensor) -> Result<Tensor> {
+    let ignored = full(labels.dtype(), &[], f64::from(IGNORED))?;
+    labels.compare(Comparison::NotEqual, &ignored)
+}
+
+/// Tokens in chunks, and a head padded to whole tiles.
+struct Chunks {
+    /// `[chunks, size, width]`.
+    hidden: Tensor,
+    /// `[padded vocabulary, width]`.
+    head: Tensor,
+    /// `[chunks, size]`.
+    labels: Tensor,
+    tokens: usize,
+    vocabulary: usize,
+}
+
+/// What one chunk's loss and gradients are made of.
+struct Chunk {
+    sum: Tensor,
+    count: Tensor,
+    /// `[size, padded vocabulary]`.
+    logits: Tensor,
+    /// The logarithm of each row's sum of exponentials, `[size, 1]`.
+    normalizer: Tensor,
+    /// Where each row's label is, if it counts.
+    right: Tensor,
+    counts: Tensor,
+}
+
+impl Chunks {
+    fn of(inputs: &[Tensor], size: usize) -> Result<Chunks> {
+        let [hidden, head, labels] = inputs else {
+            return Err(Error::new("loss", "hidden states, head and labels were expected"));
+        };
+        let (tokens, width) = (hidden.dims()[0], hidden.dims()[1]);
+        let vocabulary = head.dims()[0];
+        let chunks = tokens.div_ceil(size);
+        let missing = (chunks * size - tokens) as i64;
+        let columns = (vocabulary.next_multiple_of(TILE) - vocabulary) as i64;
+        let hidden = hidden.pad(0.0, &[0, 0], &[missing, 0], &[0, 0])?;
+        let labels = labels.pad(f64::from(IGNORED), &[0], &[missing], &[0])?;
+        Ok(Chunks {
+            hidden: hidden.reshape(&[chunks, size, width])?,
+            head: head.pad(0.0, &[0, 0], &[columns, 0], &[0, 0])?,
+            labels: labels.reshape(&[chunks, size])?,
+            tokens,
+            vocabulary,
+        })
+    }
+
+    /// The sum and the count.
+    fn loss(&self) -> Result<Vec<Tensor>> {
+        let zero = self.zero(&[])?;
+        let results =
+            scan(&[&zero, &zero], &[&self.hidden, &self.labels]).run(|sums, slices| {
+                let chunk = self.chunk(&slices[0], &slices[1])?;
+                Ok((vec![(&sums[0] + chunk.sum)?, (&sums[1] + chunk.count)?], vec![]))
+            })?;
+        Ok(results.carries)
+    }
+
+    /// The sum and the count, and the gradients of the sum with regard to hidden states and head.
+    fn loss_and_gradients(&self) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
+        let zero = self.zero(&[])?;
+        let carries = [&zero, &zero, &self.zero(self.head.dims())?];
+        let results = scan(&carries, &[&self.hidden, &self.labels]).run(|sums, slices| {
+            let hidden = &slices[0];
+            let chunk = self.chunk(hidden, &slices[1])?;
+            let slope = chunk.slope()?.convert(hidden.dtype())?;
+            let of_hidden = einsum("tv,vd->td", &slope, &self.head)?;
+            let of_head = (&sums[2] + widened(&einsum("tv,td->vd", &slope, hidden)?)?)?;
+            let sums = vec![(&sums[0] + chunk.sum)?, (&sums[1] + chunk.count)?, of_head];
+            Ok((sums, vec![of_hidden]))
+        })?;
+        let mut carries = results.carries;
+        let of_head = carries.split_off(2)[0].narrow(0, 0, self.vocabulary)?;
+        let width = self.head.dims()[1];
+        let of_hidden = results.stacked[0].reshape(&[self.labels.ty().elements(), width])?;
+        Ok((carries, vec![of_hidden.narrow(0, 0, self.tokens)?, of_head]))
+    }
+
+    fn chunk(&self, hidden: &Tensor, labels: &Tensor) -> Result<Chunk> {
+        let logits = widened(&einsum("td,vd->tv", hidden, &self.head)?)?;
+        let column = iota(DType::I32, &[1, logits.dims()[1]], 1)?;
+        let end = full(DType::I32, &[], self.vocabulary as f64)?;
+        let lowest = full(logits.dtype(), &[], lowest(logits.dtype()))?;
+        let logits = select(&column.compare(Comparison::Less, &end)?, &logits, &lowest)?;
+        let normalizer = logits.logsumexp(1)?.expand(1)?;
+        let right = column.compare(Comparison::Equal, &labels.expand(1)?)?;
+        let counts = counted(labels)?;
+        let zero = self.zero(&[])?;
+        let chance = (select(&right, &logits, &zero)?.sum(&[1])?.expand(1)? - &normalizer)?;
+        let sum = (select(&counts.expand(1)?, &chance, &zero)?.sum_all()? * -1.0)?;
+        let count = counts.convert(logits.dtype())?.sum_all()?;
+        Ok(Chunk { sum, count, logits, normalizer, right, counts })
+    }
+
+    fn zero(&self, dims: &[usize]) -> Result<Tensor> {
+        zeros(wide(self.hidden.dtype()), dims)
+    }
+}
+
+impl Chunk {
+    /// The gradient of the sum with regard to the logits: probabilities, less one for what is
+    /// right.
+    fn slope(&self) -> Result<Tensor> {
+        let dtype = self.logits.dtype();
+        let probabilities = (&self.logits - &self.normalizer)?.exp()?;
+        let slope = (probabilities - self.right.convert(dtype)?)?;
+        select(&self.counts.expand(1)?, &slope, &zeros(dtype, &[])?)
+    }
+}
+
+/// The gradients of the sum times that of the result, which need no more than this.
+fn scaled_gradients(gradients: Vec<Tensor>, cotangents: Vec<Tensor>) -> Result<Vec<Tensor>> {
+    let [of_hidden, of_head] = &gradients[..] else { return Ok(gradients) };
+    let scaled =
+        |gradient: &Tensor| (widened(gradient)? * &cotangents[0])?.convert(of_hidden.dtype());
+    let labels = zeros(DType::I32, &[of_hidden.dims()[0]])?;
+    Ok(vec![scaled(of_hidden)?, scaled(of_head)?, labels])
+}

@@ -1,0 +1,146 @@
+//! Llama's fields of `config.json`.
+
+use crate::config::{ConfigError, Fields};
+use crate::layers::Activation;
+use crate::layers::rotary::{Rotary, Scaling};
+
+/// What a Llama is made to be, by Hugging Face's names and defaults.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LlamaConfig {
+    /// Tokens in the vocabulary.
+    pub vocab_size: usize,
+    /// The width of the stream between layers.
+    pub hidden_size: usize,
+    /// The width inside the feed-forward part.
+    pub intermediate_size: usize,
+    /// Layers.
+    pub num_hidden_layers: usize,
+    /// Attention heads.
+    pub num_attention_heads: usize,
+    /// Heads of keys and values: as many as attention heads unless given.
+    pub num_key_value_heads: usize,
+    /// The width of a head: the stream's over the heads unless given.
+    pub head_dim: usize,
+    /// The activation function of the feed-forward part.
+    pub hidden_act: Activation,
+    /// The longest sequence it is made for.
+    pub max_position_embeddings: usize,
+    /// The standard deviation that weights begin with.
+    pub initializer_range: f64,
+    /// What is added to mean squares.
+    pub rms_norm_eps: f64,
+    /// Whether the head is the table of token embeddings.
+    pub tie_word_embeddings: bool,
+    /// Whether the projections of attention have biases.
+    pub attention_bias: bool,
+    /// Dropout on attention probabilities.
+    pub attention_dropout: f64,
+    /// Whether the projections of the feed-forward part have biases.
+    pub mlp_bias: bool,
+    /// How positions turn queries and keys.
+    pub rotary: Rotary,
+}
+
+impl LlamaConfig {
+    /// Reads and checks the fields.
+    pub(crate) fn read(fields: &Fields<'_>) -> Result<LlamaConfig, ConfigError> {
+        let hidden_size = fields.size(&["hidden_size"], 4096)?;
+        let heads = fields.size(&["num_attention_heads"], 32)?;
+        if !hidden_size.is_multiple_of(heads) {
+            let expected = format!("a multiple of `num_attention_heads`, which is {heads}");
+            return Err(fields.wrong("hidden_size", hidden_size, &expected));
+        }
+        let key_heads = fields.size(&["num_key_value_heads"], heads)?;
+        if !heads.is_multiple_of(key_heads) {
+            let expected = format!("a divisor of `num_attention_heads`, which is {heads}");
+            return Err(fields.wrong("num_key_value_heads", key_heads, &expected));
+        }
+        let head_dim = fields.size(&["head_dim"], hidden_size / heads)?;
+        if !head_dim.is_multiple_of(2) {
+            let expected = "even, because positions turn pairs (`hidden_size` over \
+                            `num_attention_heads` unless given)";
+            return Err(fields.wrong("head_dim", head_dim, expected));
+        }
+        let positions = fields.size(&["max_position_embeddings"], 2048)?;
+        Ok(LlamaConfig {
+            vocab_size: fields.size(&["vocab_size"], 32000)?,
+            hidden_size,
+            intermediate_size: fields.size(&["intermediate_size"], 11008)?,
+            num_hidden_layers: fields.size(&["num_hidden_layers"], 32)?,
+            num_attention_heads: heads,
+            num_key_value_heads: key_heads,
+            head_dim,
+            hidden_act: fields.activation("hidden_act", "silu")?,
+            max_position_embeddings: positions,
+            initializer_range: fields.deviation("initializer_range", 0.02)?,
+            rms_norm_eps: fields.positive("rms_norm_eps", 1e-6)?,
+            tie_word_embeddings: fields.flag("tie_word_embeddings", false)?,
+            attention_bias: fields.flag("attention_bias", false)?,
+            attention_dropout: fields.dropout("attention_dropout", 0.0)?,
+            mlp_bias: fields.flag("mlp_bias", false)?,
+            rotary: rotary(fields, head_dim, positions)?,
+        })
+    }
+}
+
+/// Reads how positions turn heads: `rope_parameters`, or `rope_theta` and `rope_scaling` as older
+/// configs have them.
+fn rotary(fields: &Fields<'_>, head: usize, positions: usize) -> Result<Rotary, ConfigError> {
+    let theta = fields.positive("rope_theta", 10000.0)?;
+    let scaling = match fields.object("rope_parameters")? {
+        Some(parameters) => Some(parameters),
+        None => fields.object("rope_scaling")?,
+    };
+    match scaling {
+        Some(scaling) => Ok(Rotary {
+            head,
+            theta: scaling.positive("rope_theta", theta)?,
+            scaling: read_scaling(&scaling, positions)?,
+        }),
+        None => Ok(Rotary { head, theta, scaling: Scaling::Default }),
+    }
+}
+
+fn read_scaling(fields: &Fields<'_>, positions: usize) -> Result<Scaling, ConfigError> {
+    let expected = "one of default, linear, dynamic, yarn, llama3";
+    let needed = |name| {
+        let expected = "a number above 0";
+        let number = fields.optional_number(name, expected, |number| number > 0.0)?;
+        fields.needed(name, expected, number)
+    };
+    let original = fields.size(&["original_max_position_embeddings"], positions)? as f64;
+    match fields.text(&["rope_type", "type"], expected)?.unwrap_or("default") {
+        "default" => Ok(Scaling::Default),
+        "linear" => Ok(Scaling::Linear { factor: needed("factor")? }),
+        "dynamic" => Ok(Scaling::Dynamic { factor: needed("factor")?, positions }),
+        "yarn" => Ok(Scaling::Yarn {
+            factor: needed("factor")?,
+            attention_factor: attention_factor(fields, needed("factor")?)?,
+            beta_fast: fields.positive("beta_fast", 32.0)?,
+            beta_slow: fields.positive("beta_slow", 1.0)?,
+            truncate: fields.flag("truncate", true)?,
+            original,
+        }),
+        "llama3" => {
+            let (low, high) = (needed("low_freq_factor")?, needed("high_freq_factor")?);
+            if high <= low {
+                let expected = format!("above `low_freq_factor`, which is {low}");
+                return Err(fields.wrong("high_freq_factor", high, &expected));
+            }
+            Ok(Scaling::Llama3 { factor: needed("factor")?, low, high, original })
+        }
+        other => Err(fields.wrong("rope_type", format!("{other:?}"), expected)),
+    }
+}
+
+/// How much yarn stretches queries and keys: as given, or as its authors advise.
+fn attention_factor(fields: &Fields<'_>, factor: f64) -> Result<f64, ConfigError> {
+    let any = |name| fields.optional_number(name, "a number", |_| true);
+    let advised = |slope: f64| if factor <= 1.0 { 1.0 } else { 0.1 * slope * factor.ln() + 1.0 };
+    let given = any("attention_factor")?;
+    Ok(match (given, any("mscale")?, any("mscale_all_dim")?) {
+        (Some(given), ..) => given,
+        (None, Some(part), Some(all)) if part != 0.0 && all != 0.0 => advised(part) / advised(all),
+        _ => advised(1.0),
+    })
+}
