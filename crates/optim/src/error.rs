@@ -14,7 +14,7 @@ pub enum Error {
         known: &'static [&'static str],
     },
     /// An optimizer does not take this argument.
-    #[error("{optimizer} takes no argument `{key}`; it takes {}", known.join(", "))]
+    #[error("{optimizer} takes no argument `{key}`; {}", or_none(known))]
     UnknownArgument {
         /// The optimizer.
         optimizer: &'static str,
@@ -100,4 +100,12 @@ pub enum Error {
         /// The name.
         name: String,
     },
+}
+
+fn or_none(known: &[&str]) -> String {
+    if known.is_empty() {
+        "leave it out".to_owned()
+    } else {
+        format!("it takes {}", known.join(", "))
+    }
 }

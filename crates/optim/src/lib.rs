@@ -40,12 +40,24 @@
 //! - [`Schedule`] is the learning rate over the steps of a run.
 #![forbid(unsafe_code)]
 
+mod adafactor;
 mod adamw;
+mod clip;
+mod decay;
 mod error;
+mod matrices;
+mod named;
 mod optimizer;
+mod sgd;
 mod shard;
+mod sums;
 
+pub use adafactor::{Adafactor, StepSize};
 pub use adamw::AdamW;
+pub use clip::{clip_factor, global_norm};
+pub use decay::decays;
 pub use error::Error;
+pub use named::{OPTIMIZERS, Options, from_name};
 pub use optimizer::{Optimizer, Slot, SlotKind, Update, Updated};
+pub use sgd::Sgd;
 pub use shard::{Cut, Shard};

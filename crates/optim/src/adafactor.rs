@@ -1,0 +1,245 @@
+//! Adafactor: a second moment kept as row and column means.
+
+use crate::matrices::Matrices;
+use crate::optimizer::{Optimizer, Slot, SlotKind, Update, Updated, check, unpack};
+use crate::shard::Shard;
+use crate::sums::sum_over_devices;
+use fullshard_graph::{DType, Result, Tensor, full};
+
+/// Adafactor, as in Hugging Face's library, for shards.
+///
+/// Parameters of rank two or more keep means of squared gradients over rows and columns: the last
+/// two dimensions are a matrix's, those before count matrices, whatever the cut. Others keep the
+/// mean of squares of each element. An update takes two sums over devices, however many
+/// parameters it is of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Adafactor {
+    /// Added to squared gradients.
+    pub epsilon: f64,
+    /// The least size that `scale_parameter` takes a parameter to have.
+    pub scale_epsilon: f64,
+    /// Updates with a root mean square above this are scaled down to it.
+    pub clip_threshold: f64,
+    /// The exponent, below zero, of the step in how much of a squared gradient is new.
+    pub decay_rate: f64,
+    /// How much of the running mean of updates stays; without any there is no such mean.
+    pub beta1: Option<f64>,
+    /// How fast parameters decay, in units of the size of the step.
+    pub weight_decay: f64,
+    /// Whether steps are in proportion to the root mean square of the parameter.
+    pub scale_parameter: bool,
+    /// Where the size of a step comes from.
+    pub step_size: StepSize,
+}
+
+/// Where the size of Adafactor's step comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepSize {
+    /// From the learning rate.
+    Given,
+    /// From the number of the step alone: one over its root, but at most 0.01, or, to warm up,
+    /// a millionth of the step. The learning rate plays no part.
+    Relative {
+        /// Whether to warm up.
+        warmup: bool,
+    },
+}
+
+/// The numbers of a step: its size, how much of the second moment stays, and how much is new.
+const SCALARS: usize = 3;
+
+/// An update on its way: what is known after the second moment has been updated.
+struct Pending {
+    /// The direction, not yet clipped.
+    direction: Tensor,
+    second: Vec<Tensor>,
+    /// The size of the step, for each layer.
+    size: Tensor,
+}
+
+impl Adafactor {
+    /// As Trainer runs it: steps of the learning rate, not scaled by the parameter.
+    pub fn trainer() -> Adafactor {
+        Adafactor { scale_parameter: false, step_size: StepSize::Given, ..Adafactor::paper() }
+    }
+
+    /// As in the paper: relative steps in proportion to the parameter, not warmed up.
+    pub fn paper() -> Adafactor {
+        Adafactor {
+            epsilon: 1e-30,
+            scale_epsilon: 1e-3,
+            clip_threshold: 1.0,
+            decay_rate: -0.8,
+            beta1: None,
+            weight_decay: 0.0,
+            scale_parameter: true,
+            step_size: StepSize::Relative { warmup: false },
+        }
+    }
+
+    /// What has to be summed before the second moment can be updated: squared gradients over rows
+    /// and columns, and the squared parameter.
+    fn first_sums(&self, update: &Update, matrices: Option<&Matrices>) -> Result<Vec<Tensor>> {
+        let mut sums = Vec::new();
+        if let Some(matrices) = matrices {
+            let (rows, columns) = matrices.sums(&update.gradient.square()?)?;
+            sums.extend([rows, columns]);
+        }
+        if self.scale_parameter {
+            sums.push(layer_squares(&update.parameter, &update.shard)?);
+        }
+        Ok(sums)
+    }
+
+    fn pending(
+        &self,
+        scalars: &[Tensor; SCALARS],
+        update: &Update,
+        matrices: Option<&Matrices>,
+        sums: &[Tensor],
+    ) -> Result<Pending> {
+        let [size, kept, new] = scalars;
+        let renew = |old: &Tensor, squares: Tensor| {
+            let squares = (squares + self.epsilon)?;
+            (old.reshape(squares.dims())? * kept)? + (squares * new)?
+        };
+        let (inverse_root, second) = match matrices {
+            Some(matrices) => {
+                let (row_length, column_length) = matrices.lengths();
+                let rows = renew(&update.slots[0], (&sums[0] / row_length as f64)?)?;
+                let columns = renew(&update.slots[1], (&sums[1] / column_length as f64)?)?;
+                let mean = rows.mean(&[2])?.expand(2)?;
+                let root = matrices.products(&(&rows / mean)?.rsqrt()?, &columns.rsqrt()?)?;
+                (root, vec![rows, columns])
+            }
+            None => {
+                let second = renew(&update.slots[0], update.gradient.square()?)?;
+                (second.rsqrt()?, vec![second])
+            }
+        };
+        let size = match sums.last().filter(|_| self.scale_parameter) {
+            Some(squares) => {
+                let least = full(DType::F32, &[], self.scale_epsilon)?;
+                (root_mean(squares, &update.shard)?.maximum(&least)? * size)?
+            }
+            None => size.clone(),
+        };
+        Ok(Pending { direction: (inverse_root * &update.gradient)?, second, size })
+    }
+
+    fn finish(&self, update: Update, pending: Pending, squares: &Tensor) -> Result<Updated> {
+        let shard = &update.shard;
+        let excess = (root_mean(squares, shard)? / self.clip_threshold)?;
+        let excess = excess.maximum(&full(DType::F32, &[], 1.0)?)?;
+        let size = for_layers(&pending.size, shard)?;
+        let mut step = ((pending.direction / for_layers(&excess, shard)?)? * &size)?;
+        let old_slots = update.slots.iter().take(pending.second.len());
+        let slots = pending.second.iter().zip(old_slots);
+        let mut slots =
+            slots.map(|(new, old)| new.reshape(old.dims())).collect::<Result<Vec<_>>>()?;
+        if let (Some(beta1), Some(mean)) = (self.beta1, update.slots.last()) {
+            step = ((mean * beta1)? + (step * (1.0 - beta1))?)?;
+            slots.push(step.clone());
+        }
+        let mut parameter = update.parameter;
+        if update.decays && self.weight_decay != 0.0 {
+            parameter = (&parameter - (&parameter * (size * self.weight_decay)?)?)?;
+        }
+        Ok(Updated { parameter: (parameter - step)?, slots })
+    }
+}
+
+impl Optimizer for Adafactor {
+    fn slots(&self, shard: &Shard) -> Vec<Slot> {
+        let mut slots = match shard.dims.as_slice() {
+            [leading @ .., rows, columns] => {
+                let kind = |last: usize| {
+                    let dims: Vec<usize> = leading.iter().copied().chain([last]).collect();
+                    SlotKind::Replicated(shard.stacked(&dims))
+                };
+                vec![
+                    Slot { name: "exp_avg_sq_row", kind: kind(*rows) },
+                    Slot { name: "exp_avg_sq_col", kind: kind(*columns) },
+                ]
+            }
+            _ => vec![Slot { name: "exp_avg_sq", kind: SlotKind::Like }],
+        };
+        if self.beta1.is_some() {
+            slots.push(Slot { name: "exp_avg", kind: SlotKind::Like });
+        }
+        slots
+    }
+
+    fn scalars(&self, step: u64, learning_rate: f64) -> Vec<f32> {
+        let step = step as f64;
+        let size = match self.step_size {
+            StepSize::Given => learning_rate,
+            StepSize::Relative { warmup } => {
+                let most = if warmup { 1e-6 * step } else { 1e-2 };
+                most.min(1.0 / step.sqrt())
+            }
+        };
+        let kept = 1.0 - step.powf(self.decay_rate);
+        vec![size as f32, kept as f32, (1.0 - kept) as f32]
+    }
+
+    fn scalar_count(&self) -> usize {
+        SCALARS
+    }
+
+    fn update(&self, scalars: &Tensor, parameters: Vec<Update>) -> Result<Vec<Updated>> {
+        let scalars = unpack("adafactor", scalars)?;
+        let matrices = parameters
+            .iter()
+            .map(|update| {
+                check("adafactor", update, &self.slots(&update.shard))?;
+                Matrices::of(&update.shard)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let sums = parameters
+            .iter()
+            .zip(&matrices)
+            .map(|(update, matrices)| {
+                Ok((self.first_sums(update, matrices.as_ref())?, &update.shard))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let sums = sum_over_devices(&sums)?;
+        let pending = (parameters.iter().zip(&matrices).zip(&sums))
+            .map(|((update, matrices), sums)| {
+                self.pending(&scalars, update, matrices.as_ref(), sums)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let squares = parameters
+            .iter()
+            .zip(&pending)
+            .map(|(update, pending)| {
+                let squares = layer_squares(&pending.direction, &update.shard)?;
+                Ok((vec![squares], &update.shard))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let squares = sum_over_devices(&squares)?;
+        (parameters.into_iter().zip(pending).zip(&squares))
+            .map(|((update, pending), squares)| self.finish(update, pending, &squares[0]))
+            .collect()
+    }
+}
+
+/// The sum of squares of each layer.
+fn layer_squares(tensor: &Tensor, shard: &Shard) -> Result<Tensor> {
+    let first = usize::from(shard.stack.is_some());
+    tensor.square()?.sum(&(first..tensor.rank()).collect::<Vec<_>>())
+}
+
+/// The root of the mean square of each layer, whose true elements alone count.
+fn root_mean(squares: &Tensor, shard: &Shard) -> Result<Tensor> {
+    (squares / shard.elements().max(1) as f64)?.sqrt()
+}
+
+/// A number for each layer, or one for all, to go with the local tensor.
+fn for_layers(numbers: &Tensor, shard: &Shard) -> Result<Tensor> {
+    let mut dims = numbers.dims().to_vec();
+    if !dims.is_empty() {
+        dims.resize(shard.local_dims().len(), 1);
+    }
+    numbers.reshape(&dims)
+}

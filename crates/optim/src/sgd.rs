@@ -1,0 +1,71 @@
+//! Stochastic gradient descent, with momentum.
+
+use crate::optimizer::{Optimizer, Slot, SlotKind, Update, Updated, check, unpack};
+use crate::shard::Shard;
+use fullshard_graph::{Result, Tensor};
+
+/// Stochastic gradient descent with torch's semantics.
+///
+/// Weight decay is added to the gradient, as in `torch.optim.SGD`, which is what Trainer runs for
+/// `--optim sgd`: it goes through the momentum, unlike that of [`AdamW`](crate::AdamW).
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Sgd {
+    /// How much of the running sum of gradients stays; without any there is no state.
+    pub momentum: f64,
+    /// How much of a gradient is kept from the running sum, but for the first.
+    pub dampening: f64,
+    /// Looks ahead by one step of the momentum.
+    pub nesterov: bool,
+    /// How much of the parameter is added to its gradient.
+    pub weight_decay: f64,
+}
+
+/// The numbers of a step: the learning rate, and how much of the gradient goes into the running
+/// sum.
+const SCALARS: usize = 2;
+
+impl Optimizer for Sgd {
+    fn slots(&self, _: &Shard) -> Vec<Slot> {
+        let slot = Slot { name: "momentum_buffer", kind: SlotKind::Like };
+        if self.momentum == 0.0 { vec![] } else { vec![slot] }
+    }
+
+    fn scalars(&self, step: u64, learning_rate: f64) -> Vec<f32> {
+        let gain = if step == 1 { 1.0 } else { 1.0 - self.dampening };
+        vec![learning_rate as f32, gain as f32]
+    }
+
+    fn scalar_count(&self) -> usize {
+        SCALARS
+    }
+
+    fn update(&self, scalars: &Tensor, parameters: Vec<Update>) -> Result<Vec<Updated>> {
+        let scalars = unpack("sgd", scalars)?;
+        parameters.iter().map(|update| self.update_one(&scalars, update)).collect()
+    }
+}
+
+impl Sgd {
+    fn update_one(&self, scalars: &[Tensor; SCALARS], update: &Update) -> Result<Updated> {
+        check("sgd", update, &self.slots(&update.shard))?;
+        let [learning_rate, gain] = scalars;
+        let decays = update.decays && self.weight_decay != 0.0;
+        let gradient = if decays {
+            (&update.gradient + (&update.parameter * self.weight_decay)?)?
+        } else {
+            update.gradient.clone()
+        };
+        let sum = update
+            .slots
+            .first()
+            .map(|sum| (sum * self.momentum)? + (&gradient * gain)?)
+            .transpose()?;
+        let step = match &sum {
+            Some(sum) if self.nesterov => (&gradient + (sum * self.momentum)?)?,
+            Some(sum) => sum.clone(),
+            None => gradient,
+        };
+        let parameter = (&update.parameter - (step * learning_rate)?)?;
+        Ok(Updated { parameter, slots: sum.into_iter().collect() })
+    }
+}
