@@ -8,19 +8,19 @@
 //!   them go, and the gradient of a gather is a reduce-scatter.
 #![forbid(unsafe_code)]
 
-mod config;
+pub mod config;
 mod error;
 mod gather;
 mod layout;
 mod placement;
 mod stack;
 mod tracer;
-mod wrap;
+pub mod wrap;
 
-pub use config::*;
+pub use config::{FsdpConfig, FsdpConfigError, Settings, Strategy, WrapPolicy};
 pub use error::Error;
 pub use gather::{Bucket, Wire};
 pub use layout::{FLAT_MULTIPLE, Layout, Stored};
 pub use placement::{AXIS, Options, PlacedUnit, Placement, Remat};
 pub use tracer::Sharded;
-pub use wrap::*;
+pub use wrap::{Unit, WrapError, WrapPlan, frozen, units};

@@ -1,0 +1,110 @@
+//! Which modules become units.
+
+use super::error::WrapError;
+use super::paths::{contains, distinct, inside};
+use super::tensors::Tensor;
+use crate::config::{WrapPolicy, nearest};
+use fullshard_models::Module;
+
+/// Classes that only hold other modules.
+const LISTS: [&str; 4] = ["ModuleList", "ModuleDict", "ParameterList", "ParameterDict"];
+/// Classes whose insides are never units by size.
+const FORCED_LEAVES: [&str; 1] = ["MultiheadAttention"];
+
+/// A module, by its path and class.
+pub(super) type Wrapped = (String, &'static str);
+
+/// The modules that are units: the root, then the others in the order of the tree.
+pub(super) fn wrapped(
+    tree: &Module,
+    policy: &WrapPolicy,
+    tensors: &[Tensor],
+) -> Result<Vec<Wrapped>, WrapError> {
+    let root = (String::new(), tree.class);
+    let mut inside: Vec<Wrapped> = match policy {
+        WrapPolicy::None => Vec::new(),
+        WrapPolicy::Classes(classes) => by_class(tree, classes)?,
+        WrapPolicy::MinSize(min_size) => by_size(tree, *min_size, tensors),
+    };
+    inside.insert(0, root);
+    Ok(inside)
+}
+
+fn by_class(tree: &Module, classes: &[String]) -> Result<Vec<Wrapped>, WrapError> {
+    let modules = inner_modules(tree);
+    for class in classes {
+        check_class(tree, &modules, class)?;
+    }
+    let asked = |module: &Module| classes.iter().any(|class| class == module.class);
+    let wrapped = modules.into_iter().filter(|(_, module)| asked(module));
+    Ok(wrapped.map(|(path, module)| (path, module.class)).collect())
+}
+
+fn check_class(tree: &Module, modules: &[(String, &Module)], class: &str) -> Result<(), WrapError> {
+    let is_list = |class: &str| LISTS.contains(&class);
+    if is_list(class) {
+        let lists = modules.iter().filter(|(_, module)| module.class == class);
+        let inside = lists.flat_map(|(_, list)| &list.children).map(|(_, child)| child.class);
+        return Err(WrapError::ListClass { class: class.to_owned(), inside: distinct(inside) });
+    }
+    if modules.iter().any(|(_, module)| module.class == class) {
+        return Ok(());
+    }
+    let classes = modules.iter().map(|(_, module)| module.class);
+    let known = distinct(classes.filter(|class| !is_list(class)));
+    let class = class.to_owned();
+    if class == tree.class {
+        return Err(WrapError::RootClass { class, known });
+    }
+    let hint = nearest(&class, known.iter().copied());
+    let hint = hint.map(|near| format!(", perhaps `{near}` was meant")).unwrap_or_default();
+    Err(WrapError::UnknownClass { class, hint, known })
+}
+
+fn by_size(tree: &Module, min_size: usize, tensors: &[Tensor]) -> Vec<Wrapped> {
+    let mut by_size = BySize { min_size, tensors, wrapped: Vec::new() };
+    by_size.visit("", tree);
+    by_size.wrapped
+}
+
+/// Wrapping by size, from the inside out.
+struct BySize<'a> {
+    min_size: usize,
+    tensors: &'a [Tensor],
+    wrapped: Vec<Wrapped>,
+}
+
+impl BySize<'_> {
+    /// Wraps inside a module, then itself; gives the number of elements that are in units then.
+    fn visit(&mut self, path: &str, module: &Module) -> usize {
+        let total = self.elements(path);
+        let position = self.wrapped.len();
+        let mut in_units = 0;
+        if total >= self.min_size && !FORCED_LEAVES.contains(&module.class) {
+            for (name, child) in &module.children {
+                in_units += self.visit(&inside(path, name), child);
+            }
+        }
+        let is_root = path.is_empty();
+        let large = total - in_units >= self.min_size;
+        if is_root || !large || LISTS.contains(&module.class) {
+            return in_units;
+        }
+        self.wrapped.insert(position, (path.to_owned(), module.class));
+        total
+    }
+
+    /// The number of elements that a module could own.
+    fn elements(&self, path: &str) -> usize {
+        let inside = self.tensors.iter().filter(|tensor| contains(path, &tensor.home));
+        inside.map(|tensor| tensor.elements).sum()
+    }
+}
+
+/// Every module but the root, with its path, in the order of the tree.
+fn inner_modules(tree: &Module) -> Vec<(String, &Module)> {
+    let mut modules = Vec::new();
+    tree.visit(&mut |path, module| modules.push((path.to_owned(), module)));
+    modules.remove(0);
+    modules
+}
