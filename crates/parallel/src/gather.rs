@@ -13,21 +13,10 @@ pub struct Wire {
     pub reduce: DType,
     /// Whether a unit is gathered in one exchange rather than in one a parameter.
     pub packed: bool,
-    /// How many bytes of gradients go into one exchange at least, before it is sent.
-    pub bucket: Bucket,
+    /// Gradients of a unit wait for each other until they are more than this many bytes.
+    pub bucket: usize,
     /// What gradients are divided by before and after they are summed.
     pub divide: (f64, f64),
-}
-
-/// How gradients are put together for an exchange.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bucket {
-    /// Each by itself.
-    Single,
-    /// Those of a unit until they are more than this many bytes.
-    Bytes(usize),
-    /// Those of a unit all at once.
-    Unit,
 }
 
 impl Wire {
@@ -42,16 +31,11 @@ impl Wire {
 
     /// Which gradients of a unit are scattered together.
     pub(crate) fn scatters(&self, parameters: &[&Stored]) -> Vec<Vec<usize>> {
-        let limit = match self.bucket {
-            Bucket::Single => 0,
-            Bucket::Bytes(bytes) => bytes,
-            Bucket::Unit => usize::MAX,
-        };
         let (mut buckets, mut queued, mut bytes) = (Vec::new(), Vec::new(), 0);
         for i in cut_ones(parameters) {
             queued.push(i);
             bytes += parameters[i].part_elements() * parameters[i].parts * self.reduce.size();
-            if bytes > limit {
+            if bytes > self.bucket {
                 buckets.push(std::mem::take(&mut queued));
                 bytes = 0;
             }
@@ -92,10 +76,6 @@ impl Wire {
     ) -> Result<Vec<Tensor>> {
         let mut wholes =
             parts.iter().map(|part| part.convert(self.compute)).collect::<Result<Vec<_>>>()?;
-        if group.size() == 1 {
-            let trim = |(stored, whole): (&&Stored, &Tensor)| stored.trim(whole);
-            return parameters.iter().zip(&wholes).map(trim).collect();
-        }
         for bucket in self.gathers(parameters) {
             if let [i] = bucket[..] {
                 wholes[i] = gather_one(group, parameters[i], &wholes[i])?;
@@ -109,7 +89,7 @@ impl Wire {
             for (&i, row) in bucket.iter().zip(&rows) {
                 let rows = gathered.narrow(1, start, start + row.dims()[1])?;
                 start += row.dims()[1];
-                wholes[i] = parameters[i].from_rows(&rows, &leads[i])?;
+                wholes[i] = parameters[i].whole_of_rows(&rows, &leads[i])?;
             }
         }
         Ok(wholes)
@@ -126,16 +106,13 @@ impl Wire {
         let mut parts = Vec::new();
         for (stored, gradient) in parameters.iter().zip(gradients) {
             let gradient = divide(gradient, before)?.convert(self.reduce)?;
-            parts.push(match (group.size(), stored.layout) {
-                (1, _) => stored.pad(&gradient)?,
-                (_, Layout::Whole) => group.sum(&gradient)?,
-                _ => gradient,
+            parts.push(match stored.layout {
+                Layout::Whole => group.sum(&gradient)?,
+                Layout::Rows | Layout::Flat => gradient,
             });
         }
-        if group.size() > 1 {
-            for bucket in self.scatters(parameters) {
-                self.scatter(group, parameters, leads, &bucket, &mut parts)?;
-            }
+        for bucket in self.scatters(parameters) {
+            self.scatter(group, parameters, leads, &bucket, &mut parts)?;
         }
         let finish = |part: &Tensor| divide(&part.convert(DType::F32)?, after);
         parts.iter().map(finish).collect()
@@ -162,7 +139,7 @@ impl Wire {
         for (&i, rows) in bucket.iter().zip(&rows) {
             let row = scattered.narrow(1, start, start + rows.dims()[1])?;
             start += rows.dims()[1];
-            gradients[i] = parameters[i].from_row(&row, &leads[i])?;
+            gradients[i] = parameters[i].part_of_row(&row, &leads[i])?;
         }
         Ok(())
     }

@@ -161,12 +161,12 @@ impl Stored {
     }
 
     /// The part that a row of numbers is; `lead` are the dimensions before those of one part.
-    pub(crate) fn from_row(&self, row: &Tensor, lead: &[usize]) -> Result<Tensor> {
+    pub(crate) fn part_of_row(&self, row: &Tensor, lead: &[usize]) -> Result<Tensor> {
         row.reshape(&[lead, &self.part_dims()].concat())
     }
 
     /// The whole out of the rows of all parts.
-    pub(crate) fn from_rows(&self, rows: &Tensor, lead: &[usize]) -> Result<Tensor> {
+    pub(crate) fn whole_of_rows(&self, rows: &Tensor, lead: &[usize]) -> Result<Tensor> {
         let part = self.part_dims();
         let all = [&[self.parts], lead, &part[..]].concat();
         let parts = rows.reshape(&all)?.transpose(&moved(0, lead.len(), all.len()))?;

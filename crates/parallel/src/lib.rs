@@ -19,7 +19,7 @@ pub mod wrap;
 
 pub use config::{FsdpConfig, FsdpConfigError, Settings, Strategy, WrapPolicy};
 pub use error::Error;
-pub use gather::{Bucket, Wire};
+pub use gather::Wire;
 pub use layout::{FLAT_MULTIPLE, Layout, Stored};
 pub use placement::{AXIS, Options, PlacedUnit, Placement, Remat};
 pub use tracer::Sharded;

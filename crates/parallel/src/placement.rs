@@ -3,7 +3,7 @@
 
 use crate::config::{FsdpConfig, Strategy, default_divide_factors};
 use crate::error::Error;
-use crate::gather::{Bucket, Wire};
+use crate::gather::Wire;
 use crate::layout::{Layout, Stored};
 use crate::stack::Stacks;
 use crate::wrap::{self, Unit};
@@ -151,7 +151,6 @@ fn layout(options: &Options, devices: usize) -> Layout {
 fn wire(options: &Options, devices: usize) -> Wire {
     let settings = &options.config.settings;
     let lower = settings.compute_dtype != fullshard_graph::DType::F32;
-    let megabytes = settings.reduce_scatter_bucket_size_mb;
     Wire {
         compute: settings.compute_dtype,
         reduce: match lower && settings.fp32_reduce_scatter {
@@ -159,10 +158,9 @@ fn wire(options: &Options, devices: usize) -> Wire {
             false => settings.compute_dtype,
         },
         packed: settings.flatten_parameters || settings.coalesce_all_gather_ops,
-        bucket: match (settings.flatten_parameters, megabytes) {
-            (true, _) => Bucket::Unit,
-            (false, 0) => Bucket::Single,
-            (false, megabytes) => Bucket::Bytes(megabytes << 20),
+        bucket: match settings.flatten_parameters {
+            true => usize::MAX,
+            false => (settings.reduce_scatter_bucket_size_mb * f64::from(1 << 20)) as usize,
         },
         divide: settings.gradient_divide_factors.unwrap_or(default_divide_factors(devices)),
     }

@@ -100,8 +100,7 @@ fn without_padding(values: &Tensor, group: &Group, stored: &Stored) -> Result<Te
         return Ok(values.clone());
     }
     let start = (group.index()? * length as f64)?;
-    let place = (iota(DType::I32, &[length], 0)? + start)?;
+    let place = (iota(DType::I32, values.dims(), 0)? + start)?;
     let inside = place.compare(Comparison::Less, &constant(&[], &[used as i32])?)?;
-    let inside = inside.broadcast_dims(values.dims(), &[0])?;
     select(&inside, values, &zeros(DType::F32, &[])?)
 }

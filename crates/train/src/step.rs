@@ -73,7 +73,7 @@ impl Recipe {
                 let tracer = Sharded::new(&self.placement, &group, &locals, None);
                 let loss = self.loss(&tracer, &batch[0], &batch[1])?;
                 let both = concatenate(&[&loss.sum.expand(0)?, &loss.count.expand(0)?], 0)?;
-                Ok(vec![sum_over(&group, &both)?])
+                Ok(vec![group.sum(&both)?])
             })
         })?;
         Ok(program.sharded_results(&outputs)?)
@@ -88,12 +88,12 @@ impl Recipe {
         let [tokens, labels, scalars] = [&feed[0], &feed[1], &feed[2]].map(Tensor::clone);
         let feed = Feed { tokens, labels, scalars, dropout };
 
-        let count = sum_over(&group, &counted(&feed.labels)?)?;
+        let count = group.sum(&counted(&feed.labels)?)?;
         let count = count.maximum(&constant(&[], &[1.0_f32])?)?;
         // The mean over all devices' labels, times the devices, since gradients are averaged.
         let scale = (group.size() as f64 / &count)?;
         let (sum, gradients) = self.gradients(&group, &locals, &feed, &scale)?;
-        let loss = (sum_over(&group, &sum)? / &count)?;
+        let loss = (group.sum(&sum)? / &count)?;
 
         let trained = self.placement.trained();
         let shards: Vec<_> =
@@ -235,10 +235,6 @@ fn counted(labels: &Tensor) -> Result<Tensor> {
     let predicted = labels.narrow(last, 1, labels.dims()[last])?;
     let counts = predicted.compare(Comparison::NotEqual, &constant(&[], &[IGNORED])?)?;
     counts.convert(DType::F32)?.sum_all()
-}
-
-fn sum_over(group: &Group, tensor: &Tensor) -> Result<Tensor> {
-    if group.size() == 1 { Ok(tensor.clone()) } else { group.sum(tensor) }
 }
 
 /// All tensors, with those that are trained replaced.

@@ -58,6 +58,9 @@ impl Writer {
     /// found in a region that is manual over those, too.
     pub(super) fn axis_index(&mut self, axes: &Axes, context: &Context<'_>) -> Rc<str> {
         let path = context.path;
+        if axes.size() == 1 {
+            return self.number(&TensorType::scalar(crate::DType::I32), "0", path);
+        }
         let others: Vec<String> = axes
             .mesh
             .axes()

@@ -225,6 +225,9 @@ impl Writer {
             Op::While { condition, body } => self.while_loop(condition, body, &context),
             Op::Cond { branches } => self.branches(branches, &context),
             Op::Scan(scan) => self.scan(scan, &context),
+            // One device has nobody to exchange with, and the compiler no partitions to cut into.
+            Op::Collective(_, axes) if axes.size() == 1 => inputs.to_vec(),
+            Op::Manual(manual) if manual.mesh.devices() == 1 => self.graph(&manual.body, inputs),
             Op::Manual(manual) => self.manual(manual, &context),
             Op::AxisIndex { axes } => vec![self.axis_index(axes, &context)],
             op => self.plain(op, &context),

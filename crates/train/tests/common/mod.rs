@@ -1,0 +1,67 @@
+//! Training small models on virtual CPU devices.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use fullshard_models::{CausalLm, from_json};
+use fullshard_optim::{AdamW, Optimizer};
+use fullshard_parallel::{Options, Placement};
+use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
+use fullshard_pjrt::{Client, ClientOptions, CompileOptions, HostTensor, Plugin};
+use fullshard_train::{Batch, Compiler, Metrics, Recipe, Runner};
+use std::sync::LazyLock;
+
+/// One client for all tests of a file: eight virtual CPU devices.
+pub static CLIENT: LazyLock<Client> = LazyLock::new(|| {
+    let store = Store::default_location().unwrap();
+    let located = find_or_install(PluginKind::Cpu, None, &store).unwrap();
+    let options = ClientOptions::new().cpu_device_count(8);
+    Client::new(Plugin::load(&located.path).unwrap(), &options).unwrap()
+});
+
+/// A model from the text of its config.
+pub fn model(config: &str) -> Box<dyn CausalLm> {
+    from_json(config).unwrap()
+}
+
+pub fn compiler(devices: usize) -> Compiler<'static> {
+    Compiler { client: &CLIENT, cache: None, options: CompileOptions::new(devices) }
+}
+
+pub fn adamw() -> Box<dyn Optimizer> {
+    Box::new(AdamW { weight_decay: 0.1, ..AdamW::default() })
+}
+
+/// A recipe for a model on so many devices.
+pub fn recipe(
+    config: &str,
+    devices: usize,
+    options: &Options,
+    batch: Batch,
+    optimizer: Box<dyn Optimizer>,
+) -> Recipe {
+    let model = model(config);
+    let placement = Placement::new(&model.tree(), devices, options).unwrap();
+    Recipe::new(model, placement, optimizer, batch, Some(1.0)).unwrap()
+}
+
+/// Tokens `[accumulation, sequences, tokens]` for a step, different in every place.
+pub fn tokens(batch: Batch, vocabulary: usize, step: usize) -> HostTensor {
+    let count = batch.accumulation * batch.sequences * batch.tokens;
+    let token = |i: usize| {
+        let hash = (i as u64 + 1 + 7919 * step as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        ((hash >> 33) as usize % vocabulary) as i32
+    };
+    let values: Vec<i32> = (0..count).map(token).collect();
+    HostTensor::from_values(&[batch.accumulation, batch.sequences, batch.tokens], &values).unwrap()
+}
+
+/// The metrics of some steps of training from a seed.
+pub fn train(recipe: &Recipe, steps: usize) -> Vec<Metrics> {
+    let compiler = compiler(recipe.placement.devices());
+    let mut runner = Runner::new(&compiler, recipe, 42).unwrap();
+    let vocabulary = recipe.model.dimensions().vocabulary;
+    let run = |step: usize| {
+        let tokens = tokens(recipe.batch, vocabulary, step % 3);
+        runner.step(&tokens, &tokens, 1e-3).unwrap().wait().unwrap()
+    };
+    (0..steps).map(run).collect()
+}
