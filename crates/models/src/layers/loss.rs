@@ -77,8 +77,8 @@ fn sum_and_count(values: Vec<Tensor>) -> Result<Loss> {
     }
 }
 
-/// The tokens of a chunk.
-fn chunk_size(tokens: usize, vocabulary: usize) -> usize {
+/// How many of so many tokens are computed at a time.
+pub fn chunk_size(tokens: usize, vocabulary: usize) -> usize {
     let row = vocabulary.next_multiple_of(TILE) * DType::F32.size();
     let fitting = CHUNK_BYTES / row / TILE * TILE;
     fitting.max(TILE).min(tokens)
