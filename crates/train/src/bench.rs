@@ -23,6 +23,9 @@ pub fn loops_layers(kind: PluginKind, layers: usize) -> bool {
     }
 }
 
+/// The batches that are made up beforehand and used in turn.
+const DISTINCT: usize = 8;
+
 /// How steps are to be measured.
 #[derive(Debug, Clone, Copy)]
 pub struct Bench {
@@ -76,7 +79,7 @@ impl Bench {
         batch: Batch,
         vocabulary: usize,
     ) -> Result<Measured, Error> {
-        let distinct = if self.fixed_batch { 1 } else { self.warmup + 2 * self.steps };
+        let distinct = if self.fixed_batch { 1 } else { DISTINCT };
         let batches = (0..distinct as u64).map(|i| tokens(batch, vocabulary, self.seed ^ i));
         let batches = batches.collect::<Result<Vec<_>, _>>()?;
         let mut next = batches.iter().cycle();

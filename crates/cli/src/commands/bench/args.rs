@@ -9,7 +9,7 @@ use fullshard_models::{CausalLm, from_file};
 use fullshard_parallel::{FsdpConfig, FsdpConfigError, Options, Placement, Remat, Strategy};
 use fullshard_pjrt::CompileOptions;
 use fullshard_train::{Batch, Bench, Recipe, loops_layers};
-use serde::Serialize;
+use serde_json::{Map, Value};
 use std::path::PathBuf;
 
 #[derive(Args)]
@@ -26,13 +26,13 @@ pub struct StepArgs {
     #[command(flatten)]
     pub target: Target,
     /// How many devices.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count, allow_negative_numbers = true)]
     pub num_cores: usize,
     /// Sequences that all devices together compute at once.
-    #[arg(long, value_name = "B", default_value_t = 8)]
+    #[arg(long, value_name = "B", default_value_t = 8, value_parser = count, allow_negative_numbers = true)]
     pub batch: usize,
     /// Tokens in a sequence; by default all positions of the model.
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", value_parser = count, allow_negative_numbers = true)]
     pub seq: Option<usize>,
     /// The optimizer: adamw, adafactor or sgd.
     #[arg(long, value_name = "NAME", default_value = "adamw")]
@@ -53,7 +53,7 @@ pub struct StepArgs {
     #[arg(long)]
     pub gather_ahead: bool,
     /// Batches whose gradients are added up before an update.
-    #[arg(long, value_name = "A", default_value_t = 1)]
+    #[arg(long, value_name = "A", default_value_t = 1, value_parser = count, allow_negative_numbers = true)]
     pub gradient_accumulation_steps: usize,
     /// Reduce gradients once a step rather than after each accumulated batch.
     #[arg(long)]
@@ -68,7 +68,7 @@ pub struct StepArgs {
     #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
     learning_rate: Option<f64>,
     /// Steps to measure, once launched ahead and once one by one.
-    #[arg(long, value_name = "K", default_value_t = 10)]
+    #[arg(long, value_name = "K", default_value_t = 10, value_parser = count, allow_negative_numbers = true)]
     pub steps: usize,
     /// Steps before the clock runs.
     #[arg(long, value_name = "W", default_value_t = 2)]
@@ -93,7 +93,7 @@ pub struct StepArgs {
     pub json: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum, Serialize)]
+#[derive(Clone, Copy, ValueEnum)]
 enum RematArg {
     None,
     Dots,
@@ -114,6 +114,9 @@ enum ScanArg {
     False,
 }
 
+/// What indices of 32 bits can tell apart.
+const MOST_TOKENS: usize = i32::MAX as usize;
+
 /// Trainer's default.
 const LEARNING_RATE: f64 = 5e-5;
 
@@ -124,13 +127,14 @@ impl StepArgs {
     }
 
     /// How steps are measured.
-    pub fn bench(&self) -> Result<Bench> {
-        if self.steps == 0 {
-            return Err(Error::Usage("--steps is 0, but must be at least 1".into()));
+    pub fn bench(&self) -> Bench {
+        Bench {
+            warmup: self.warmup,
+            steps: self.steps,
+            fixed_batch: self.fixed_batch,
+            seed: self.seed,
+            learning_rate: self.learning_rate(),
         }
-        let (steps, warmup) = (self.steps, self.warmup);
-        let (fixed_batch, seed) = (self.fixed_batch, self.seed);
-        Ok(Bench { warmup, steps, fixed_batch, seed, learning_rate: self.learning_rate() })
     }
 
     /// How programs are compiled.
@@ -144,6 +148,7 @@ impl StepArgs {
     pub fn recipe(&self) -> Result<Recipe> {
         self.check_numbers()?;
         let model = from_file(&self.config)?;
+        let batch = self.batch(model.as_ref())?;
         let options = self.options(model.as_ref())?;
         let placement = Placement::new(&model.tree(), self.num_cores, &options)?;
         let optimizer = fullshard_optim::Options {
@@ -152,33 +157,52 @@ impl StepArgs {
             ..fullshard_optim::Options::default()
         };
         let optimizer = fullshard_optim::from_name(&self.optim, &optimizer)?;
+        let limit = Some(self.max_grad_norm).filter(|&limit| limit > 0.0);
+        Ok(Recipe::new(model, placement, optimizer, batch, limit)?)
+    }
+
+    fn check_numbers(&self) -> Result<()> {
+        if self.no_sync && self.gradient_accumulation_steps == 1 {
+            return Err(Error::Usage(
+                "--no_sync does nothing to a single batch: add --gradient_accumulation_steps, or \
+                 leave it out"
+                    .into(),
+            ));
+        }
+        for (flag, value) in
+            [("max_grad_norm", self.max_grad_norm), ("learning_rate", self.learning_rate())]
+        {
+            if !value.is_finite() || value < 0.0 {
+                let expected = "must be a number of at least 0";
+                return Err(Error::Usage(format!("--{flag} is {value}, but {expected}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The batches of a step, if they can be counted and cut.
+    fn batch(&self, model: &dyn CausalLm) -> Result<Batch> {
         let batch = Batch {
             sequences: self.batch,
             tokens: self.seq.unwrap_or(model.dimensions().positions),
             accumulation: self.gradient_accumulation_steps,
             reduce_each: !self.no_sync,
         };
-        let limit = Some(self.max_grad_norm).filter(|&limit| limit > 0.0);
-        Ok(Recipe::new(model, placement, optimizer, batch, limit)?)
-    }
-
-    fn check_numbers(&self) -> Result<()> {
-        let wrong = |text: String| Err(Error::Usage(text));
-        if self.num_cores == 0 {
-            return wrong("--num_cores is 0, but must be at least 1".into());
+        let sizes = [batch.sequences, batch.tokens, batch.accumulation];
+        let tokens = sizes.iter().try_fold(1_usize, |tokens, &size| tokens.checked_mul(size));
+        if tokens.is_none_or(|tokens| tokens > MOST_TOKENS) {
+            let [sequences, tokens, accumulation] = sizes;
+            return Err(Error::Usage(format!(
+                "{sequences} sequences of {tokens} tokens, {accumulation} times, are more tokens \
+                 than a step can have ({MOST_TOKENS}): lower --batch, --seq or \
+                 --gradient_accumulation_steps"
+            )));
         }
-        if self.no_sync && self.gradient_accumulation_steps == 1 {
-            let accumulate = "add --gradient_accumulation_steps or leave it out";
-            return wrong(format!("--no_sync does nothing to a single batch: {accumulate}"));
+        if !self.batch.is_multiple_of(self.num_cores) {
+            let (batch, devices) = (self.batch, self.num_cores);
+            return Err(fullshard_train::Error::Batch { batch, devices }.into());
         }
-        for (flag, value) in
-            [("max_grad_norm", self.max_grad_norm), ("learning_rate", self.learning_rate())]
-        {
-            if !value.is_finite() || value < 0.0 {
-                return wrong(format!("--{flag} is {value}, but must be a number from 0"));
-            }
-        }
-        Ok(())
+        Ok(batch)
     }
 
     fn options(&self, model: &dyn CausalLm) -> Result<Options> {
@@ -193,16 +217,23 @@ impl StepArgs {
             self.check_dtype(dtype, config.settings.compute_dtype)?;
             config.settings.compute_dtype = dtype.dtype();
         }
-        let layers = model.dimensions().layers;
+        let scan_layers = match self.scan_layers {
+            ScanArg::Auto => loops_layers(self.target.kind(), model.dimensions().layers),
+            ScanArg::True => true,
+            ScanArg::False => false,
+        };
+        if self.gather_ahead && !scan_layers {
+            return Err(Error::Usage(
+                "--gather_ahead is for layers in a loop, and these are written out: add \
+                 --scan_layers true, or leave it out"
+                    .into(),
+            ));
+        }
         Ok(Options {
             strategy: self.fsdp.parse::<Strategy>()?,
             config,
             remat: self.remat.map(RematArg::remat),
-            scan_layers: match self.scan_layers {
-                ScanArg::Auto => loops_layers(self.target.kind(), layers),
-                ScanArg::True => true,
-                ScanArg::False => false,
-            },
+            scan_layers,
             gather_ahead: self.gather_ahead,
             frozen: self.freeze.clone(),
         })
@@ -214,23 +245,28 @@ impl StepArgs {
         if !stated || asked.dtype() == configured {
             return Ok(());
         }
-        let name = |dtype: DType| DTypeArg::of(dtype).map_or(dtype.name(), DTypeArg::name);
         Err(Error::Fsdp(FsdpConfigError::Contradiction {
             first: format!("`--dtype {}`", asked.name()),
-            second: format!("`compute_dtype: {}` of the FSDP config", name(configured)),
+            second: format!("`compute_dtype: {}` of the FSDP config", dtype_name(configured)),
             way_out: "leave one of them out",
         }))
     }
 }
 
+/// A count as it is written on the command line.
+fn count(text: &str) -> std::result::Result<usize, &'static str> {
+    let count = text.parse().ok().filter(|&count| count > 0);
+    count.ok_or("it must be a whole number of at least 1")
+}
+
 /// Whether an FSDP config, which has been read before, says what to compute in.
 fn states_compute_dtype(argument: &str) -> bool {
-    let inline = argument.trim_start().starts_with('{');
-    let text = match inline {
+    let text = match argument.trim_start().starts_with('{') {
         true => argument.to_owned(),
         false => std::fs::read_to_string(argument).unwrap_or_default(),
     };
-    text.contains("\"compute_dtype\"")
+    let keys: Map<String, Value> = serde_json::from_str(&text).unwrap_or_default();
+    keys.values().any(|settings| settings.get("compute_dtype").is_some_and(|it| !it.is_null()))
 }
 
 impl RematArg {

@@ -34,7 +34,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 
 fn run_step(args: &StepArgs) -> Result<()> {
     let recipe = args.recipe()?;
-    let bench = args.bench()?;
+    let bench = args.bench();
     let options = args.compile_options()?;
     let plan = PlanReport::new(args, &recipe)?;
     if args.plan {

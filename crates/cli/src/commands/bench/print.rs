@@ -7,9 +7,9 @@ use crate::format;
 pub fn plan(plan: &PlanReport) {
     let (model, settings) = (&plan.model, &plan.settings);
     println!(
-        "{}, {:.1}M parameters, on {} ({}), {}",
+        "{} of {} parameters on {} ({}), {}",
         model.class,
-        model.parameters as f64 / 1e6,
+        grouped(model.parameters),
         format::count(settings.devices, "device"),
         settings.device,
         settings.fsdp,
@@ -143,28 +143,52 @@ fn memory(report: &StepReport) {
     }
 }
 
+/// The collectives, those of a kind and type in one row.
 fn collectives(collectives: &[CollectiveReport]) {
     if collectives.is_empty() {
         row("collectives", "none");
         return;
     }
-    println!("collectives           dtype   a step         each       a step  group");
-    for collective in collectives {
-        let number = |value: Option<u64>| value.map_or("?".into(), |value| value.to_string());
-        let bytes = |value: Option<u64>| value.map_or("?".into(), format::bytes);
-        let notes =
-            [(collective.in_loop, ", in a loop"), (collective.asynchronous, ", asynchronous")];
+    println!("collectives           dtype   a step   bytes a step  each");
+    let mut left: Vec<&CollectiveReport> = collectives.iter().collect();
+    while let Some(&first) = left.first() {
+        let (alike, others) = left.into_iter().partition(|other| first.is_like(other));
+        left = others;
+        let alike: Vec<&CollectiveReport> = alike;
+        let sum = |value: fn(&CollectiveReport) -> Option<u64>| {
+            alike.iter().map(|collective| value(collective)).sum::<Option<u64>>()
+        };
+        let count = sum(|collective| collective.count);
+        let total = sum(|collective| collective.bytes_per_step);
+        let sizes = || alike.iter().filter_map(|collective| collective.bytes);
+        let notes = [(first.in_loop, ", in a loop"), (first.asynchronous, ", asynchronous")];
         let notes: String = notes.iter().filter(|note| note.0).map(|note| note.1).collect();
         println!(
-            "  {:<18} {:>6} {:>8} {:>12} {:>12} {:>6}{notes}",
-            collective.kind,
-            collective.dtype.as_deref().unwrap_or("mixed"),
-            number(collective.count),
-            bytes(collective.bytes),
-            bytes(collective.bytes_per_step),
-            collective.group_size.map_or("all".into(), |size| size.to_string()),
+            "  {:<18} {:>6} {:>8} {:>14}  {}{notes}",
+            first.kind,
+            first.dtype.as_deref().unwrap_or("mixed"),
+            count.map_or("?".into(), |count| count.to_string()),
+            total.map_or("?".into(), format::bytes),
+            range(sizes().min(), sizes().max()),
         );
     }
+}
+
+/// "2.0 KiB", or "2.0 KiB to 1.5 MiB".
+fn range(least: Option<u64>, most: Option<u64>) -> String {
+    match (least, most) {
+        (Some(least), Some(most)) if least == most => format::bytes(least),
+        (Some(least), Some(most)) => format!("{} to {}", format::bytes(least), format::bytes(most)),
+        _ => "?".into(),
+    }
+}
+
+/// A whole number with its thousands set apart.
+fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let groups = digits.as_bytes().rchunks(3).rev();
+    let groups = groups.map(|group| group.iter().map(|&digit| char::from(digit)).collect());
+    groups.collect::<Vec<String>>().join(",")
 }
 
 fn row(what: &str, text: &str) {

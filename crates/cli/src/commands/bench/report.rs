@@ -2,6 +2,8 @@
 
 use super::args::{StepArgs, dtype_name};
 use crate::error::Result;
+use crate::format;
+use fullshard_parallel::wrap::{Column, UnitGroup};
 use fullshard_parallel::{Remat, WrapPlan};
 use fullshard_pjrt::hlo::{self, CollectiveSummary};
 use fullshard_pjrt::{CompiledMemory, MemoryStats};
@@ -137,6 +139,7 @@ impl PlanReport {
         let plan = WrapPlan::new(&tree, &options.config.wrap, &options.frozen)
             .map_err(fullshard_parallel::Error::from)?;
         let dimensions = recipe.model.dimensions();
+        let units = recipe.unit_rows();
         Ok(PlanReport {
             model: ModelReport {
                 config: args.config.clone(),
@@ -150,11 +153,36 @@ impl PlanReport {
                 positions: dimensions.positions,
             },
             settings: SettingsReport::new(args, recipe),
-            units: recipe.unit_rows(),
             estimate: recipe.estimate()?,
-            table: plan.to_string(),
+            table: table(&plan, &units),
+            units,
         })
     }
+}
+
+/// The units with what they take on a device, at rest and gathered.
+fn table(plan: &WrapPlan, units: &[UnitRow]) -> String {
+    let cell = |group: &UnitGroup<'_>, bytes: fn(&UnitRow) -> u64| {
+        let path = &group.units[0].path;
+        let row = units.iter().find(|row| row.path == *path || row.path == looped(path));
+        let each = if group.units.len() > 1 { " each" } else { "" };
+        row.map_or("?".into(), |row| format!("{}{each}", format::bytes(bytes(row))))
+    };
+    let parts = |group: &UnitGroup<'_>| cell(group, |row| row.part_bytes);
+    let wholes = |group: &UnitGroup<'_>| cell(group, |row| row.whole_bytes);
+    plan.table(&[
+        Column { heading: "a device", cell: &parts },
+        Column { heading: "gathered", cell: &wholes },
+    ])
+}
+
+/// A path with a `*` for the layer, as the units of a loop have it.
+fn looped(path: &str) -> String {
+    let segment = |segment| match segment {
+        number if str::parse::<usize>(number).is_ok() => "*",
+        name => name,
+    };
+    path.split('.').map(segment).collect::<Vec<_>>().join(".")
 }
 
 impl SettingsReport {
@@ -236,6 +264,16 @@ impl StepReport {
             time: measured,
             plan,
         })
+    }
+}
+
+impl CollectiveReport {
+    /// Whether another differs in its size and number alone.
+    pub fn is_like(&self, other: &CollectiveReport) -> bool {
+        let traits = |it: &CollectiveReport| {
+            (it.kind.clone(), it.dtype.clone(), it.asynchronous, it.in_loop, it.group_size)
+        };
+        traits(self) == traits(other)
     }
 }
 

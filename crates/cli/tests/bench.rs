@@ -1,0 +1,314 @@
+//! `fullshard bench step` as a person runs it: what it measures, what it plans, and how it fails.
+#![allow(clippy::unwrap_used)]
+
+use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+const CONFIGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/configs");
+
+const TINY: &str = r#"{"model_type": "gpt2", "vocab_size": 67, "n_positions": 16, "n_embd": 16,
+    "n_layer": 2, "n_head": 2, "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0}"#;
+
+/// 67·16 + 16·16 + 2·(12·16² + 13·16) + 2·16, as GPT-2 counts its parameters.
+const TINY_PARAMETERS: u64 = 7920;
+
+const BLOCKS: &str = r#"{"transformer_layer_cls_to_wrap": "GPT2Block"}"#;
+
+/// A folder of its own for a test: files, plugin cache and compile cache.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Folder {
+        let folder = Folder(tempfile::tempdir().unwrap());
+        folder.write("tiny.json", TINY);
+        folder
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, contents: &str) {
+        fs::write(self.path(name), contents).unwrap();
+    }
+
+    /// Measures a model of this folder, with an empty cache but the CPU plugin at hand.
+    fn step(&self, config: &str, args: &[&str]) -> Output {
+        let store = Store::default_location().unwrap();
+        let cpu = find_or_install(PluginKind::Cpu, None, &store).unwrap().path;
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fullshard"));
+        command.args(["bench", "step", "--config", config]).args(args);
+        command.current_dir(self.0.path()).env("FULLSHARD_CACHE", self.path("cache"));
+        command.env("FULLSHARD_CPU_PLUGIN", cpu).env_remove("PJRT_DEVICE").output().unwrap()
+    }
+
+    fn json(&self, config: &str, args: &[&str]) -> Value {
+        let output = self.step(config, &[args, &["--json"]].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert_eq!(text(&output.stderr), "");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// The plan of one of the examples.
+    fn plan(&self, config: &str, args: &[&str]) -> Value {
+        self.json(&format!("{CONFIGS}/{config}"), &[args, &["--plan"]].concat())
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// How many collectives of a kind run in a step, and how many bytes they carry.
+fn collectives(report: &Value, kind: &str) -> (u64, u64) {
+    let rows = report["collectives"].as_array().unwrap().iter();
+    let rows: Vec<&Value> = rows.filter(|row| row["kind"] == kind).collect();
+    assert!(rows.iter().all(|row| row["dtype"] == "f32" && row["group_size"] == 2), "{rows:?}");
+    let sum = |field: &str| rows.iter().map(|row| row[field].as_u64().unwrap()).sum();
+    (sum("count"), sum("bytes_per_step"))
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+#[test]
+fn one_device_is_measured() {
+    let folder = Folder::new();
+    let args = ["--batch", "4", "--steps", "3", "--fixed_batch", "--learning_rate", "1e-2"];
+    let report = folder.json("tiny.json", &args);
+    assert_eq!(report["model"]["parameters"], TINY_PARAMETERS);
+    assert_eq!(report["device_kind"], "cpu");
+    assert_eq!((&report["chip"], &report["mfu"]["post"]), (&Value::Null, &Value::Null));
+    // 6·N·64, and 12·2·16·16 a token more.
+    assert_eq!(report["flops"]["post"], 6.0 * TINY_PARAMETERS as f64 * 64.0);
+    assert_eq!(number(&report["flops"]["palm"]) - number(&report["flops"]["post"]), 393_216.0);
+    assert_eq!(report["collectives"], serde_json::json!([]));
+
+    let (time, spread) = (&report["time"], &report["time"]["spread"]);
+    assert_eq!(time["waited"].as_array().unwrap().len(), 3);
+    assert!((number(&time["total"]) - 3.0 * number(&time["step"])).abs() < 1e-9);
+    assert!(number(&spread["min"]) <= number(&spread["median"]), "{spread}");
+    assert!(number(&spread["median"]) <= number(&spread["max"]), "{spread}");
+    let rate = 64.0 / number(&time["step"]);
+    assert!((number(&report["tokens_per_second"]) / rate - 1.0).abs() < 1e-9);
+
+    let (first, last) = (number(&report["loss"]["first"]), number(&report["loss"]["last"]));
+    assert!((first - 67_f64.ln()).abs() < 0.2, "untrained: {first}");
+    assert!(last < first - 0.3, "{first} to {last}");
+    assert!(number(&report["gradient_norm"]["first"]) > 0.0);
+
+    // Parameters and two slots in f32, tokens and labels, and a few numbers.
+    let state = 3 * 4 * TINY_PARAMETERS;
+    let arguments = report["memory"]["arguments"].as_u64().unwrap();
+    assert!((state + 2 * 4 * 64..state + 2 * 4 * 64 + 128).contains(&arguments), "{arguments}");
+    assert_eq!(report["memory"]["aliased"], state);
+    assert_eq!(report["estimate"]["parameters"], 4 * TINY_PARAMETERS);
+    assert_eq!(report["estimate"]["optimizer"], 8 * TINY_PARAMETERS);
+
+    assert_eq!(report["compile"]["cached"], false);
+    let printed = text(&folder.step("tiny.json", &args).stdout);
+    for part in [
+        "GPT2LMHeadModel of 7,920 parameters on 1 device (cpu)",
+        "(from the cache)",
+        "MFU                  unknown: no peak is known of `cpu` in float32",
+        "collectives          none",
+        "over 3 steps, launched ahead",
+    ] {
+        assert!(printed.contains(part), "{part} in {printed}");
+    }
+}
+
+#[test]
+fn two_devices_share_the_work() {
+    let folder = Folder::new();
+    let args = ["--fsdp_config", BLOCKS, "--num_cores", "2", "--batch", "4", "--steps", "2"];
+    let report = folder.json("tiny.json", &[&args[..], &["--fixed-batch"]].concat());
+    assert_eq!(report["settings"]["devices"], 2);
+    assert_eq!(report["units"][1]["class"], "GPT2Block");
+    let per_device = number(&report["tokens_per_second_per_device"]);
+    assert!((per_device * 2.0 - number(&report["tokens_per_second"])).abs() < 1e-6 * per_device);
+    // Every parameter is gathered at least once and its gradient scattered just once.
+    let parameters = 4 + 2 * 12;
+    let bytes = 2 * report["estimate"]["parameters"].as_u64().unwrap();
+    let (gathers, gathered) = collectives(&report, "all-gather");
+    assert!(gathers >= parameters && gathered >= bytes, "{gathers}, {gathered} of {bytes}");
+    assert_eq!(collectives(&report, "reduce-scatter"), (parameters, bytes));
+    let memory = &report["memory"];
+    assert!(memory["arguments"].as_u64().unwrap() < 3 * 4 * TINY_PARAMETERS, "{memory}");
+    assert!(memory["temporaries"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn the_post_is_planned_without_a_device() {
+    let folder = Folder::new();
+    let fsdp = format!("{CONFIGS}/fsdp_config.json");
+    let fsdp = ["--fsdp_config", &fsdp, "--fsdp", "full_shard auto_wrap"];
+    let args = ["--num_cores", "4", "--batch", "128", "--optim", "adafactor", "--device", "tpu"];
+    let plan = folder.plan("gpt2_config.json", &[fsdp, args[..4].try_into().unwrap()].concat());
+    assert_eq!(plan["settings"]["optimizer"], "adamw");
+    let plan = folder.plan("gpt2_config.json", &[&fsdp[..], &args].concat());
+    assert_eq!(plan["model"]["parameters"], 2_196_691_968_u64);
+    let settings = &plan["settings"];
+    assert_eq!(settings["tokens_per_step"], 131_072);
+    assert_eq!(
+        (&settings["compute_dtype"], &settings["remat"]),
+        (&"bfloat16".into(), &"full".into())
+    );
+    assert_eq!(settings["scan_layers"], true, "18 layers on a TPU");
+    assert_eq!(
+        (&plan["units"][1]["path"], &plan["units"][1]["count"]),
+        (&"transformer.h.*".into(), &18.into())
+    );
+    // A quarter of the parameters in f32, and hardly any state.
+    let estimate = &plan["estimate"];
+    let quarter = 2_196_691_968 / 4 * 4;
+    let parameters = estimate["parameters"].as_u64().unwrap();
+    assert!((quarter..quarter + (1 << 20)).contains(&parameters), "{parameters}");
+    assert!(estimate["optimizer"].as_u64().unwrap() < 8 << 20);
+    assert!(!folder.path("cache").exists(), "nothing is left behind");
+    let cuda = [&fsdp[..], &args[..6], &["--device", "cuda"]].concat();
+    assert_eq!(folder.plan("gpt2_config.json", &cuda)["settings"]["scan_layers"], false);
+}
+
+#[test]
+fn the_examples_are_what_they_are_named() {
+    let folder = Folder::new();
+    for (config, parameters) in [
+        ("gpt2_30m.json", 30_044_544_u64),
+        ("gpt2_124m.json", 124_439_808),
+        ("gpt2_1.5b.json", 1_557_611_200),
+        ("llama_1b.json", 1_235_814_400),
+    ] {
+        let plan = folder.plan(config, &["--batch", "1", "--seq", "256"]);
+        assert_eq!(plan["model"]["parameters"], parameters, "{config}");
+    }
+}
+
+/// What is remembered is less from one policy to the next, and fewer devices need more.
+#[test]
+fn estimates_follow_the_settings() {
+    let folder = Folder::new();
+    let estimate = |args: &[&str]| {
+        let common = ["--fsdp_config", BLOCKS, "--batch", "16"];
+        folder.plan("gpt2_124m.json", &[&common[..], args].concat())["estimate"].clone()
+    };
+    let of = |estimate: &Value, field: &str| estimate[field].as_u64().unwrap();
+    let kept = ["none", "dots", "full"]
+        .map(|policy| of(&estimate(&["--remat", policy, "--num_cores", "4"]), "activations"));
+    assert!(kept[0] > kept[1] && kept[1] > kept[2], "{kept:?}");
+    let [one, four] = ["1", "4"].map(|devices| estimate(&["--num_cores", devices]));
+    assert!(of(&one, "parameters") >= 4 * of(&four, "parameters") - (1 << 20));
+    assert_eq!(of(&one, "gathered"), 0, "one device has all in the type it computes in");
+    let sum: u64 = ["parameters", "optimizer", "gradients", "gathered", "activations", "logits"]
+        .map(|field| of(&four, field))
+        .iter()
+        .sum();
+    assert_eq!(of(&four, "total"), sum);
+    let cores = ["--num_cores", "4"];
+    let gathered = |args: &[&str]| of(&estimate(&[&cores[..], args].concat()), "gathered");
+    let full = gathered(&[]);
+    assert!(gathered(&["--gather_ahead", "--scan_layers", "true"]) > full);
+    assert!(gathered(&["--fsdp", "shard_grad_op"]) > full);
+    assert!(gathered(&["--dtype", "bfloat16"]) < full);
+}
+
+#[test]
+fn mistakes_are_told_before_a_device_is_touched() {
+    let folder = Folder::new();
+    let with = |from: &str, to: &str| TINY.replace(from, to);
+    folder.write("broken.json", "{\"model_type\": ");
+    folder.write("list.json", "[]");
+    folder.write("odd.json", &with("\"n_embd\": 16", "\"n_embd\": 17"));
+    folder.write("negative.json", &with("\"n_layer\": 2", "\"n_layer\": -2"));
+    folder.write("zero.json", &with("\"vocab_size\": 67", "\"vocab_size\": 0"));
+    folder.write("text.json", &with("\"n_head\": 2", "\"n_head\": \"two\""));
+    folder.write("bert.json", &with("gpt2", "bert"));
+    folder.write("nameless.json", "{}");
+    folder.write("dropout.json", &with("\"attn_pdrop\": 0", "\"attn_pdrop\": 1.5"));
+    for (config, expected) in [
+        ("missing.json", "cannot read the config missing.json: No such file"),
+        (".", "cannot read the config .: Is a directory"),
+        ("broken.json", "in broken.json: the config is no JSON object: EOF while parsing"),
+        ("list.json", "the config is no JSON object: it is []"),
+        ("odd.json", "`n_embd` is 17, but must be a multiple of `n_head`, which is 2"),
+        ("negative.json", "`n_layer` is -2, but must be a whole number of at least 1"),
+        ("zero.json", "`vocab_size` is 0, but must be a whole number of at least 1"),
+        ("text.json", "`n_head` is \"two\", but must be"),
+        ("bert.json", "the models known are gpt2 (GPT2LMHeadModel), llama"),
+        ("nameless.json", "neither `model_type` nor `architectures`"),
+        ("dropout.json", "`attn_pdrop` is 1.5, but must be a number from 0 to below 1"),
+    ] {
+        refused(&folder, config, &[], 1, expected);
+    }
+
+    let both = r#"{"transformer_layer_cls_to_wrap": "GPT2Block", "min_num_params": 100}"#;
+    let half = r#"{"xla_fsdp_settings": {"compute_dtype": "float16"}}"#;
+    for (args, expected) in [
+        (&["--fsdp_config", "missing.json"][..], "cannot read the FSDP config missing.json"),
+        (&["--fsdp_config", "."], "cannot read the FSDP config .: Is a directory"),
+        (&["--fsdp_config", "{"], "the FSDP config is not JSON"),
+        (&["--fsdp_config", "list.json"], "list.json: the FSDP config is []"),
+        (&["--fsdp_config", r#"{"wrap": 1}"#], "there is no key `wrap`"),
+        (&["--fsdp_config", &BLOCKS.replace("Block", "Blok")], "perhaps `GPT2Block` was meant"),
+        (&["--fsdp_config", &BLOCKS.replace("GPT2Block", "ModuleList")], "wrap what it lists"),
+        (&["--fsdp_config", both], "wrapped by class or by size, leave one of them out"),
+        (&["--fsdp_config", r#"{"xla_fsdp_settings": {"compute_dtype": "int8"}}"#], "\"bfloat16\""),
+        (&["--fsdp_config", half, "--dtype", "bfloat16"], "contradict each other: leave one"),
+        (&["--fsdp", "full_shard offload"], "`--fsdp` is offload, which is not supported"),
+        (&["--fsdp", "sharded"], "`--fsdp` is `sharded` but must be full_shard"),
+        (&["--fsdp", "full_shard no_shard"], "contradict each other: choose one"),
+        (&["--batch", "3", "--num_cores", "2"], "make it a multiple of 2, or use fewer devices"),
+        (&["--batch", "2", "--num_cores", "4"], "2 sequences cannot be cut over 4 devices"),
+        (&["--seq", "17"], "17 tokens are longer than the 16 positions of the model"),
+        (&["--seq", "1"], "the number of tokens in a sequence is 1, but must be at least 2"),
+        (&["--batch", "1000000000000000000"], "lower --batch, --seq"),
+        (&["--optim", "lion"], "no optimizer is called `lion`; there are adamw"),
+        (&["--optim_args", "momentum=0.9"], "AdamW takes no argument `momentum`"),
+        (&["--freeze", "transformer.wtee.*"], "nothing matches `transformer.wtee.*`"),
+        (&["--freeze", "*"], "every parameter is frozen, so there is nothing to train"),
+        (&["--freeze", "*.h.0.*", "--scan_layers", "true"], "(--scan_layers false)"),
+        (&["--max_grad_norm", "-1"], "--max_grad_norm is -1, but must be a number of at least 0"),
+        (&["--learning_rate", "nan"], "--learning_rate is NaN"),
+        (&["--no_sync"], "add --gradient_accumulation_steps, or leave it out"),
+        (&["--gather_ahead"], "add --scan_layers true, or leave it out"),
+        (&["--xla-flag", "nonsense"], "`nonsense` is not of the form name=value"),
+        (&["--device", "cuda", "--plugin", "/no/such.so", "--json"], "/no/such.so"),
+    ] {
+        refused(&folder, "tiny.json", args, 1, expected);
+    }
+}
+
+#[test]
+fn misuse_is_told_with_the_usage() {
+    let folder = Folder::new();
+    let count = "it must be a whole number of at least 1";
+    for (args, expected) in [
+        (&["--num_cores", "0"][..], count),
+        (&["--num_cores", "-4"], count),
+        (&["--batch", "many"], count),
+        (&["--seq", "0"], count),
+        (&["--gradient_accumulation_steps", "0"], count),
+        (&["--steps", "0"], count),
+        (&["--dtype", "float8"], "[possible values: float32, bfloat16, float16]"),
+        (&["--remat", "some"], "[possible values: none, dots, full]"),
+        (&["--scan_layers", "maybe"], "[possible values: auto, true, false]"),
+        (&["--device", "abacus"], "abacus"),
+        (&["--no_such_flag"], "--no-such-flag"),
+    ] {
+        refused(&folder, "tiny.json", args, 2, expected);
+    }
+}
+
+/// Runs what must fail: nothing on standard output, the reason on the other, nothing left behind.
+fn refused(folder: &Folder, config: &str, args: &[&str], code: i32, expected: &str) {
+    let output = folder.step(config, args);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{config} {args:?}: {said}");
+    assert!(said.contains("error: ") && said.contains(expected), "{config} {args:?}: {said}");
+    assert_eq!(text(&output.stdout), "", "{config} {args:?}");
+    assert!(!folder.path("cache").exists(), "{config} {args:?}");
+}
