@@ -26,13 +26,13 @@ pub struct StepArgs {
     #[command(flatten)]
     pub target: Target,
     /// How many devices.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count)]
     pub num_cores: usize,
     /// Sequences that all devices together compute at once.
-    #[arg(long, value_name = "B", default_value_t = 8, value_parser = count, allow_negative_numbers = true)]
+    #[arg(long, value_name = "B", default_value_t = 8, value_parser = count)]
     pub batch: usize,
     /// Tokens in a sequence; by default all positions of the model.
-    #[arg(long, value_name = "S", value_parser = count, allow_negative_numbers = true)]
+    #[arg(long, value_name = "S", value_parser = count)]
     pub seq: Option<usize>,
     /// The optimizer: adamw, adafactor or sgd.
     #[arg(long, value_name = "NAME", default_value = "adamw")]
@@ -53,7 +53,7 @@ pub struct StepArgs {
     #[arg(long)]
     pub gather_ahead: bool,
     /// Batches whose gradients are added up before an update.
-    #[arg(long, value_name = "A", default_value_t = 1, value_parser = count, allow_negative_numbers = true)]
+    #[arg(long, value_name = "A", default_value_t = 1, value_parser = count)]
     pub gradient_accumulation_steps: usize,
     /// Reduce gradients once a step rather than after each accumulated batch.
     #[arg(long)]
@@ -62,13 +62,13 @@ pub struct StepArgs {
     #[arg(long, value_name = "PATTERN")]
     pub freeze: Vec<String>,
     /// Clip gradients to this norm; 0 does not.
-    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
     pub max_grad_norm: f64,
     /// The learning rate of every step; by default 5e-5.
-    #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
+    #[arg(long, value_name = "RATE")]
     learning_rate: Option<f64>,
     /// Steps to measure, once launched ahead and once one by one.
-    #[arg(long, value_name = "K", default_value_t = 10, value_parser = count, allow_negative_numbers = true)]
+    #[arg(long, value_name = "K", default_value_t = 10, value_parser = count)]
     pub steps: usize,
     /// Steps before the clock runs.
     #[arg(long, value_name = "W", default_value_t = 2)]

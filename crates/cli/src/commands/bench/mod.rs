@@ -23,6 +23,7 @@ pub struct BenchArgs {
 #[derive(Subcommand)]
 enum What {
     /// Measure training steps on made-up tokens.
+    #[command(allow_negative_numbers = true)]
     Step(Box<StepArgs>),
 }
 

@@ -47,6 +47,7 @@ pub fn plan(plan: &PlanReport) {
 
 /// What was measured.
 pub fn measured(report: &StepReport) {
+    println!();
     let cached = if report.compile.cached { " (from the cache)" } else { "" };
     row(
         "compiled in",
