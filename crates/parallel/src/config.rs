@@ -207,16 +207,8 @@ fn classes(value: &Value) -> Option<Vec<String>> {
         Value::Array(names) => names.iter().map(Value::as_str).collect::<Option<_>>()?,
         _ => return None,
     };
-    let mut distinct: Vec<String> = Vec::new();
-    for name in names {
-        if name.is_empty() {
-            return None;
-        }
-        if !distinct.iter().any(|known| known == name) {
-            distinct.push(name.to_owned());
-        }
-    }
-    Some(distinct)
+    let nameless = names.iter().any(|name| name.is_empty());
+    (!nameless).then(|| names.into_iter().map(str::to_owned).collect())
 }
 
 const MIN_SIZE: &str = "a whole number of elements, or 0 for no wrapping by size";

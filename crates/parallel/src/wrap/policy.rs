@@ -42,12 +42,13 @@ fn by_class(tree: &Module, classes: &[String]) -> Result<Vec<Wrapped>, WrapError
 
 fn check_class(tree: &Module, modules: &[(String, &Module)], class: &str) -> Result<(), WrapError> {
     let is_list = |class: &str| LISTS.contains(&class);
-    if is_list(class) {
-        let lists = modules.iter().filter(|(_, module)| module.class == class);
-        let inside = lists.flat_map(|(_, list)| &list.children).map(|(_, child)| child.class);
-        return Err(WrapError::ListClass { class: class.to_owned(), inside: distinct(inside) });
-    }
-    if modules.iter().any(|(_, module)| module.class == class) {
+    let mut of_class = modules.iter().filter(|(_, module)| module.class == class).peekable();
+    if of_class.peek().is_some() {
+        if is_list(class) {
+            let inside = of_class.flat_map(|(_, list)| &list.children).map(|(_, m)| m.class);
+            let inside = distinct(inside);
+            return Err(WrapError::ListClass { class: class.to_owned(), inside });
+        }
         return Ok(());
     }
     let classes = modules.iter().map(|(_, module)| module.class);
