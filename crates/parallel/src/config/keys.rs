@@ -105,9 +105,10 @@ impl Keys {
         fits: fn(&Value) -> bool,
         reason: &str,
     ) -> Result<()> {
-        let written = self.left.get(key).map(|entry| entry.written.clone()).unwrap_or_default();
-        let value = self.take(key, expected, |value| fits(value).then(|| value.clone()))?;
-        if value.is_some_and(|value| value != Value::Bool(false)) {
+        let Some(entry) = self.left.get(key) else { return Ok(()) };
+        let written = entry.written.clone();
+        let asks = |value: &Value| fits(value).then_some(*value != Value::Bool(false));
+        if self.take(key, expected, asks)? == Some(true) {
             self.warnings.push(format!("`{written}` changes nothing here: {reason}"));
         }
         Ok(())

@@ -41,25 +41,28 @@ fn by_class(tree: &Module, classes: &[String]) -> Result<Vec<Wrapped>, WrapError
 }
 
 fn check_class(tree: &Module, modules: &[(String, &Module)], class: &str) -> Result<(), WrapError> {
-    let is_list = |class: &str| LISTS.contains(&class);
-    let mut of_class = modules.iter().filter(|(_, module)| module.class == class).peekable();
-    if of_class.peek().is_some() {
-        if is_list(class) {
-            let inside = of_class.flat_map(|(_, list)| &list.children).map(|(_, m)| m.class);
-            let inside = distinct(inside);
-            return Err(WrapError::ListClass { class: class.to_owned(), inside });
-        }
+    let of_class: Vec<_> = modules.iter().filter(|(_, module)| module.class == class).collect();
+    if of_class.is_empty() {
+        return Err(no_such_class(tree, modules, class));
+    }
+    if !LISTS.contains(&class) {
         return Ok(());
     }
-    let classes = modules.iter().map(|(_, module)| module.class);
-    let known = distinct(classes.filter(|class| !is_list(class)));
+    let inside =
+        of_class.iter().flat_map(|(_, list)| &list.children).map(|(_, module)| module.class);
+    Err(WrapError::ListClass { class: class.to_owned(), inside: distinct(inside) })
+}
+
+fn no_such_class(tree: &Module, modules: &[(String, &Module)], class: &str) -> WrapError {
+    let known = modules.iter().map(|(_, module)| module.class);
+    let known = distinct(known.filter(|class| !LISTS.contains(class)));
     let class = class.to_owned();
     if class == tree.class {
-        return Err(WrapError::RootClass { class, known });
+        return WrapError::RootClass { class, known };
     }
-    let hint = nearest(&class, known.iter().copied());
-    let hint = hint.map(|near| format!(", perhaps `{near}` was meant")).unwrap_or_default();
-    Err(WrapError::UnknownClass { class, hint, known })
+    let near = nearest(&class, known.iter().copied());
+    let hint = near.map(|near| format!(", perhaps `{near}` was meant")).unwrap_or_default();
+    WrapError::UnknownClass { class, hint, known }
 }
 
 fn by_size(tree: &Module, min_size: usize, tensors: &[Tensor]) -> Vec<Wrapped> {
