@@ -107,9 +107,6 @@ def run(kind, options, initial, steps):
         {name: exact(value) for name, value in state.items() if name not in ("step", "RMS")}
         for state in states
     ]
-    for state in tensors:
-        for name in [name for name, value in state.items() if value is None]:
-            del state[name]
     return {"parameters": [exact(parameter) for parameter in parameters], "states": tensors}
 
 
