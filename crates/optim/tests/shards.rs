@@ -11,7 +11,7 @@ use fullshard_optim::{Adafactor, AdamW, Cut, Optimizer, Sgd, SlotKind, clip_fact
 use fullshard_pjrt::HostTensor;
 use fullshard_pjrt::hlo::{CollectiveKind, collectives};
 
-const SHAPES: [&[usize]; 7] = [&[7, 5], &[13], &[3, 4, 5], &[1], &[5, 7], &[64, 3], &[2, 3, 2, 5]];
+const SHAPES: [&[usize]; 6] = [&[7, 5], &[13], &[3, 4, 5], &[1], &[64, 3], &[2, 3, 2, 5]];
 const LAYERS: usize = 3;
 const STEPS: usize = 6;
 
@@ -111,14 +111,13 @@ fn compare(placed: &Placed, found: &Trained, expected: &[Trained]) {
     }
 }
 
-/// Trains every placement on meshes of these axes and compares with one device.
-fn check_on(optimizer: &dyn Optimizer, meshes: &[&[(&'static str, usize)]]) {
+/// Trains every placement on one to eight devices and compares with one device.
+fn check(optimizer: &dyn Optimizer) {
     let reference = reference(optimizer);
-    for axes in meshes {
-        let mesh = Mesh::new(axes).unwrap();
-        let names: Vec<&str> = axes.iter().map(|(name, _)| *name).collect();
+    for devices in [1, 2, 4, 8] {
+        let mesh = Mesh::new(&[("fsdp", devices)]).unwrap();
         let (shapes, parameters): (Vec<usize>, Vec<Placed>) =
-            every_placement(&names, mesh.devices()).into_iter().unzip();
+            every_placement(&["fsdp"], devices).into_iter().unzip();
         let trained = train(optimizer, &mesh, &parameters, &course(&shapes, |_, layers| layers));
         for ((shape, placed), found) in shapes.iter().zip(&parameters).zip(&trained) {
             compare(placed, found, &reference[*shape]);
@@ -126,39 +125,26 @@ fn check_on(optimizer: &dyn Optimizer, meshes: &[&[(&'static str, usize)]]) {
     }
 }
 
-const ONE_TO_EIGHT: [&[(&str, usize)]; 4] =
-    [&[("fsdp", 1)], &[("fsdp", 2)], &[("fsdp", 4)], &[("fsdp", 8)]];
-
 #[test]
 fn adamw_does_not_depend_on_devices() {
-    check_on(&AdamW { weight_decay: 0.1, ..AdamW::default() }, &ONE_TO_EIGHT);
+    check(&AdamW { weight_decay: 0.1, ..AdamW::default() });
 }
 
 #[test]
 fn sgd_does_not_depend_on_devices() {
     let sgd = Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.1, dampening: 0.0 };
-    check_on(&sgd, &ONE_TO_EIGHT);
+    check(&sgd);
 }
 
 #[test]
 fn adafactor_of_trainer_does_not_depend_on_devices() {
-    check_on(&Adafactor { weight_decay: 0.1, ..Adafactor::trainer() }, &ONE_TO_EIGHT);
+    check(&Adafactor { weight_decay: 0.1, ..Adafactor::trainer() });
 }
 
 #[test]
-fn adafactor_of_the_paper_does_not_depend_on_devices() {
-    check_on(&Adafactor::paper(), &ONE_TO_EIGHT);
-}
-
-#[test]
-fn adafactor_with_momentum_does_not_depend_on_devices() {
+fn adafactor_of_the_paper_with_momentum_does_not_depend_on_devices() {
     let adafactor = Adafactor { beta1: Some(0.9), weight_decay: 0.1, ..Adafactor::paper() };
-    check_on(&adafactor, &ONE_TO_EIGHT);
-}
-
-#[test]
-fn parameters_cut_over_several_axes() {
-    check_on(&Adafactor::paper(), &[&[("replica", 2), ("fsdp", 4)]]);
+    check(&adafactor);
 }
 
 /// Some are cut over one axis and some over two: sums go over the devices that share a parameter.
@@ -174,7 +160,8 @@ fn parameters_cut_over_different_axes() {
     for ((shape, placed), found) in shapes.iter().zip(&parameters).zip(&trained) {
         compare(placed, found, &reference[*shape]);
     }
-    assert_eq!(all_reduces(&adafactor, &mesh, &parameters), 4, "two for each group");
+    let some: Vec<Placed> = parameters.into_iter().step_by(7).collect();
+    assert_eq!(all_reduces(&adafactor, &mesh, &some), 4, "two for each group");
 }
 
 /// All-reduces in the compiled program of a step.
@@ -194,15 +181,15 @@ fn all_reduces(optimizer: &dyn Optimizer, mesh: &Mesh, parameters: &[Placed]) ->
 fn a_step_takes_two_sums_over_devices_at_most() {
     let mesh = Mesh::new(&[("fsdp", 4)]).unwrap();
     let all: Vec<Placed> = every_placement(&["fsdp"], 4).into_iter().map(|(_, one)| one).collect();
-    let cut: Vec<Placed> = all.iter().filter(|one| one.cut != Cut::Whole).cloned().collect();
     let whole: Vec<Placed> = all.iter().filter(|one| one.cut == Cut::Whole).cloned().collect();
+    let cut: Vec<Placed> = all.iter().filter(|one| one.cut != Cut::Whole).cloned().collect();
     for adafactor in [Adafactor::trainer(), Adafactor::paper()] {
+        assert_eq!(all_reduces(&adafactor, &mesh, &whole[..3]), 0);
         assert_eq!(all_reduces(&adafactor, &mesh, &cut[..1]), 2);
-        assert_eq!(all_reduces(&adafactor, &mesh, &all), 2);
-        assert_eq!(all_reduces(&adafactor, &mesh, &whole), 0);
+        assert_eq!(all_reduces(&adafactor, &mesh, &cut), 2);
     }
-    assert_eq!(all_reduces(&AdamW::default(), &mesh, &all), 0);
-    assert_eq!(all_reduces(&Sgd::default(), &mesh, &all), 0);
+    assert_eq!(all_reduces(&AdamW::default(), &mesh, &cut[..3]), 0);
+    assert_eq!(all_reduces(&Sgd::default(), &mesh, &cut[..3]), 0);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use fullshard_graph::{Argument, DType, Mesh, Program, Result, Sharding, Tensor, 
 use fullshard_optim::{Cut, Optimizer, Shard, SlotKind, Update};
 use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
 use fullshard_pjrt::{
-    Array, Client, ClientOptions, CompileOptions, HostTensor, LoadedExecutable, Plugin,
+    Array, Client, ClientOptions, CompileOptions, Flag, HostTensor, LoadedExecutable, Plugin,
 };
 use std::sync::LazyLock;
 
@@ -20,7 +20,10 @@ pub static CLIENT: LazyLock<Client> = LazyLock::new(|| {
 /// Compiles a program, showing its text if the compiler refuses it.
 pub fn compile(program: &Program) -> LoadedExecutable {
     let text = program.to_text();
-    let options = CompileOptions::new(program.devices());
+    // These programs are long and run a few times on a few numbers.
+    let options = CompileOptions::new(program.devices())
+        .flag("xla_backend_optimization_level", Flag::Int(0))
+        .flag("xla_llvm_disable_expensive_passes", Flag::Bool(true));
     CLIENT.compile(&text, &options).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
