@@ -59,7 +59,7 @@ impl Placed {
     }
 
     pub fn shard(&self, mesh: &Mesh) -> Shard {
-        let group = (self.cut != Cut::Whole).then(|| mesh.over(&self.axes).unwrap());
+        let group = (!self.axes.is_empty()).then(|| mesh.over(&self.axes).unwrap());
         Shard { dims: self.dims.clone(), stack: self.stack, cut: self.cut, group }
     }
 
