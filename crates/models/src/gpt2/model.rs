@@ -1,7 +1,8 @@
 //! GPT-2's tree and mathematics.
 
 use super::Gpt2Config;
-use crate::config::{ConfigError, Fields};
+use crate::config::ConfigError;
+use crate::fields::Fields;
 use crate::layers::attention::{Heads, Scores, attention, merge_heads, split_heads};
 use crate::layers::{conv1d, embedding, layer_norm, linear, loss};
 use crate::model::{CausalLm, Dimensions, Loss};

@@ -22,13 +22,19 @@ const fn activation(
     Activation { name, class, function }
 }
 
+/// GPT-2's own.
+pub const GELU_NEW: Activation = activation("gelu_new", "NewGELUActivation", Tensor::gelu_tanh);
+
+/// Llama's own.
+pub const SILU: Activation = activation("silu", "SiLUActivation", Tensor::silu);
+
 /// Every activation function there is.
 pub const ALL: &[Activation] = &[
     activation("gelu", "GELUActivation", Tensor::gelu),
     activation("gelu_10", "ClippedGELUActivation", |x| x.gelu()?.clamp(-10.0, 10.0)),
     activation("gelu_accurate", "AccurateGELUActivation", Tensor::gelu_tanh),
     activation("gelu_fast", "FastGELUActivation", Tensor::gelu_tanh),
-    activation("gelu_new", "NewGELUActivation", Tensor::gelu_tanh),
+    GELU_NEW,
     activation("gelu_python", "GELUActivation", Tensor::gelu),
     activation("gelu_python_tanh", "GELUTanh", Tensor::gelu_tanh),
     activation("gelu_pytorch_tanh", "GELUTanh", Tensor::gelu_tanh),
@@ -41,17 +47,12 @@ pub const ALL: &[Activation] = &[
     activation("relu2", "ReLUSquaredActivation", |x| x.relu()?.square()),
     activation("relu6", "ReLU6", |x| x.clamp(0.0, 6.0)),
     activation("sigmoid", "Sigmoid", Tensor::sigmoid),
-    activation("silu", "SiLUActivation", Tensor::silu),
+    SILU,
     activation("swish", "SiLU", Tensor::silu),
     activation("tanh", "Tanh", Tensor::tanh),
 ];
 
 impl Activation {
-    /// The activation function of a name.
-    pub fn by_name(name: &str) -> Option<Activation> {
-        ALL.iter().copied().find(|known| known.name == name)
-    }
-
     /// Declares its module, which has no parameters.
     pub fn module(self) -> Module {
         Module::new(self.class)

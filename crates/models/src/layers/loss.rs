@@ -58,7 +58,7 @@ pub fn reference(logits: &Tensor, labels: &Tensor) -> Result<Loss> {
 /// The loss computed from `size` tokens at a time. When a gradient is taken, each chunk's part of
 /// it is computed together with the loss, so that logits are computed once and never kept.
 pub fn chunked(hidden: &Tensor, head: &Tensor, labels: &Tensor, size: usize) -> Result<Loss> {
-    let width = head.dims()[1];
+    let (width, size) = (head.dims()[1], size.max(1));
     let labels = shifted(labels)?;
     let hidden = hidden.reshape(&[labels.dims()[0], width])?;
     let results = custom_vjp(

@@ -90,16 +90,16 @@ impl Rotary {
         Ok(Angles { cosines: tables[0].clone(), sines: tables[1].clone() })
     }
 
-    /// What queries and keys are multiplied by.
-    fn stretch(&self) -> f64 {
+    /// What cosines and sines are multiplied by.
+    pub fn stretch(&self) -> f64 {
         match self.scaling {
             Scaling::Yarn { attention_factor, .. } => attention_factor,
             _ => 1.0,
         }
     }
 
-    /// The frequency of each pair, in turns of one radian a position.
-    fn frequencies(&self, sequence: usize) -> Vec<f64> {
+    /// The frequency of each pair in a sequence of a length, in radians a position.
+    pub fn frequencies(&self, sequence: usize) -> Vec<f64> {
         let width = self.head as f64;
         let powers =
             |theta: f64| (0..self.head / 2).map(move |pair| theta.powf(-2.0 * pair as f64 / width));

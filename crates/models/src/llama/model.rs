@@ -1,7 +1,8 @@
 //! Llama's tree and mathematics.
 
 use super::LlamaConfig;
-use crate::config::{ConfigError, Fields};
+use crate::config::ConfigError;
+use crate::fields::Fields;
 use crate::layers::attention::{Heads, Scores, attention, merge_heads, split_heads};
 use crate::layers::rotary::{Angles, Rotary};
 use crate::layers::{embedding, linear, loss, rms_norm};
