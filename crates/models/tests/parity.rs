@@ -118,3 +118,25 @@ fn half_precision_stays_close() {
         assert!((1e-4..0.05).contains(&apart), "{case}: {apart}");
     }
 }
+
+#[test]
+fn a_sequence_longer_than_the_positions_is_refused() {
+    use fullshard_graph::{Argument, Program, TensorType};
+    let recording = Recording::load("gpt2_odd");
+    let model = recording.model();
+    let weights = recording.weights().len();
+    let tree = model.tree();
+    let own = tree.named_parameters().into_iter().filter(|(_, p)| p.tied_to.is_none());
+    let mut arguments: Vec<Argument> =
+        own.map(|(_, p)| Argument::new(TensorType::new(DType::F32, &p.dims))).collect();
+    arguments.push(Argument::new(TensorType::new(DType::I32, &[4, 20])));
+    let error = Program::trace("long", &arguments, |inputs| {
+        let plain = Plain::new(&tree, &inputs[..weights], DType::F32)?;
+        Scope::root(&plain, |scope| Ok(vec![model.logits(scope, &inputs[weights])?]))
+    })
+    .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "embedding: a sequence of 20 is longer than the 19 positions (in transformer.wpe)"
+    );
+}
