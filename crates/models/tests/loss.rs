@@ -4,9 +4,11 @@
 mod common;
 
 use common::{difference, eval, numbers, random};
-use fullshard_graph::{DType, Result, Tensor, value_aux_and_grad};
+use fullshard_graph::{
+    Argument, DType, Program, Result, Tensor, TensorType, value_and_grad, value_aux_and_grad,
+};
 use fullshard_models::Loss;
-use fullshard_models::layers::loss::{IGNORED, chunked, reference};
+use fullshard_models::layers::loss::{IGNORED, chunk_size, chunked, reference};
 use fullshard_pjrt::HostTensor;
 
 const WIDTH: usize = 7;
@@ -126,4 +128,34 @@ fn each_token_predicts_the_next() {
     let found = losses(&inputs, DType::F64, from_logits);
     assert!(difference(&found[0], &[surprise(0, 2) + surprise(1, 4)]) < 1e-12);
     assert_eq!(found[1], [2.0]);
+}
+
+#[test]
+fn logits_are_computed_once_and_never_whole() {
+    let argument = |dtype, dims: &[usize]| Argument::new(TensorType::new(dtype, dims));
+    let arguments = [
+        argument(DType::F32, &[3, 11, WIDTH]),
+        argument(DType::F32, &[301, WIDTH]),
+        argument(DType::I32, &[3, 11]),
+    ];
+    let program = Program::trace("loss", &arguments, |inputs| {
+        let (loss, mut results) = value_and_grad(&[&inputs[0], &inputs[1]], |values| {
+            Ok(chunked(&values[0], &values[1], &inputs[2], 8)?.sum)
+        })?;
+        results.push(loss);
+        Ok(results)
+    });
+    let text = program.unwrap().to_text();
+    // One product for the logits, one for each gradient.
+    assert_eq!(text.matches("stablehlo.dot_general").count(), 3);
+    assert!(text.contains("tensor<8x384xf32>"));
+    assert!(!["33x301x", "33x384x", "40x384x", "5x8x384x"].iter().any(|dims| text.contains(dims)));
+}
+
+#[test]
+fn chunks_are_whole_tiles_of_tokens_with_few_enough_logits() {
+    assert_eq!(chunk_size(32 * 1024, 50257), 256);
+    assert_eq!(chunk_size(32 * 1024, 32000), 512);
+    assert_eq!(chunk_size(32 * 1024, 1_000_000), 128);
+    assert_eq!(chunk_size(300, 32000), 300);
 }

@@ -1,8 +1,8 @@
 //! Activation functions by Hugging Face's names.
 
-use super::wide;
+use super::widened;
 use crate::module::Module;
-use fullshard_graph::{Result, Tensor, select};
+use fullshard_graph::{Result, Tensor};
 
 /// An activation function.
 #[derive(Clone, Copy)]
@@ -39,7 +39,7 @@ pub const ALL: &[Activation] = &[
     activation("gelu_python_tanh", "GELUTanh", Tensor::gelu_tanh),
     activation("gelu_pytorch_tanh", "GELUTanh", Tensor::gelu_tanh),
     activation("hardswish", "Hardswish", |x| x * ((x + 3.0)?.clamp(0.0, 6.0)? / 6.0)?),
-    activation("leaky_relu", "LeakyReLU", |x| leaky_relu(x, 0.01)),
+    activation("leaky_relu", "LeakyReLU", |x| x.maximum(&(x * 0.01)?)),
     activation("linear", "LinearActivation", |x| Ok(x.clone())),
     activation("mish", "MishActivation", |x| x * softplus(x)?.tanh()?),
     activation("quick_gelu", "QuickGELUActivation", Tensor::gelu_sigmoid),
@@ -60,7 +60,7 @@ impl Activation {
 
     /// Applies it to each element, computed in `f32` at least.
     pub fn apply(self, x: &Tensor) -> Result<Tensor> {
-        (self.function)(&x.convert(wide(x.dtype()))?)?.convert(x.dtype())
+        (self.function)(&widened(x)?)?.convert(x.dtype())
     }
 }
 
@@ -74,11 +74,6 @@ impl PartialEq for Activation {
     fn eq(&self, other: &Activation) -> bool {
         self.name == other.name
     }
-}
-
-fn leaky_relu(x: &Tensor, slope: f64) -> Result<Tensor> {
-    let zero = (x * 0.0)?;
-    select(&x.compare(fullshard_graph::Comparison::Greater, &zero)?, x, &(x * slope)?)
 }
 
 /// `log(1 + exp(x))`, without overflow.

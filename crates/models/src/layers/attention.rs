@@ -1,9 +1,9 @@
-//! Causal attention in two forms that agree: [`reference`] keeps all probabilities, [`blockwise`]
+//! Causal attention in two forms that agree: [`reference()`] keeps all probabilities, [`blockwise`]
 //! neither computes those of the future nor keeps any.
 //!
 //! Dropout in blocks drops other probabilities than dropout without them, as likely ones.
 
-use super::{lowest, wide, widened};
+use super::{dims, lowest, wide, widened};
 use crate::scope::Scope;
 use fullshard_graph::{
     Comparison, DType, Error, Policy, Result, Tensor, concatenate, einsum, full, iota, remat,
@@ -50,7 +50,8 @@ impl Scores {
 
 /// Causal attention, `[batch, heads, sequence, head]`, in the form that suits.
 pub fn attention(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Tensor> {
-    if heads.query.dims()[2] >= BLOCKWISE_FROM {
+    let [_, _, sequence, _] = dims("query", &heads.query)?;
+    if sequence >= BLOCKWISE_FROM {
         blockwise(scope, heads, scores, BLOCK)
     } else {
         reference(scope, heads, scores)
@@ -100,8 +101,12 @@ fn lost_inputs() -> Error {
 /// With queries as `[batch, key heads, queries of each, sequence, head]`, so that keys and values
 /// need not be repeated.
 fn grouped(heads: &Heads) -> Result<Heads> {
-    let [batch, count, sequence, head] = [0, 1, 2, 3].map(|dim| heads.query.dims()[dim]);
-    let groups = heads.key.dims()[1];
+    let [batch, count, sequence, head] = dims("query", &heads.query)?;
+    let [_, groups, _, _] = dims("key", &heads.key)?;
+    if groups == 0 || !count.is_multiple_of(groups) {
+        let reason = format!("{count} heads cannot share {groups} heads of keys and values");
+        return Err(Error::new("attention", reason));
+    }
     let query = heads.query.reshape(&[batch, groups, count / groups, sequence, head])?;
     Ok(Heads { query, ..heads.clone() })
 }
@@ -128,12 +133,12 @@ fn mixed(probabilities: &Tensor, value: &Tensor) -> Result<Tensor> {
 
 /// A projection `[batch, sequence, heads * head]` as heads `[batch, heads, sequence, head]`.
 pub fn split_heads(x: &Tensor, heads: usize) -> Result<Tensor> {
-    let [batch, sequence, width] = [0, 1, 2].map(|dim| x.dims()[dim]);
+    let [batch, sequence, width] = dims("heads", x)?;
     x.reshape(&[batch, sequence, heads, width / heads])?.transpose(&[0, 2, 1, 3])
 }
 
 /// Heads put back together: what undoes [`split_heads`].
 pub fn merge_heads(x: &Tensor) -> Result<Tensor> {
-    let [batch, heads, sequence, head] = [0, 1, 2, 3].map(|dim| x.dims()[dim]);
+    let [batch, heads, sequence, head] = dims("heads", x)?;
     x.transpose(&[0, 2, 1, 3])?.reshape(&[batch, sequence, heads * head])
 }
