@@ -87,8 +87,8 @@ fn loops_over_layers_are_the_same_as_layers_written_out() {
         let recording = Recording::load(case);
         let model = recording.model();
         let (names, mut inputs): (Vec<_>, Vec<_>) = recording.weights().into_iter().unzip();
-        inputs.push(recording.first_batch("tokens"));
-        inputs.push(recording.first_batch("labels"));
+        inputs.push(recording.batch("tokens", 0));
+        inputs.push(recording.batch("labels", 0));
         let results = eval(&inputs, |inputs| {
             let (weights, batch) = inputs.split_at(names.len());
             let weights: Vec<&Tensor> = weights.iter().collect();

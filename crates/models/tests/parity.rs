@@ -12,8 +12,8 @@ use fullshard_pjrt::HostTensor;
 fn loss_and_gradients(recording: &Recording) -> (f64, Vec<(String, Vec<f64>)>) {
     let model = recording.model();
     let (names, mut inputs): (Vec<_>, Vec<_>) = recording.weights().into_iter().unzip();
-    inputs.push(recording.first_batch("tokens"));
-    inputs.push(recording.first_batch("labels"));
+    inputs.push(recording.batch("tokens", 0));
+    inputs.push(recording.batch("labels", 0));
     let results = eval(&inputs, |inputs| {
         let (weights, batch) = inputs.split_at(names.len());
         let weights: Vec<&Tensor> = weights.iter().collect();
@@ -45,7 +45,7 @@ fn logits(recording: &Recording, dtype: DType) -> Vec<f64> {
     let model = recording.model();
     let mut inputs: Vec<HostTensor> =
         recording.weights().into_iter().map(|(_, values)| values).collect();
-    inputs.push(recording.first_batch("tokens"));
+    inputs.push(recording.batch("tokens", 0));
     let results = eval(&inputs, |inputs| {
         let (tokens, weights) = inputs.split_last().unwrap();
         let plain = Plain::new(&model.tree(), weights, dtype)?;

@@ -4,7 +4,9 @@
 use fullshard_graph::{Argument, DType, Program, Result, Tensor, TensorType};
 use fullshard_models::{CausalLm, from_json};
 use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
-use fullshard_pjrt::{Array, Client, ClientOptions, CompileOptions, HostTensor, Plugin};
+use fullshard_pjrt::{
+    Array, Client, ClientOptions, CompileOptions, HostTensor, LoadedExecutable, Plugin,
+};
 use safetensors::SafeTensors;
 use std::path::Path;
 use std::sync::LazyLock;
@@ -81,11 +83,12 @@ impl Recording {
         .collect()
     }
 
-    /// The first of the recorded batches: of `tokens` or `labels`.
-    pub fn first_batch(&self, name: &str) -> HostTensor {
+    /// One of the recorded batches of `tokens` or `labels`.
+    pub fn batch(&self, name: &str, index: usize) -> HostTensor {
         let dims = self.dims(name)[1..].to_vec();
         let values = self.integers(name);
-        HostTensor::from_values(&dims, &values[..dims.iter().product()]).unwrap()
+        let size: usize = dims.iter().product();
+        HostTensor::from_values(&dims, &values[index * size..(index + 1) * size]).unwrap()
     }
 }
 
@@ -94,11 +97,23 @@ pub fn eval(
     inputs: &[HostTensor],
     function: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
 ) -> Vec<HostTensor> {
+    call(&compile(inputs, function), inputs)
+}
+
+/// Traces and compiles a function of tensors like `inputs`.
+pub fn compile(
+    inputs: &[HostTensor],
+    function: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
+) -> LoadedExecutable {
     let arguments: Vec<Argument> = inputs.iter().map(argument).collect();
     let program = Program::trace("test", &arguments, |tensors| function(&tensors)).unwrap();
     let text = program.to_text();
     let options = CompileOptions::new(program.devices());
-    let loaded = CLIENT.compile(&text, &options).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    CLIENT.compile(&text, &options).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// Runs a compiled function.
+pub fn call(loaded: &LoadedExecutable, inputs: &[HostTensor]) -> Vec<HostTensor> {
     let arrays: Vec<Array> = inputs
         .iter()
         .enumerate()

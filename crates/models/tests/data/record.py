@@ -146,8 +146,7 @@ def record(name, make, sequence, ignored=0.0, old_names=False, optimizers=()):
     metadata = {key: json.dumps(value) for key, value in metadata.items()}
     tensors = {key: value.contiguous() for key, value in tensors.items()}
     save_file(tensors, HERE / f"{name}.safetensors", metadata)
-    losses = {k: (round(v[0].item(), 3), round(v[-1].item(), 3)) for k, v in tensors.items() if k.startswith("losses")}
-    print(name, sum(p.numel() for p in parameters.values()), losses)
+    print(name, sum(parameter.numel() for parameter in parameters.values()), "parameters")
 
 
 record(
