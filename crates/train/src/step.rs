@@ -138,8 +138,8 @@ impl Recipe {
         let trained = self.placement.trained();
         let inputs: Vec<&Tensor> = trained.iter().map(|&i| &parts[i]).collect();
         if self.batch.accumulation == 1 {
-            let [tokens, labels] = [&feed.tokens, &feed.labels]
-                .map(|batches| batches.reshape(&batches.dims()[1..]));
+            let [tokens, labels] =
+                [&feed.tokens, &feed.labels].map(|batches| batches.reshape(&batches.dims()[1..]));
             return self.micro_step(&inputs, scale, (&tokens?, &labels?), |inputs| {
                 let parts = with_trained(parts, &trained, inputs);
                 Sharded::new(&self.placement, group, &parts, Some(feed.dropout.clone()))
@@ -157,10 +157,11 @@ impl Recipe {
             Sharded::gather_all(&self.placement, group, &parts)
         })?;
         let trained_wholes: Vec<&Tensor> = trained.iter().map(|&i| &wholes[i]).collect();
-        let (sum, gradients) = self.accumulate(&trained_wholes, feed, scale, |inputs, dropout| {
-            let wholes = with_trained(&wholes, &trained, inputs);
-            Sharded::with_wholes(&self.placement, group, &wholes, Some(dropout))
-        })?;
+        let (sum, gradients) =
+            self.accumulate(&trained_wholes, feed, scale, |inputs, dropout| {
+                let wholes = with_trained(&wholes, &trained, inputs);
+                Sharded::with_wholes(&self.placement, group, &wholes, Some(dropout))
+            })?;
         let mut cotangents: Vec<Option<Tensor>> = vec![None; wholes.len()];
         for (&i, gradient) in trained.iter().zip(gradients) {
             cotangents[i] = Some(gradient.convert(wholes[i].dtype())?);
@@ -206,8 +207,8 @@ impl Recipe {
         let carries: Vec<&Tensor> = sums.iter().collect();
         let results = scan(&carries, &batches).run(|carries, batch| {
             let dropout = feed.dropout.fold(&batch[0])?;
-            let (sum, gradients) = self
-                .micro_step(inputs, scale, (&batch[1], &batch[2]), |inputs| {
+            let (sum, gradients) =
+                self.micro_step(inputs, scale, (&batch[1], &batch[2]), |inputs| {
                     tracer(inputs, dropout)
                 })?;
             let added = [sum].into_iter().chain(gradients).zip(&carries);
