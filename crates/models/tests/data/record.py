@@ -13,6 +13,7 @@ Its tensors are:
   logits, loss        of batch 0
   grad.NAME           the gradient of that loss with regard to each weight
   losses.OPTIMIZER    the loss of 100 steps of training, each before its update; see OPTIMIZERS
+Recording again gives the same tensors; the metadata may come in another order.
 """
 
 import json
