@@ -58,7 +58,8 @@ pub fn tokens(batch: Batch, vocabulary: usize, step: usize) -> HostTensor {
 
 /// Numbers for a parameter, each its own, the same however it is stored.
 pub fn numbers(stored: &Stored) -> Vec<f32> {
-    let name = stored.template.bytes().fold(7_u64, |hash, byte| hash.wrapping_mul(31) ^ u64::from(byte));
+    let name =
+        stored.template.bytes().fold(7_u64, |hash, byte| hash.wrapping_mul(31) ^ u64::from(byte));
     let layers = match (stored.stack, stored.layer) {
         (Some(count), _) => 0..count,
         (None, layer) => layer.unwrap_or(0)..layer.unwrap_or(0) + 1,
