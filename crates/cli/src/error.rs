@@ -12,6 +12,16 @@ pub enum Error {
     Pjrt(#[from] fullshard_pjrt::Error),
     #[error(transparent)]
     Plugin(#[from] fullshard_pjrt::plugins::PluginError),
+    #[error(transparent)]
+    Model(#[from] fullshard_models::ConfigError),
+    #[error(transparent)]
+    Fsdp(#[from] fullshard_parallel::FsdpConfigError),
+    #[error(transparent)]
+    Placement(#[from] fullshard_parallel::Error),
+    #[error(transparent)]
+    Optimizer(#[from] fullshard_optim::Error),
+    #[error(transparent)]
+    Train(#[from] fullshard_train::Error),
     #[error("{path}: {reason}")]
     File { path: PathBuf, reason: String },
     #[error("{0}")]

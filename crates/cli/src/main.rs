@@ -9,6 +9,7 @@ mod target;
 mod tensors;
 
 use clap::{Parser, Subcommand};
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
@@ -33,17 +34,20 @@ enum Command {
     Exec(commands::exec::ExecArgs),
     /// Compile a StableHLO program for a TPU slice, with no TPU at hand.
     Compile(commands::compile::CompileArgs),
+    /// Measure the training step of a model: time, tokens a second, MFU, memory and collectives.
+    Bench(commands::bench::BenchArgs),
     /// List, install and remove device plugins.
     Plugins(commands::plugins::PluginsArgs),
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::parse_from(with_dashes(std::env::args_os()));
     start_logging(cli.verbose);
     let result = match &cli.command {
         Command::Devices(args) => commands::devices::run(args),
         Command::Exec(args) => commands::exec::run(args),
         Command::Compile(args) => commands::compile::run(args),
+        Command::Bench(args) => commands::bench::run(args),
         Command::Plugins(args) => commands::plugins::run(args),
     };
     match result {
@@ -53,6 +57,18 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Flags may be written with underscores, as in Hugging Face's scripts: `--fsdp_config` is
+/// `--fsdp-config`. Values stay as they are.
+fn with_dashes(arguments: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
+    arguments.map(|argument| match argument.to_str() {
+        Some(text) if text.starts_with("--") => {
+            let (flag, value) = text.split_at(text.find('=').unwrap_or(text.len()));
+            OsString::from(flag.replace('_', "-") + value)
+        }
+        _ => argument,
+    })
 }
 
 /// Our log goes to standard error; the variable FULLSHARD_LOG overrides the level.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read the config {}", path.display())]
+    #[error("cannot read the config {}: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,

@@ -5,12 +5,20 @@
 //! update included; and one that evaluates. A [`Runner`] compiles and runs them.
 #![forbid(unsafe_code)]
 
+mod bench;
+mod chips;
 mod error;
+mod estimate;
+mod flops;
 mod init;
 mod recipe;
 mod runner;
 mod step;
 
+pub use bench::{Bench, Measured, Spread, loops_layers};
+pub use chips::Chip;
 pub use error::Error;
+pub use estimate::{Estimate, UnitRow};
+pub use flops::{Flops, utilization};
 pub use recipe::{Batch, Recipe};
 pub use runner::{Compiled, Compiler, Metrics, Pending, Runner};

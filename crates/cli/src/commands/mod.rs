@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+pub mod bench;
 pub mod compile;
 pub mod devices;
 pub mod exec;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
+use super::element::ElementType;
 use super::instruction::Instruction;
 use super::module::{Computation, ComputationId, Module};
 use super::runs::{Runs, only_refers, runs_in_place, runs_per_launch};
@@ -66,6 +67,8 @@ pub struct CollectiveSummary {
     /// The computation they run in, the entry or the body of a loop or branch; fusions and
     /// wrappers inside it are looked through.
     pub computation: String,
+    /// The type of the numbers that are sent; `None` if there are several.
+    pub element: Option<ElementType>,
     /// How many there are.
     pub count: u64,
     /// Per-device bytes of the whole tensor for one of them: of the result, or for a
@@ -86,6 +89,8 @@ pub struct CollectiveSummary {
 struct Key {
     kind: CollectiveKind,
     asynchronous: bool,
+    /// By its number, which has an order.
+    element: Option<i32>,
     bytes: Option<u64>,
     group_size: Option<usize>,
     /// The TPU compiler spreads one asynchronous collective over a chain of fusions, each holding
@@ -160,6 +165,7 @@ fn key(computation: &Computation, instruction: &Instruction) -> Option<Key> {
     Some(Key {
         kind,
         asynchronous: chain.is_some() || instruction.opcode.ends_with("-start"),
+        element: element(computation, instruction).map(ElementType::number),
         bytes: whole_bytes(computation, instruction),
         group_size: Some(pairs)
             .filter(|&pairs| pairs > 0)
@@ -189,6 +195,14 @@ fn origin<'a>(computation: &'a Computation, mut instruction: &'a Instruction) ->
     instruction
 }
 
+/// The type of what is sent.
+fn element(computation: &Computation, instruction: &Instruction) -> Option<ElementType> {
+    let arrays = computation.operands(instruction).map(|operand| operand.shape.as_array());
+    let mut elements = arrays.map(|array| array.map(|array| array.element));
+    let first = elements.next()?;
+    first.filter(|_| elements.all(|other| other == first))
+}
+
 fn whole_bytes(computation: &Computation, instruction: &Instruction) -> Option<u64> {
     match (instruction.opcode.as_str(), instruction.shape.members()) {
         ("reduce-scatter" | "reduce-scatter-start", _) => {
@@ -214,6 +228,7 @@ fn summaries(computation: &Computation, counts: &Counts, runs: &Runs) -> Vec<Col
         kind: key.kind,
         asynchronous: key.asynchronous,
         computation: computation.name.clone(),
+        element: key.element.map(ElementType::from_number),
         count,
         bytes: key.bytes,
         group_size: key.group_size,

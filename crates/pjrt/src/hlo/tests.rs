@@ -194,6 +194,7 @@ fn asynchronous_pairs_count_once() {
         kind,
         asynchronous: true,
         computation: "computation.11".to_owned(),
+        element: Some(ElementType::F32),
         count: 1,
         bytes: Some(128),
         group_size: Some(group_size),

@@ -1,0 +1,89 @@
+//! `fullshard bench`: how fast a model trains here, and on what it spends its memory.
+
+mod args;
+mod print;
+mod report;
+
+use crate::error::{Error, Result};
+use crate::format;
+use crate::target::compile_cache;
+use args::StepArgs;
+use clap::{Args, Subcommand};
+use fullshard_pjrt::Client;
+use fullshard_train::{Bench, Compiler, Recipe, Runner};
+use report::{PlanReport, StepReport};
+use std::time::Instant;
+
+#[derive(Args)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Measure training steps on made-up tokens.
+    Step(Box<StepArgs>),
+}
+
+pub fn run(args: &BenchArgs) -> Result<()> {
+    match &args.what {
+        What::Step(args) => run_step(args),
+    }
+}
+
+fn run_step(args: &StepArgs) -> Result<()> {
+    let recipe = args.recipe()?;
+    let bench = args.bench()?;
+    let options = args.compile_options()?;
+    let plan = PlanReport::new(args, &recipe)?;
+    if args.plan {
+        return match args.json {
+            true => format::print_json(&plan),
+            false => {
+                print::plan(&plan);
+                Ok(())
+            }
+        };
+    }
+    if !args.json {
+        print::plan(&plan);
+    }
+    let (client, _) = args.target.client(args.num_cores)?;
+    check_devices(args, &client)?;
+    let cache = if args.no_cache { None } else { Some(compile_cache()?) };
+    let compiler = Compiler { client: &client, cache, options };
+    let report = measure(&compiler, &recipe, &bench, plan)?;
+    if args.json {
+        return format::print_json(&report);
+    }
+    print::measured(&report);
+    Ok(())
+}
+
+fn measure(
+    compiler: &Compiler<'_>,
+    recipe: &Recipe,
+    bench: &Bench,
+    plan: PlanReport,
+) -> Result<StepReport> {
+    let start = Instant::now();
+    let mut runner = Runner::new(compiler, recipe, bench.seed)?;
+    let setup = start.elapsed().as_secs_f64();
+    let measured = bench.run(&mut runner, recipe.batch, recipe.model.dimensions().vocabulary)?;
+    StepReport::new(compiler, recipe, &runner, setup, measured, plan)
+}
+
+fn check_devices(args: &StepArgs, client: &Client) -> Result<()> {
+    let there = client.devices().len();
+    if args.num_cores <= there {
+        return Ok(());
+    }
+    Err(Error::Usage(format!(
+        "--num_cores is {}, but there {} {} here: ask for at most {there}, or try it with virtual \
+         ones, --device cpu",
+        args.num_cores,
+        if there == 1 { "is" } else { "are" },
+        format::count(there, &format!("{} device", client.platform_name())),
+    )))
+}

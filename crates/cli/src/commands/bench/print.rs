@@ -1,0 +1,172 @@
+//! The report for people.
+
+use super::report::{CollectiveReport, PlanReport, StepReport};
+use crate::format;
+
+/// The plan: model, units and what they should need.
+pub fn plan(plan: &PlanReport) {
+    let (model, settings) = (&plan.model, &plan.settings);
+    println!(
+        "{}, {:.1}M parameters, on {} ({}), {}",
+        model.class,
+        model.parameters as f64 / 1e6,
+        format::count(settings.devices, "device"),
+        settings.device,
+        settings.fsdp,
+    );
+    let accumulated = match settings.gradient_accumulation_steps {
+        1 => String::new(),
+        steps if settings.no_sync => format!(" × {steps} (reduced once)"),
+        steps => format!(" × {steps}"),
+    };
+    println!(
+        "{} × {} tokens{accumulated} a step, {} with gradients in {}, {}, remat {}, layers {}{}",
+        settings.batch,
+        settings.sequence,
+        settings.compute_dtype,
+        settings.reduce_dtype,
+        settings.optimizer,
+        settings.remat,
+        if settings.scan_layers { "in a loop" } else { "written out" },
+        if settings.gather_ahead { ", gathered ahead" } else { "" },
+    );
+    println!("\n{}\n", plan.table);
+    let estimate = &plan.estimate;
+    row("estimated memory", &format!("{} a device", format::bytes(estimate.total)));
+    for (what, bytes) in [
+        ("parameters", estimate.parameters),
+        ("optimizer state", estimate.optimizer),
+        ("gradients", estimate.gradients),
+        ("gathered units", estimate.gathered),
+        ("activations", estimate.activations),
+        ("logits", estimate.logits),
+    ] {
+        row(&format!("  {what}"), &format::bytes(bytes));
+    }
+}
+
+/// What was measured.
+pub fn measured(report: &StepReport) {
+    let cached = if report.compile.cached { " (from the cache)" } else { "" };
+    row(
+        "compiled in",
+        &format!(
+            "{}{cached}, ready after {}",
+            format::seconds(report.compile.seconds),
+            format::seconds(report.compile.setup_seconds)
+        ),
+    );
+    memory(report);
+    collectives(&report.collectives);
+    println!();
+    speed(report);
+    for (what, values) in [("loss", &report.loss), ("gradient norm", &report.gradient_norm)] {
+        row(what, &format!("{:.4} → {:.4}", values.first, values.last));
+    }
+}
+
+fn speed(report: &StepReport) {
+    let (time, spread) = (&report.time, &report.time.spread);
+    let steps = time.waited.len();
+    row(
+        "step",
+        &format!(
+            "{} over {}, launched ahead",
+            format::seconds(time.step),
+            format::count(steps, "step")
+        ),
+    );
+    row(
+        "  one by one",
+        &format!(
+            "{} median, {} to {} (half of them {} to {})",
+            format::seconds(spread.median),
+            format::seconds(spread.min),
+            format::seconds(spread.max),
+            format::seconds(spread.lower_quartile),
+            format::seconds(spread.upper_quartile)
+        ),
+    );
+    row(
+        "tokens",
+        &format!(
+            "{:.0}/s, {:.0}/s a device",
+            report.tokens_per_second, report.tokens_per_second_per_device
+        ),
+    );
+    let mfu = &report.mfu;
+    let text = match (mfu.peak, mfu.post, mfu.palm) {
+        (Some(peak), Some(post), Some(palm)) => format!(
+            "{:.1} % (6·N), {:.1} % (with attention, as PaLM counts) of {} ({}, {})",
+            100.0 * post,
+            100.0 * palm,
+            format::flops_rate(peak),
+            report.chip.map_or("?", |chip| chip.name),
+            report.plan.settings.compute_dtype,
+        ),
+        _ => format!(
+            "unknown: no peak is known of `{}` in {}",
+            report.device_kind, report.plan.settings.compute_dtype
+        ),
+    };
+    row("MFU", &text);
+    let rate = report.flops.post / report.time.step / report.plan.settings.devices as f64;
+    row("arithmetic", &format!("{} a device (6·N)", format::flops_rate(rate)));
+}
+
+fn memory(report: &StepReport) {
+    let memory = &report.memory.compiled;
+    row("compiled memory", &format!("{} a device", format::bytes(report.memory.total)));
+    for (what, bytes) in [
+        ("arguments", Some(memory.arguments)),
+        ("results", Some(memory.outputs)),
+        ("of those donated", Some(memory.aliased)),
+        ("temporaries", Some(memory.temporaries)),
+        ("code", Some(memory.code)),
+        ("peak", memory.peak),
+    ] {
+        if let Some(bytes) = bytes {
+            row(&format!("  {what}"), &format::bytes(bytes));
+        }
+    }
+    if let Some(device) = &report.memory.device {
+        let shown = |bytes: Option<u64>| bytes.map_or("?".into(), format::bytes);
+        row(
+            "device memory",
+            &format!(
+                "{} in use, {} at most, of {}",
+                format::bytes(device.in_use),
+                shown(device.peak),
+                shown(device.limit)
+            ),
+        );
+    }
+}
+
+fn collectives(collectives: &[CollectiveReport]) {
+    if collectives.is_empty() {
+        row("collectives", "none");
+        return;
+    }
+    println!("collectives           dtype   a step         each       a step  group");
+    for collective in collectives {
+        let number = |value: Option<u64>| value.map_or("?".into(), |value| value.to_string());
+        let bytes = |value: Option<u64>| value.map_or("?".into(), format::bytes);
+        let notes =
+            [(collective.in_loop, ", in a loop"), (collective.asynchronous, ", asynchronous")];
+        let notes: String = notes.iter().filter(|note| note.0).map(|note| note.1).collect();
+        println!(
+            "  {:<18} {:>6} {:>8} {:>12} {:>12} {:>6}{notes}",
+            collective.kind,
+            collective.dtype.as_deref().unwrap_or("mixed"),
+            number(collective.count),
+            bytes(collective.bytes),
+            bytes(collective.bytes_per_step),
+            collective.group_size.map_or("all".into(), |size| size.to_string()),
+        );
+    }
+}
+
+fn row(what: &str, text: &str) {
+    println!("{what:<20} {text}");
+}

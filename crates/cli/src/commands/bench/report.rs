@@ -1,0 +1,256 @@
+//! What `fullshard bench step` has to say, under names that stay.
+
+use super::args::{StepArgs, dtype_name};
+use crate::error::Result;
+use fullshard_parallel::{Remat, WrapPlan};
+use fullshard_pjrt::hlo::{self, CollectiveSummary};
+use fullshard_pjrt::{CompiledMemory, MemoryStats};
+use fullshard_train::{
+    Chip, Compiler, Estimate, Flops, Measured, Recipe, Runner, UnitRow, utilization,
+};
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// What is known before a device is touched.
+#[derive(Serialize)]
+pub struct PlanReport {
+    pub model: ModelReport,
+    pub settings: SettingsReport,
+    pub units: Vec<UnitRow>,
+    pub estimate: Estimate,
+    /// The units as a table.
+    #[serde(skip)]
+    pub table: String,
+}
+
+#[derive(Serialize)]
+pub struct ModelReport {
+    pub config: PathBuf,
+    pub class: &'static str,
+    pub parameters: usize,
+    pub trained_parameters: usize,
+    pub layers: usize,
+    pub hidden: usize,
+    pub heads: usize,
+    pub vocabulary: usize,
+    pub positions: usize,
+}
+
+#[derive(Serialize)]
+pub struct SettingsReport {
+    pub device: &'static str,
+    pub devices: usize,
+    pub fsdp: &'static str,
+    pub batch: usize,
+    pub sequence: usize,
+    pub gradient_accumulation_steps: usize,
+    pub no_sync: bool,
+    pub tokens_per_step: usize,
+    pub optimizer: String,
+    pub learning_rate: f64,
+    pub max_grad_norm: Option<f64>,
+    pub compute_dtype: &'static str,
+    pub reduce_dtype: &'static str,
+    pub remat: &'static str,
+    pub scan_layers: bool,
+    pub gather_ahead: bool,
+    pub frozen: Vec<String>,
+    pub fixed_batch: bool,
+    pub seed: u64,
+    pub warmup: usize,
+    pub steps: usize,
+}
+
+/// What was measured as well.
+#[derive(Serialize)]
+pub struct StepReport {
+    #[serde(flatten)]
+    pub plan: PlanReport,
+    pub device_kind: String,
+    pub chip: Option<&'static Chip>,
+    pub compile: CompileReport,
+    pub time: Measured,
+    pub tokens_per_second: f64,
+    pub tokens_per_second_per_device: f64,
+    pub flops: Flops,
+    pub mfu: MfuReport,
+    pub memory: MemoryReport,
+    pub collectives: Vec<CollectiveReport>,
+    pub loss: FirstAndLast,
+    pub gradient_norm: FirstAndLast,
+}
+
+#[derive(Serialize)]
+pub struct CompileReport {
+    /// Seconds for the step alone.
+    pub seconds: f64,
+    /// Whether the step came from the cache.
+    pub cached: bool,
+    /// Seconds for everything before the first step: tracing, compiling, making the state.
+    pub setup_seconds: f64,
+}
+
+/// Shares of the peak, where the device has a known one.
+#[derive(Serialize)]
+pub struct MfuReport {
+    /// Operations a second of one device at most.
+    pub peak: Option<f64>,
+    pub post: Option<f64>,
+    pub palm: Option<f64>,
+}
+
+/// Bytes on each device.
+#[derive(Serialize)]
+pub struct MemoryReport {
+    #[serde(flatten)]
+    pub compiled: CompiledMemory,
+    pub total: u64,
+    /// What the first device itself says, where it does.
+    pub device: Option<MemoryStats>,
+}
+
+/// Equal collectives of a step.
+#[derive(Serialize)]
+pub struct CollectiveReport {
+    pub kind: String,
+    pub dtype: Option<String>,
+    pub asynchronous: bool,
+    pub in_loop: bool,
+    pub group_size: Option<usize>,
+    /// How many run in a step; `None` if a loop's length is not known.
+    pub count: Option<u64>,
+    /// Bytes of the whole tensor for one of them.
+    pub bytes: Option<u64>,
+    pub bytes_per_step: Option<u64>,
+}
+
+#[derive(Serialize)]
+pub struct FirstAndLast {
+    pub first: f32,
+    pub last: f32,
+}
+
+impl PlanReport {
+    pub fn new(args: &StepArgs, recipe: &Recipe) -> Result<PlanReport> {
+        let tree = recipe.model.tree();
+        let options = &recipe.placement.options;
+        let plan = WrapPlan::new(&tree, &options.config.wrap, &options.frozen)
+            .map_err(fullshard_parallel::Error::from)?;
+        let dimensions = recipe.model.dimensions();
+        Ok(PlanReport {
+            model: ModelReport {
+                config: args.config.clone(),
+                class: tree.class,
+                parameters: recipe.parameter_count(),
+                trained_parameters: recipe.trained_count(),
+                layers: dimensions.layers,
+                hidden: dimensions.hidden,
+                heads: dimensions.heads,
+                vocabulary: dimensions.vocabulary,
+                positions: dimensions.positions,
+            },
+            settings: SettingsReport::new(args, recipe),
+            units: recipe.unit_rows(),
+            estimate: recipe.estimate()?,
+            table: plan.to_string(),
+        })
+    }
+}
+
+impl SettingsReport {
+    fn new(args: &StepArgs, recipe: &Recipe) -> SettingsReport {
+        let placement = &recipe.placement;
+        SettingsReport {
+            device: args.target.kind().name(),
+            devices: placement.devices(),
+            fsdp: placement.options.strategy.name(),
+            batch: recipe.batch.sequences,
+            sequence: recipe.batch.tokens,
+            gradient_accumulation_steps: recipe.batch.accumulation,
+            no_sync: !recipe.batch.reduce_each,
+            tokens_per_step: recipe.tokens_per_step(),
+            optimizer: args.optim.clone(),
+            learning_rate: args.learning_rate(),
+            max_grad_norm: recipe.max_grad_norm,
+            compute_dtype: dtype_name(placement.wire.compute),
+            reduce_dtype: dtype_name(placement.wire.reduce),
+            remat: match placement.remat {
+                Remat::None => "none",
+                Remat::Dots => "dots",
+                Remat::Full => "full",
+            },
+            scan_layers: placement.options.scan_layers,
+            gather_ahead: placement.options.gather_ahead,
+            frozen: placement.options.frozen.clone(),
+            fixed_batch: args.fixed_batch,
+            seed: args.seed,
+            warmup: args.warmup,
+            steps: args.steps,
+        }
+    }
+}
+
+impl StepReport {
+    pub fn new(
+        compiler: &Compiler<'_>,
+        recipe: &Recipe,
+        runner: &Runner<'_>,
+        setup_seconds: f64,
+        measured: Measured,
+        plan: PlanReport,
+    ) -> Result<StepReport> {
+        let step = runner.program();
+        let devices = recipe.placement.devices();
+        let device =
+            compiler.client.device(step.program.devices().first().copied().unwrap_or(0))?;
+        let chip = Chip::of_kind(&device.description().kind);
+        let tokens = recipe.tokens_per_step();
+        let dimensions = recipe.model.dimensions();
+        let flops = Flops::new(plan.model.parameters, dimensions, tokens, recipe.batch.tokens);
+        let peak = chip.and_then(|chip| chip.peak(recipe.placement.wire.compute));
+        let share = |flops| peak.map(|peak| utilization(flops, measured.step, devices, peak));
+        let module = step.program.executable().optimized_program()?.module()?;
+        let memory = step.program.executable().memory()?;
+        let rate = tokens as f64 / measured.step;
+        let (first, last) = (measured.first, measured.last);
+        Ok(StepReport {
+            device_kind: device.description().kind.clone(),
+            chip,
+            compile: CompileReport {
+                seconds: step.time.as_secs_f64(),
+                cached: step.cached,
+                setup_seconds,
+            },
+            tokens_per_second: rate,
+            tokens_per_second_per_device: rate / devices as f64,
+            flops,
+            mfu: MfuReport { peak, post: share(flops.post), palm: share(flops.palm) },
+            memory: MemoryReport {
+                compiled: memory,
+                total: memory.total(),
+                device: device.memory_stats().ok(),
+            },
+            collectives: hlo::collectives(&module).into_iter().map(Into::into).collect(),
+            loss: FirstAndLast { first: first.loss, last: last.loss },
+            gradient_norm: FirstAndLast { first: first.gradient_norm, last: last.gradient_norm },
+            time: measured,
+            plan,
+        })
+    }
+}
+
+impl From<CollectiveSummary> for CollectiveReport {
+    fn from(summary: CollectiveSummary) -> CollectiveReport {
+        let count = summary.runs.map(|runs| runs.saturating_mul(summary.count));
+        CollectiveReport {
+            kind: summary.kind.to_string(),
+            dtype: summary.element.map(|element| element.to_string()),
+            asynchronous: summary.asynchronous,
+            in_loop: summary.in_loop,
+            group_size: summary.group_size,
+            count,
+            bytes: summary.bytes,
+            bytes_per_step: summary.bytes.zip(count).map(|(bytes, count)| bytes * count),
+        }
+    }
+}

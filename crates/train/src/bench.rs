@@ -1,0 +1,199 @@
+//! Measuring training steps on made-up tokens.
+//!
+//! Steps are measured in two ways. For the rate they are launched as in training, the host always
+//! one step ahead of what it reads, and the time of all is divided by their number. For the
+//! spread each is launched and waited for by itself, which shows how much one differs from
+//! another and what the host adds.
+
+use crate::error::Error;
+use crate::recipe::Batch;
+use crate::runner::{Metrics, Pending, Runner};
+use fullshard_pjrt::HostTensor;
+use fullshard_pjrt::plugins::PluginKind;
+use std::time::Instant;
+
+/// Whether layers are a loop, where nobody says: on CPU and TPU from nine layers on, since a loop
+/// compiles in the time of one layer; on GPUs never, since XLA overlaps gathers and computation
+/// better when it sees all layers.
+pub fn loops_layers(kind: PluginKind, layers: usize) -> bool {
+    const WRITTEN_OUT: usize = 8;
+    match kind {
+        PluginKind::Cpu | PluginKind::Tpu => layers > WRITTEN_OUT,
+        PluginKind::Cuda => false,
+    }
+}
+
+/// How steps are to be measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Bench {
+    /// Steps before the clock runs.
+    pub warmup: usize,
+    /// Steps measured, once for the rate and once for the spread.
+    pub steps: usize,
+    /// Whether every step has the same tokens.
+    pub fixed_batch: bool,
+    /// What tokens are made up from.
+    pub seed: u64,
+    /// The learning rate of every step.
+    pub learning_rate: f64,
+}
+
+/// What was measured, times in seconds.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Measured {
+    /// The time of all steps launched one behind the other.
+    pub total: f64,
+    /// The time of a step among those: `total` over their number.
+    pub step: f64,
+    /// The times of steps that were waited for one by one.
+    pub waited: Vec<f64>,
+    /// What of those is worth a look.
+    pub spread: Spread,
+    /// The very first step, before any update.
+    #[serde(skip)]
+    pub first: Metrics,
+    /// The very last.
+    #[serde(skip)]
+    pub last: Metrics,
+}
+
+/// Some times at a glance: the least, the quartiles and the most.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+#[allow(missing_docs)]
+pub struct Spread {
+    pub min: f64,
+    pub lower_quartile: f64,
+    pub median: f64,
+    pub upper_quartile: f64,
+    pub max: f64,
+}
+
+impl Bench {
+    /// Measures steps of a runner for a model with so many tokens in its vocabulary.
+    pub fn run(
+        &self,
+        runner: &mut Runner<'_>,
+        batch: Batch,
+        vocabulary: usize,
+    ) -> Result<Measured, Error> {
+        let distinct = if self.fixed_batch { 1 } else { self.warmup + 2 * self.steps };
+        let batches = (0..distinct as u64).map(|i| tokens(batch, vocabulary, self.seed ^ i));
+        let batches = batches.collect::<Result<Vec<_>, _>>()?;
+        let mut next = batches.iter().cycle();
+        let mut launch = || match next.next() {
+            Some(tokens) => runner.step(tokens, tokens, self.learning_rate),
+            None => Err(Error::TooFew { what: "the number of steps", found: 0, least: 1 }),
+        };
+
+        let mut first = None;
+        for _ in 0..self.warmup {
+            let metrics = launch()?.wait()?;
+            first.get_or_insert(metrics);
+        }
+
+        let start = Instant::now();
+        let mut behind: Option<Pending> = None;
+        for _ in 0..self.steps {
+            let step = launch()?;
+            if let Some(done) = behind.replace(step) {
+                let metrics = done.wait()?;
+                first.get_or_insert(metrics);
+            }
+        }
+        if let Some(done) = behind {
+            let metrics = done.wait()?;
+            first.get_or_insert(metrics);
+        }
+        let total = start.elapsed().as_secs_f64();
+
+        let mut waited = Vec::new();
+        let mut last = None;
+        for _ in 0..self.steps {
+            let start = Instant::now();
+            last = Some(launch()?.wait()?);
+            waited.push(start.elapsed().as_secs_f64());
+        }
+        match (Spread::of(&waited), first, last) {
+            (Some(spread), Some(first), Some(last)) => {
+                Ok(Measured { total, step: total / self.steps as f64, waited, spread, first, last })
+            }
+            _ => Err(Error::TooFew { what: "the number of steps", found: 0, least: 1 }),
+        }
+    }
+}
+
+impl Spread {
+    /// The spread of some numbers, if there are any.
+    pub fn of(numbers: &[f64]) -> Option<Spread> {
+        let mut sorted = numbers.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let last = sorted.len().checked_sub(1)?;
+        // Between two numbers where a quantile falls between them.
+        let at = |share: f64| {
+            let place = share * last as f64;
+            let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
+            below + (above - below) * place.fract()
+        };
+        Some(Spread {
+            min: at(0.0),
+            lower_quartile: at(0.25),
+            median: at(0.5),
+            upper_quartile: at(0.75),
+            max: at(1.0),
+        })
+    }
+}
+
+/// Tokens of a step, all of the vocabulary equally likely.
+fn tokens(batch: Batch, vocabulary: usize, seed: u64) -> Result<HostTensor, Error> {
+    let dims = [batch.accumulation, batch.sequences, batch.tokens];
+    let mut state = mixed(seed);
+    let draw = |_| {
+        state = state.wrapping_add(GOLDEN);
+        ((u128::from(mixed(state)) * vocabulary as u128) >> 64) as i32
+    };
+    let values: Vec<i32> = (0..dims.iter().product()).map(draw).collect();
+    Ok(HostTensor::from_values(&dims, &values)?)
+}
+
+/// The step of a SplitMix64 generator.
+const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// The output of a SplitMix64 generator in a state.
+fn mixed(state: u64) -> u64 {
+    let state = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let state = (state ^ (state >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    state ^ (state >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_lies_between_its_numbers() {
+        let spread = Spread::of(&[4.0, 1.0, 3.0, 2.0, 5.0]).unwrap();
+        let quartiles = [spread.lower_quartile, spread.median, spread.upper_quartile];
+        assert_eq!((spread.min, quartiles, spread.max), (1.0, [2.0, 3.0, 4.0], 5.0));
+        assert_eq!(Spread::of(&[1.0, 2.0]).unwrap().median, 1.5);
+        assert_eq!(Spread::of(&[7.0]).unwrap().lower_quartile, 7.0);
+        assert_eq!(Spread::of(&[]), None);
+    }
+
+    #[test]
+    fn tokens_are_of_the_vocabulary_and_use_all_of_it() {
+        let batch = Batch { sequences: 8, tokens: 64, accumulation: 2, reduce_each: true };
+        let draw = |seed| tokens(batch, 37, seed).unwrap().values::<i32>().unwrap();
+        let mut seen = draw(1);
+        assert_eq!((seen.len(), seen == draw(1), seen == draw(2)), (1024, true, false));
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen, (0..37).collect::<Vec<i32>>());
+    }
+
+    #[test]
+    fn layers_loop_where_it_pays() {
+        assert!(!loops_layers(PluginKind::Cpu, 8) && loops_layers(PluginKind::Cpu, 9));
+        assert!(loops_layers(PluginKind::Tpu, 18) && !loops_layers(PluginKind::Cuda, 48));
+    }
+}
