@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod fields;
 pub mod gpt2;
 pub mod layers;
 pub mod llama;

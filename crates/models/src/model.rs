@@ -24,9 +24,9 @@ pub trait CausalLm: std::fmt::Debug {
 /// A summed loss. The mean is `sum / count`, over however many devices and steps are added up.
 #[derive(Debug, Clone)]
 pub struct Loss {
-    /// The sum of the cross-entropies, `f32`.
+    /// The sum of the cross-entropies, `f32` (`f64` in a model computed in that).
     pub sum: Tensor,
-    /// The number of labels that count, `f32`.
+    /// The number of labels that count, of the same type.
     pub count: Tensor,
 }
 

@@ -6,6 +6,8 @@
 /// Biases and the parameters of normalisation layers do not decay. A layer normalises if its
 /// class is `LayerNorm` or ends in `RMSNorm`, or if the parameter's name, in lower case, has
 /// `layernorm` or `rmsnorm` in it or a part between dots that is `norm` or ends in `_norm`.
+/// (Trainer itself knows RMS norms by their names alone, and its models name them so; here one
+/// with another name does not decay either.)
 ///
 /// ```
 /// use fullshard_optim::decays;

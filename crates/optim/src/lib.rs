@@ -37,7 +37,8 @@
 //!   name that Hugging Face's Trainer gives it.
 //! - [`global_norm`] and [`clip_factor`] clip gradients.
 //! - [`decays`] says which parameters weight decay applies to.
-//! - [`Schedule`] is the learning rate over the steps of a run.
+//! - [`Schedule`] is the learning rate over the steps of a run; [`ScheduleOptions`] makes one by
+//!   its name.
 #![forbid(unsafe_code)]
 
 mod adafactor;
@@ -48,6 +49,8 @@ mod error;
 mod matrices;
 mod named;
 mod optimizer;
+mod schedule;
+mod schedule_options;
 mod sgd;
 mod shard;
 mod sums;
@@ -59,5 +62,7 @@ pub use decay::decays;
 pub use error::Error;
 pub use named::{OPTIMIZERS, Options, from_name};
 pub use optimizer::{Optimizer, Slot, SlotKind, Update, Updated};
+pub use schedule::{SCHEDULES, Schedule, Shape, StableDecay};
+pub use schedule_options::ScheduleOptions;
 pub use sgd::Sgd;
 pub use shard::{Cut, Shard};

@@ -181,12 +181,12 @@ impl Window {
         placed.narrow(1, 0, total)
     }
 
-    /// The local ones of all things, along dimension 1; ones beyond what there is.
+    /// The local ones of all things, along dimension 1; zeros beyond what there is.
     fn take(&self, things: &Tensor) -> Result<Tensor> {
         let rank = things.rank();
         let mut beyond = vec![0; rank];
         beyond[1] = self.end as i64 - things.dims()[1] as i64;
-        let padded = things.pad(1.0, &vec![0; rank], &beyond, &vec![0; rank])?;
+        let padded = things.pad(0.0, &vec![0; rank], &beyond, &vec![0; rank])?;
         if self.end == self.length {
             return Ok(padded);
         }

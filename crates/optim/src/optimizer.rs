@@ -60,7 +60,8 @@ pub trait Optimizer {
     fn scalar_count(&self) -> usize;
 
     /// Traces the update of some parameters, given the numbers of the step as one vector. If
-    /// parameters are cut, this must be traced in a region that is manual over their devices.
+    /// parameters are cut over more than one device, this must be traced in a region that is
+    /// manual over their devices.
     fn update(&self, scalars: &Tensor, parameters: Vec<Update>) -> Result<Vec<Updated>>;
 }
 

@@ -29,6 +29,7 @@ pub(crate) fn sum_over_devices(parts: &[(Vec<Tensor>, &Shard)]) -> Result<Vec<Ve
     }
     Ok(sums)
 }
+
 /// The groups that parts are cut over, each with the positions of its parts.
 fn by_group<'a>(parts: &[(Vec<Tensor>, &'a Shard)]) -> Vec<(&'a Group, Vec<usize>)> {
     let mut groups: Vec<(&Group, Vec<usize>)> = Vec::new();

@@ -2,16 +2,16 @@
 //!
 //! A config is read and checked before anything else happens, so a mistake costs seconds and not
 //! a compilation. Nothing is skipped in silence: a key is used, or it changes nothing here and a
-//! warning says why, or it is refused with the way out.
+//! warning says why, or it is refused with the way out. Switching off what there is not is fine.
 //!
 //! | key | here |
 //! |---|---|
 //! | `transformer_layer_cls_to_wrap` | [`WrapPolicy::Classes`]: a name, names with commas, a list |
 //! | `min_num_params` | [`WrapPolicy::MinSize`]; 0 is none; not together with classes |
+//! | `auto_wrap_policy` | may say once more which of the two it is |
 //! | `xla_fsdp_grad_ckpt`, `activation_checkpointing` | [`FsdpConfig::gradient_checkpointing`] |
 //! | `xla_fsdp_settings` | [`Settings`] |
 //! | `reshard_after_forward` | that of the settings |
-//! | `auto_wrap_policy` | may say once more what the two keys above say |
 //! | `xla` | everything runs on XLA: may be missing, false gives a warning |
 //! | `xla_fsdp_v2` | one program for all devices is what always runs: a warning |
 //! | what steers torch's own FSDP only | a warning |
@@ -207,16 +207,8 @@ fn classes(value: &Value) -> Option<Vec<String>> {
         Value::Array(names) => names.iter().map(Value::as_str).collect::<Option<_>>()?,
         _ => return None,
     };
-    let mut distinct: Vec<String> = Vec::new();
-    for name in names {
-        if name.is_empty() {
-            return None;
-        }
-        if !distinct.iter().any(|known| known == name) {
-            distinct.push(name.to_owned());
-        }
-    }
-    Some(distinct)
+    let nameless = names.iter().any(|name| name.is_empty());
+    (!nameless).then(|| names.into_iter().map(str::to_owned).collect())
 }
 
 const MIN_SIZE: &str = "a whole number of elements, or 0 for no wrapping by size";

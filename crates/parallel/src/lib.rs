@@ -10,6 +10,7 @@
 
 pub mod config;
 mod error;
+mod exchange;
 mod gather;
 mod layout;
 mod placement;
@@ -19,6 +20,7 @@ pub mod wrap;
 
 pub use config::{FsdpConfig, FsdpConfigError, Settings, Strategy, WrapPolicy};
 pub use error::Error;
+pub use exchange::{Exchange, ExchangeKind};
 pub use gather::Wire;
 pub use layout::{FLAT_MULTIPLE, Layout, Stored};
 pub use placement::{AXIS, Options, PlacedUnit, Placement, Remat};

@@ -34,10 +34,9 @@ pub struct Recipe {
     pub max_grad_norm: Option<f64>,
 }
 
-/// A tensor of the state: its name, its type over all devices and how it is cut.
+/// A tensor of the state: its type over all devices and how it is cut.
 #[derive(Debug, Clone)]
 pub(crate) struct StateTensor {
-    pub name: String,
     pub ty: TensorType,
     pub sharding: Sharding,
 }
@@ -83,8 +82,7 @@ impl Recipe {
         let shardings = self.placement.shardings()?;
         for (stored, sharding) in self.placement.parameters.iter().zip(&shardings) {
             let ty = TensorType::new(DType::F32, &stored.stored_dims());
-            let name = stored.name.clone();
-            state.push(StateTensor { name, ty, sharding: sharding.clone() });
+            state.push(StateTensor { ty, sharding: sharding.clone() });
         }
         for i in self.placement.trained() {
             let stored = &self.placement.parameters[i];
@@ -96,8 +94,7 @@ impl Recipe {
                         (dims, whole)
                     }
                 };
-                let name = format!("{}.{}", slot.name, stored.name);
-                state.push(StateTensor { name, ty: TensorType::new(DType::F32, &dims), sharding });
+                state.push(StateTensor { ty: TensorType::new(DType::F32, &dims), sharding });
             }
         }
         Ok(state)

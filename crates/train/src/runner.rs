@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::recipe::Recipe;
 use fullshard_graph::Program;
+use fullshard_parallel::Stored;
 use fullshard_pjrt::{
     Array, CacheOutcome, Client, CompileCache, CompileOptions, HostTensor, LoadedExecutable,
 };
@@ -78,12 +79,34 @@ impl<'a> Runner<'a> {
         recipe: &'a Recipe,
         seed: u64,
     ) -> Result<Runner<'a>, Error> {
-        let seed = HostTensor::from_values(&[2], &[(seed >> 32) as u32, seed as u32])?;
         let init = compiler.compile(&recipe.init_program()?)?;
-        let seed_array = upload(compiler.client, &init.program, 0, &seed)?;
+        let seed_array = upload(compiler.client, &init.program, 0, &seed_tensor(seed)?)?;
         let state = init.program.execute_arrays(&[&seed_array])?;
         drop(init);
         let step = compiler.compile(&recipe.step_program()?)?;
+        let seed = seed_tensor(seed)?;
+        Ok(Runner { recipe, compiler, step, eval: None, state, seed, steps: 0 })
+    }
+
+    /// Compiles the programs of a recipe and takes its parameters from `parameter`: the whole
+    /// numbers of one, of all layers one after another if they are stacked. The seed is for
+    /// dropout.
+    pub fn with_parameters(
+        compiler: &'a Compiler<'a>,
+        recipe: &'a Recipe,
+        seed: u64,
+        parameter: impl Fn(&Stored) -> Vec<f32>,
+    ) -> Result<Runner<'a>, Error> {
+        let step = compiler.compile(&recipe.step_program()?)?;
+        let mut state = Vec::new();
+        for (i, tensor) in recipe.state()?.iter().enumerate() {
+            let values = match recipe.placement.parameters.get(i) {
+                Some(stored) => packed(stored, &parameter(stored))?,
+                None => HostTensor::from_values(&tensor.ty.dims, &vec![0.0_f32; tensor.ty.elements()])?,
+            };
+            state.push(upload(compiler.client, &step.program, i, &values)?);
+        }
+        let seed = seed_tensor(seed)?;
         Ok(Runner { recipe, compiler, step, eval: None, state, seed, steps: 0 })
     }
 
@@ -146,19 +169,6 @@ impl<'a> Runner<'a> {
         Ok(self.recipe.placement.parameters[i].unpack(&stored.values()?))
     }
 
-    /// Replaces a parameter by other numbers, of all layers one after another if they are stacked.
-    pub fn set_parameter(&mut self, name: &str, wholes: &[f32]) -> Result<(), Error> {
-        let i = self.position(name)?;
-        let stored = &self.recipe.placement.parameters[i];
-        if wholes.len() != stored.elements() {
-            let (found, expected) = (wholes.len(), stored.elements());
-            return Err(mismatch(name, &format!("{found} numbers"), &format!("{expected}")));
-        }
-        let tensor = HostTensor::from_values(&stored.stored_dims(), &stored.pack(wholes))?;
-        self.state[i] = upload(self.compiler.client, &self.step.program, i, &tensor)?;
-        Ok(())
-    }
-
     /// The state on the devices: parameters, then the optimizer's slots.
     pub fn state(&self) -> &[Array] {
         &self.state
@@ -191,6 +201,20 @@ impl Pending {
             _ => Err(mismatch("the metrics of a step", "another shape", "three numbers")),
         }
     }
+}
+
+fn seed_tensor(seed: u64) -> Result<HostTensor, Error> {
+    Ok(HostTensor::from_values(&[2], &[(seed >> 32) as u32, seed as u32])?)
+}
+
+/// The whole numbers of a parameter as it is stored.
+fn packed(stored: &Stored, wholes: &[f32]) -> Result<HostTensor, Error> {
+    if wholes.len() != stored.elements() {
+        let (found, expected) = (wholes.len(), stored.elements());
+        let found = format!("{found} numbers");
+        return Err(mismatch(&stored.name, &found, &format!("{expected}")));
+    }
+    Ok(HostTensor::from_values(&stored.stored_dims(), &stored.pack(wholes))?)
 }
 
 fn upload(

@@ -8,7 +8,8 @@ use crate::trace::emit_one;
 use crate::types::TensorType;
 
 impl Tensor {
-    /// Reduced over dimensions, which go.
+    /// Reduced over dimensions, which go. Sums and products of types with fewer bits than `f32`
+    /// are made in `f32` and rounded once: some compilers round after every step.
     pub fn reduce(&self, kind: Reduction, dims: &[usize]) -> Result<Tensor> {
         let mut dims = dims.to_vec();
         dims.sort_unstable();
@@ -19,10 +20,17 @@ impl Tensor {
         if dims.is_empty() {
             return Ok(self.clone());
         }
+        if matches!(kind, Reduction::Sum | Reduction::Product) && self.has_few_bits() {
+            return self.convert(DType::F32)?.reduce(kind, &dims)?.convert(self.dtype());
+        }
         let kept = (0..self.rank()).filter(|dim| !dims.contains(dim));
         let left: Vec<usize> = kept.map(|dim| self.dims()[dim]).collect();
         let ty = TensorType::new(self.dtype(), &left);
         emit_one("reduce", Op::Reduce { kind, dims }, &[self], ty)
+    }
+
+    fn has_few_bits(&self) -> bool {
+        self.dtype().is_float() && self.dtype().size() < DType::F32.size()
     }
 
     /// The sum over dimensions.
@@ -37,7 +45,7 @@ impl Tensor {
 
     /// The mean over dimensions.
     pub fn mean(&self, dims: &[usize]) -> Result<Tensor> {
-        if self.dtype().is_float() && self.dtype().size() < DType::F32.size() {
+        if self.has_few_bits() {
             // Neither the sum nor one over the count is exact in so few bits.
             return self.convert(DType::F32)?.mean(dims)?.convert(self.dtype());
         }

@@ -1,7 +1,9 @@
 //! GPT-2's fields of `config.json`.
 
-use crate::config::{ConfigError, Fields};
+use crate::config::{ConfigError, object};
+use crate::fields::Fields;
 use crate::layers::Activation;
+use crate::layers::activation::GELU_NEW;
 
 /// What a GPT-2 is made to be, by Hugging Face's names and defaults.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,6 +43,11 @@ pub struct Gpt2Config {
 }
 
 impl Gpt2Config {
+    /// Reads the text of a `config.json`, whatever model it says it is of.
+    pub fn from_json(text: &str) -> Result<Gpt2Config, ConfigError> {
+        Gpt2Config::read(&Fields::new(&object(text)?))
+    }
+
     /// Reads and checks the fields.
     pub(crate) fn read(fields: &Fields<'_>) -> Result<Gpt2Config, ConfigError> {
         let n_embd = fields.size(&["n_embd", "hidden_size"], 768)?;
@@ -60,7 +67,7 @@ impl Gpt2Config {
             n_layer: fields.size(&["n_layer", "num_hidden_layers"], 12)?,
             n_head,
             n_inner: fields.size(&["n_inner"], 4 * n_embd)?,
-            activation_function: fields.activation("activation_function", "gelu_new")?,
+            activation_function: fields.activation("activation_function", GELU_NEW)?,
             embd_pdrop: fields.dropout("embd_pdrop", 0.1)?,
             attn_pdrop: fields.dropout("attn_pdrop", 0.1)?,
             resid_pdrop: fields.dropout("resid_pdrop", 0.1)?,

@@ -1,9 +1,10 @@
 //! GPT-2's tree and mathematics.
 
 use super::Gpt2Config;
-use crate::config::{ConfigError, Fields};
+use crate::config::ConfigError;
+use crate::fields::Fields;
 use crate::layers::attention::{Heads, Scores, attention, merge_heads, split_heads};
-use crate::layers::{conv1d, embedding, layer_norm, linear, loss};
+use crate::layers::{conv1d, dims, embedding, layer_norm, linear, loss};
 use crate::model::{CausalLm, Dimensions, Loss};
 use crate::module::Module;
 use crate::scope::Scope;
@@ -102,8 +103,9 @@ impl Gpt2 {
     /// The hidden states that the head takes, `[batch, sequence, width]`.
     fn transformer(&self, scope: &Scope<'_>, tokens: &Tensor) -> Result<Tensor> {
         let config = &self.config;
+        let [_, sequence] = dims("tokens", tokens)?;
         scope.module("transformer", |scope| {
-            let positions = embedding::first_rows(scope, "wpe", tokens.dims()[1])?;
+            let positions = embedding::first_rows(scope, "wpe", sequence)?;
             let x = (embedding::apply(scope, "wte", tokens)? + positions)?;
             let x = scope.dropout("drop", &x, config.embd_pdrop)?;
             let x = scope.layers("h", config.n_layer, &x, |scope, x| self.block(scope, x))?;

@@ -1,8 +1,8 @@
 //! Activation functions by Hugging Face's names.
 
-use super::wide;
+use super::widened;
 use crate::module::Module;
-use fullshard_graph::{Result, Tensor, select};
+use fullshard_graph::{Result, Tensor};
 
 /// An activation function.
 #[derive(Clone, Copy)]
@@ -22,18 +22,24 @@ const fn activation(
     Activation { name, class, function }
 }
 
+/// GPT-2's own.
+pub const GELU_NEW: Activation = activation("gelu_new", "NewGELUActivation", Tensor::gelu_tanh);
+
+/// Llama's own.
+pub const SILU: Activation = activation("silu", "SiLUActivation", Tensor::silu);
+
 /// Every activation function there is.
 pub const ALL: &[Activation] = &[
     activation("gelu", "GELUActivation", Tensor::gelu),
     activation("gelu_10", "ClippedGELUActivation", |x| x.gelu()?.clamp(-10.0, 10.0)),
     activation("gelu_accurate", "AccurateGELUActivation", Tensor::gelu_tanh),
     activation("gelu_fast", "FastGELUActivation", Tensor::gelu_tanh),
-    activation("gelu_new", "NewGELUActivation", Tensor::gelu_tanh),
+    GELU_NEW,
     activation("gelu_python", "GELUActivation", Tensor::gelu),
     activation("gelu_python_tanh", "GELUTanh", Tensor::gelu_tanh),
     activation("gelu_pytorch_tanh", "GELUTanh", Tensor::gelu_tanh),
     activation("hardswish", "Hardswish", |x| x * ((x + 3.0)?.clamp(0.0, 6.0)? / 6.0)?),
-    activation("leaky_relu", "LeakyReLU", |x| leaky_relu(x, 0.01)),
+    activation("leaky_relu", "LeakyReLU", |x| x.maximum(&(x * 0.01)?)),
     activation("linear", "LinearActivation", |x| Ok(x.clone())),
     activation("mish", "MishActivation", |x| x * softplus(x)?.tanh()?),
     activation("quick_gelu", "QuickGELUActivation", Tensor::gelu_sigmoid),
@@ -41,17 +47,12 @@ pub const ALL: &[Activation] = &[
     activation("relu2", "ReLUSquaredActivation", |x| x.relu()?.square()),
     activation("relu6", "ReLU6", |x| x.clamp(0.0, 6.0)),
     activation("sigmoid", "Sigmoid", Tensor::sigmoid),
-    activation("silu", "SiLUActivation", Tensor::silu),
+    SILU,
     activation("swish", "SiLU", Tensor::silu),
     activation("tanh", "Tanh", Tensor::tanh),
 ];
 
 impl Activation {
-    /// The activation function of a name.
-    pub fn by_name(name: &str) -> Option<Activation> {
-        ALL.iter().copied().find(|known| known.name == name)
-    }
-
     /// Declares its module, which has no parameters.
     pub fn module(self) -> Module {
         Module::new(self.class)
@@ -59,7 +60,7 @@ impl Activation {
 
     /// Applies it to each element, computed in `f32` at least.
     pub fn apply(self, x: &Tensor) -> Result<Tensor> {
-        (self.function)(&x.convert(wide(x.dtype()))?)?.convert(x.dtype())
+        (self.function)(&widened(x)?)?.convert(x.dtype())
     }
 }
 
@@ -73,11 +74,6 @@ impl PartialEq for Activation {
     fn eq(&self, other: &Activation) -> bool {
         self.name == other.name
     }
-}
-
-fn leaky_relu(x: &Tensor, slope: f64) -> Result<Tensor> {
-    let zero = (x * 0.0)?;
-    select(&x.compare(fullshard_graph::Comparison::Greater, &zero)?, x, &(x * slope)?)
 }
 
 /// `log(1 + exp(x))`, without overflow.

@@ -1,10 +1,13 @@
-//! Causal attention in two forms that agree: [`reference`] keeps all probabilities, [`blockwise`]
+//! Causal attention in two forms that agree: [`reference()`] keeps all probabilities, [`blockwise`]
 //! neither computes those of the future nor keeps any.
+//!
+//! Dropout in blocks drops other probabilities than dropout without them, as likely ones.
 
-use super::{lowest, wide, widened};
+use super::{dims, lowest, wide, widened};
 use crate::scope::Scope;
 use fullshard_graph::{
-    Comparison, DType, Policy, Result, Tensor, concatenate, einsum, full, iota, remat, select,
+    Comparison, DType, Error, Policy, Result, Tensor, concatenate, einsum, full, iota, remat,
+    select,
 };
 
 /// Sequences at least this long are computed in blocks: below it, the probabilities are small and
@@ -47,8 +50,9 @@ impl Scores {
 
 /// Causal attention, `[batch, heads, sequence, head]`, in the form that suits.
 pub fn attention(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Tensor> {
-    if heads.query.dims()[2] >= BLOCKWISE_FROM && scores.dropout == 0.0 {
-        blockwise(heads, scores, BLOCK)
+    let [_, _, sequence, _] = dims("query", &heads.query)?;
+    if sequence >= BLOCKWISE_FROM {
+        blockwise(scope, heads, scores, BLOCK)
     } else {
         reference(scope, heads, scores)
     }
@@ -64,33 +68,45 @@ pub fn reference(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Te
 
 /// Causal attention in blocks of queries, each of which sees the keys up to its own end. A block's
 /// probabilities are computed again on the way back.
-pub fn blockwise(heads: &Heads, scores: &Scores, block: usize) -> Result<Tensor> {
+pub fn blockwise(
+    scope: &Scope<'_>,
+    heads: &Heads,
+    scores: &Scores,
+    block: usize,
+) -> Result<Tensor> {
     let Heads { query, key, value } = grouped(heads)?;
-    let sequence = query.dims()[3];
+    let (sequence, block) = (query.dims()[3], block.max(1));
     let mut blocks = Vec::new();
-    for start in (0..sequence).step_by(block.max(1)) {
-        let end = sequence.min(start + block.max(1));
-        let seen = Heads {
-            query: query.narrow(3, start, end)?,
-            key: key.narrow(2, 0, end)?,
-            value: value.narrow(2, 0, end)?,
-        };
-        let inputs = [&seen.query, &seen.key, &seen.value, &scores.scale];
+    for start in (0..sequence).step_by(block) {
+        let end = sequence.min(start + block);
+        let (query, key) = (query.narrow(3, start, end)?, key.narrow(2, 0, end)?);
+        let value = value.narrow(2, 0, end)?;
+        let inputs = [&query, &key, &value, &scores.scale];
         blocks.extend(remat(Policy::Nothing, &inputs, |inputs| {
-            let [query, key, value, scale] = &inputs[..] else { return Ok(inputs) };
-            let seen = Heads { query: query.clone(), key: key.clone(), value: value.clone() };
-            let scores = Scores { scale: scale.clone(), ..scores.clone() };
-            Ok(vec![mixed(&probabilities(&seen, &scores, start)?, &seen.value)?])
+            let [query, key, value, scale] = inputs.try_into().map_err(|_| lost_inputs())?;
+            let heads = Heads { query, key, value };
+            let probabilities = probabilities(&heads, &Scores { scale, ..*scores }, start)?;
+            let name = format!("attn_dropout.{start}");
+            let probabilities = scope.dropout(&name, &probabilities, scores.dropout)?;
+            Ok(vec![mixed(&probabilities, &heads.value)?])
         })?);
     }
     concatenate(&blocks.iter().collect::<Vec<_>>(), 3)?.reshape(heads.query.dims())
 }
 
+fn lost_inputs() -> Error {
+    Error::new("attention", "a block has queries, keys, values and a scale")
+}
+
 /// With queries as `[batch, key heads, queries of each, sequence, head]`, so that keys and values
 /// need not be repeated.
 fn grouped(heads: &Heads) -> Result<Heads> {
-    let [batch, count, sequence, head] = [0, 1, 2, 3].map(|dim| heads.query.dims()[dim]);
-    let groups = heads.key.dims()[1];
+    let [batch, count, sequence, head] = dims("query", &heads.query)?;
+    let [_, groups, _, _] = dims("key", &heads.key)?;
+    if groups == 0 || !count.is_multiple_of(groups) {
+        let reason = format!("{count} heads cannot share {groups} heads of keys and values");
+        return Err(Error::new("attention", reason));
+    }
     let query = heads.query.reshape(&[batch, groups, count / groups, sequence, head])?;
     Ok(Heads { query, ..heads.clone() })
 }
@@ -117,12 +133,12 @@ fn mixed(probabilities: &Tensor, value: &Tensor) -> Result<Tensor> {
 
 /// A projection `[batch, sequence, heads * head]` as heads `[batch, heads, sequence, head]`.
 pub fn split_heads(x: &Tensor, heads: usize) -> Result<Tensor> {
-    let [batch, sequence, width] = [0, 1, 2].map(|dim| x.dims()[dim]);
+    let [batch, sequence, width] = dims("heads", x)?;
     x.reshape(&[batch, sequence, heads, width / heads])?.transpose(&[0, 2, 1, 3])
 }
 
 /// Heads put back together: what undoes [`split_heads`].
 pub fn merge_heads(x: &Tensor) -> Result<Tensor> {
-    let [batch, heads, sequence, head] = [0, 1, 2, 3].map(|dim| x.dims()[dim]);
+    let [batch, heads, sequence, head] = dims("heads", x)?;
     x.transpose(&[0, 2, 1, 3])?.reshape(&[batch, sequence, heads * head])
 }

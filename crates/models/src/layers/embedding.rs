@@ -1,6 +1,6 @@
 //! Embeddings: a row of a table for each token or position.
 
-use super::widened;
+use super::{dims, widened};
 use crate::module::{Initializer, Module};
 use crate::scope::Scope;
 use fullshard_graph::{Error, Result, Tensor};
@@ -24,7 +24,7 @@ pub fn apply(scope: &Scope<'_>, name: &str, tokens: &Tensor) -> Result<Tensor> {
 pub fn first_rows(scope: &Scope<'_>, name: &str, count: usize) -> Result<Tensor> {
     scope.module(name, |scope| {
         let table = scope.parameter("weight")?;
-        let rows = table.dims()[0];
+        let [rows, _] = dims("table", &table)?;
         if count > rows {
             let reason = format!("a sequence of {count} is longer than the {rows} positions");
             return Err(Error::new("embedding", reason));

@@ -1,9 +1,9 @@
-//! The loss of predicting the next token, in two forms that agree: [`reference`] from logits,
+//! The loss of predicting the next token, in two forms that agree: [`reference()`] from logits,
 //! [`chunked`] from what goes into the head, without ever having all logits in memory.
 //!
 //! Labels are `[batch, sequence]` and not shifted. Those of [`IGNORED`] do not count.
 
-use super::{lowest, wide, widened};
+use super::{dims, lowest, wide, widened};
 use crate::model::Loss;
 use crate::scope::Scope;
 use fullshard_graph::{
@@ -29,7 +29,7 @@ const TILE: usize = 128;
 pub fn apply(scope: &Scope<'_>, name: &str, hidden: &Tensor, labels: &Tensor) -> Result<Loss> {
     let loss = scope.module_of_many(name, |scope| {
         let head = scope.parameter("weight")?;
-        let vocabulary = head.dims()[0];
+        let [vocabulary, _] = dims("head", &head)?;
         let loss = if vocabulary < CHUNKED_FROM {
             reference(&hidden.linear(&head.t()?)?, labels)?
         } else {
@@ -43,7 +43,7 @@ pub fn apply(scope: &Scope<'_>, name: &str, hidden: &Tensor, labels: &Tensor) ->
 
 /// The loss as its definition says, from logits `[batch, sequence, vocabulary]`.
 pub fn reference(logits: &Tensor, labels: &Tensor) -> Result<Loss> {
-    let [batch, sequence, vocabulary] = [0, 1, 2].map(|dim| logits.dims()[dim]);
+    let [batch, sequence, vocabulary] = dims("logits", logits)?;
     let logits = widened(logits)?.reshape(&[batch * sequence, vocabulary])?;
     let labels = shifted(labels)?;
     let counts = counted(&labels)?;
@@ -58,9 +58,9 @@ pub fn reference(logits: &Tensor, labels: &Tensor) -> Result<Loss> {
 /// The loss computed from `size` tokens at a time. When a gradient is taken, each chunk's part of
 /// it is computed together with the loss, so that logits are computed once and never kept.
 pub fn chunked(hidden: &Tensor, head: &Tensor, labels: &Tensor, size: usize) -> Result<Loss> {
-    let width = head.dims()[1];
+    let [batch, sequence, width] = dims("hidden", hidden)?;
     let labels = shifted(labels)?;
-    let hidden = hidden.reshape(&[labels.dims()[0], width])?;
+    let (hidden, size) = (hidden.reshape(&[batch * sequence, width])?, size.max(1));
     let results = custom_vjp(
         &[&hidden, head, &labels],
         |inputs| Chunks::of(&inputs, size)?.loss(),
@@ -77,7 +77,7 @@ fn sum_and_count(values: Vec<Tensor>) -> Result<Loss> {
     }
 }
 
-/// How many of so many tokens are computed at a time.
+/// The tokens of a chunk: as many whole tiles of them as have few enough logits, or all.
 pub fn chunk_size(tokens: usize, vocabulary: usize) -> usize {
     let row = vocabulary.next_multiple_of(TILE) * DType::F32.size();
     let fitting = CHUNK_BYTES / row / TILE * TILE;
@@ -86,7 +86,7 @@ pub fn chunk_size(tokens: usize, vocabulary: usize) -> usize {
 
 /// Labels as one row, each in the place of the token it is to be predicted from.
 fn shifted(labels: &Tensor) -> Result<Tensor> {
-    let [batch, sequence] = [0, 1].map(|dim| labels.dims()[dim]);
+    let [batch, sequence] = dims("labels", labels)?;
     let nothing = full(labels.dtype(), &[batch, 1], f64::from(IGNORED))?;
     let next = concatenate(&[&labels.narrow(1, 1, sequence)?, &nothing], 1)?;
     next.reshape(&[batch * sequence])
@@ -128,8 +128,8 @@ impl Chunks {
         let [hidden, head, labels] = inputs else {
             return Err(Error::new("loss", "hidden states, head and labels were expected"));
         };
-        let (tokens, width) = (hidden.dims()[0], hidden.dims()[1]);
-        let vocabulary = head.dims()[0];
+        let [tokens, width] = dims("hidden", hidden)?;
+        let [vocabulary, _] = dims("head", head)?;
         let chunks = tokens.div_ceil(size);
         let missing = (chunks * size - tokens) as i64;
         let columns = (vocabulary.next_multiple_of(TILE) - vocabulary) as i64;

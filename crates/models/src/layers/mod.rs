@@ -16,7 +16,7 @@ pub mod rotary;
 
 pub use activation::Activation;
 
-use fullshard_graph::{DType, Result, Tensor};
+use fullshard_graph::{DType, Error, Result, Tensor};
 
 /// The type for what few bits would spoil: sums, means, exponentials.
 pub(crate) fn wide(dtype: DType) -> DType {
@@ -26,6 +26,13 @@ pub(crate) fn wide(dtype: DType) -> DType {
 /// A tensor in the type that [`wide`] says.
 pub(crate) fn widened(x: &Tensor) -> Result<Tensor> {
     x.convert(wide(x.dtype()))
+}
+
+/// The dimensions of a tensor that must have so many of them.
+pub(crate) fn dims<const RANK: usize>(what: &str, x: &Tensor) -> Result<[usize; RANK]> {
+    x.dims().try_into().map_err(|_| {
+        Error::new(what, format!("{} was given, but {RANK} dimensions are needed", x.ty()))
+    })
 }
 
 /// The lowest finite number of a wide type, which takes a score out of a softmax.

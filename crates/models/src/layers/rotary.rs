@@ -1,6 +1,7 @@
 //! Rotary positions: each pair of a query's or key's numbers is turned by an angle that grows
 //! with the position, at a frequency of the pair's own.
 
+use super::dims;
 use crate::module::Module;
 use crate::scope::Scope;
 use fullshard_graph::{DType, Result, Tensor, concatenate, constant, iota};
@@ -90,16 +91,16 @@ impl Rotary {
         Ok(Angles { cosines: tables[0].clone(), sines: tables[1].clone() })
     }
 
-    /// What queries and keys are multiplied by.
-    fn stretch(&self) -> f64 {
+    /// What cosines and sines are multiplied by.
+    pub fn stretch(&self) -> f64 {
         match self.scaling {
             Scaling::Yarn { attention_factor, .. } => attention_factor,
             _ => 1.0,
         }
     }
 
-    /// The frequency of each pair, in turns of one radian a position.
-    fn frequencies(&self, sequence: usize) -> Vec<f64> {
+    /// The frequency of each pair in a sequence of a length, in radians a position.
+    pub fn frequencies(&self, sequence: usize) -> Vec<f64> {
         let width = self.head as f64;
         let powers =
             |theta: f64| (0..self.head / 2).map(move |pair| theta.powf(-2.0 * pair as f64 / width));
@@ -144,7 +145,8 @@ impl Angles {
     /// Turns queries or keys, `[batch, heads, sequence, head]`: number `i` of the first half of a
     /// head makes a pair with number `i` of the second.
     pub fn turn(&self, x: &Tensor) -> Result<Tensor> {
-        let half = x.dims()[3] / 2;
+        let [_, _, _, head] = dims("heads", x)?;
+        let half = head / 2;
         let wide = x.convert(self.cosines.dtype())?;
         let (a, b) = (wide.narrow(3, 0, half)?, wide.narrow(3, half, 2 * half)?);
         let first = ((&a * &self.cosines)? - (&b * &self.sines)?)?;

@@ -1,7 +1,9 @@
 //! Llama's fields of `config.json`.
 
-use crate::config::{ConfigError, Fields};
+use crate::config::{ConfigError, object};
+use crate::fields::Fields;
 use crate::layers::Activation;
+use crate::layers::activation::SILU;
 use crate::layers::rotary::{Rotary, Scaling};
 
 /// What a Llama is made to be, by Hugging Face's names and defaults.
@@ -42,6 +44,11 @@ pub struct LlamaConfig {
 }
 
 impl LlamaConfig {
+    /// Reads the text of a `config.json`, whatever model it says it is of.
+    pub fn from_json(text: &str) -> Result<LlamaConfig, ConfigError> {
+        LlamaConfig::read(&Fields::new(&object(text)?))
+    }
+
     /// Reads and checks the fields.
     pub(crate) fn read(fields: &Fields<'_>) -> Result<LlamaConfig, ConfigError> {
         let hidden_size = fields.size(&["hidden_size"], 4096)?;
@@ -70,7 +77,7 @@ impl LlamaConfig {
             num_attention_heads: heads,
             num_key_value_heads: key_heads,
             head_dim,
-            hidden_act: fields.activation("hidden_act", "silu")?,
+            hidden_act: fields.activation("hidden_act", SILU)?,
             max_position_embeddings: positions,
             initializer_range: fields.deviation("initializer_range", 0.02)?,
             rms_norm_eps: fields.positive("rms_norm_eps", 1e-6)?,
@@ -91,46 +98,55 @@ fn rotary(fields: &Fields<'_>, head: usize, positions: usize) -> Result<Rotary, 
         Some(parameters) => Some(parameters),
         None => fields.object("rope_scaling")?,
     };
-    match scaling {
-        Some(scaling) => Ok(Rotary {
-            head,
-            theta: scaling.positive("rope_theta", theta)?,
-            scaling: read_scaling(&scaling, positions)?,
-        }),
-        None => Ok(Rotary { head, theta, scaling: Scaling::Default }),
+    let Some(scaling) = scaling else {
+        return Ok(Rotary { head, theta, scaling: Scaling::Default });
+    };
+    let theta = scaling.positive("rope_theta", theta)?;
+    let inside = scaling.size(&["original_max_position_embeddings"], positions)?;
+    let original = fields.size(&["original_max_position_embeddings"], inside)?;
+    Ok(Rotary { head, theta, scaling: read_scaling(&scaling, positions, original as f64)? })
+}
+
+/// Reads one kind of scaling, for a model made for so many positions that was first trained on
+/// others.
+fn read_scaling(
+    fields: &Fields<'_>,
+    positions: usize,
+    original: f64,
+) -> Result<Scaling, ConfigError> {
+    type Reader<'r> = &'r dyn Fn() -> Result<Scaling, ConfigError>;
+    let factor = || fields.needed("factor");
+    let kinds: [(&str, Reader<'_>); 5] = [
+        ("default", &|| Ok(Scaling::Default)),
+        ("linear", &|| Ok(Scaling::Linear { factor: factor()? })),
+        ("dynamic", &|| Ok(Scaling::Dynamic { factor: factor()?, positions })),
+        ("yarn", &|| read_yarn(fields, factor()?, original)),
+        ("llama3", &|| read_llama3(fields, factor()?, original)),
+    ];
+    match fields.choice(&["rope_type", "type"], &kinds)? {
+        Some(read) => read(),
+        None => Ok(Scaling::Default),
     }
 }
 
-fn read_scaling(fields: &Fields<'_>, positions: usize) -> Result<Scaling, ConfigError> {
-    let expected = "one of default, linear, dynamic, yarn, llama3";
-    let needed = |name| {
-        let expected = "a number above 0";
-        let number = fields.optional_number(name, expected, |number| number > 0.0)?;
-        fields.needed(name, expected, number)
-    };
-    let original = fields.size(&["original_max_position_embeddings"], positions)? as f64;
-    match fields.text(&["rope_type", "type"], expected)?.unwrap_or("default") {
-        "default" => Ok(Scaling::Default),
-        "linear" => Ok(Scaling::Linear { factor: needed("factor")? }),
-        "dynamic" => Ok(Scaling::Dynamic { factor: needed("factor")?, positions }),
-        "yarn" => Ok(Scaling::Yarn {
-            factor: needed("factor")?,
-            attention_factor: attention_factor(fields, needed("factor")?)?,
-            beta_fast: fields.positive("beta_fast", 32.0)?,
-            beta_slow: fields.positive("beta_slow", 1.0)?,
-            truncate: fields.flag("truncate", true)?,
-            original,
-        }),
-        "llama3" => {
-            let (low, high) = (needed("low_freq_factor")?, needed("high_freq_factor")?);
-            if high <= low {
-                let expected = format!("above `low_freq_factor`, which is {low}");
-                return Err(fields.wrong("high_freq_factor", high, &expected));
-            }
-            Ok(Scaling::Llama3 { factor: needed("factor")?, low, high, original })
-        }
-        other => Err(fields.wrong("rope_type", format!("{other:?}"), expected)),
+fn read_yarn(fields: &Fields<'_>, factor: f64, original: f64) -> Result<Scaling, ConfigError> {
+    Ok(Scaling::Yarn {
+        factor,
+        attention_factor: attention_factor(fields, factor)?,
+        beta_fast: fields.positive("beta_fast", 32.0)?,
+        beta_slow: fields.positive("beta_slow", 1.0)?,
+        truncate: fields.flag("truncate", true)?,
+        original,
+    })
+}
+
+fn read_llama3(fields: &Fields<'_>, factor: f64, original: f64) -> Result<Scaling, ConfigError> {
+    let (low, high) = (fields.needed("low_freq_factor")?, fields.needed("high_freq_factor")?);
+    if high <= low {
+        let expected = format!("above `low_freq_factor`, which is {low}");
+        return Err(fields.wrong("high_freq_factor", high, &expected));
     }
+    Ok(Scaling::Llama3 { factor, low, high, original })
 }
 
 /// How much yarn stretches queries and keys: as given, or as its authors advise.

@@ -1,10 +1,11 @@
 //! Llama's tree and mathematics.
 
 use super::LlamaConfig;
-use crate::config::{ConfigError, Fields};
+use crate::config::ConfigError;
+use crate::fields::Fields;
 use crate::layers::attention::{Heads, Scores, attention, merge_heads, split_heads};
 use crate::layers::rotary::{Angles, Rotary};
-use crate::layers::{embedding, linear, loss, rms_norm};
+use crate::layers::{dims, embedding, linear, loss, rms_norm};
 use crate::model::{CausalLm, Dimensions, Loss};
 use crate::module::Module;
 use crate::scope::Scope;
@@ -112,9 +113,10 @@ impl Llama {
     /// The hidden states that the head takes, `[batch, sequence, width]`.
     fn model(&self, scope: &Scope<'_>, tokens: &Tensor) -> Result<Tensor> {
         let config = &self.config;
+        let [_, sequence] = dims("tokens", tokens)?;
         scope.module("model", |scope| {
             let x = embedding::apply(scope, "embed_tokens", tokens)?;
-            let angles = config.rotary.angles(scope, "rotary_emb", tokens.dims()[1])?;
+            let angles = config.rotary.angles(scope, "rotary_emb", sequence)?;
             let layer = |scope: &Scope<'_>, x: &Tensor| self.layer(scope, x, &angles);
             let x = scope.layers("layers", config.num_hidden_layers, &x, layer)?;
             rms_norm::apply(scope, "norm", &x, config.rms_norm_eps)

@@ -1,5 +1,5 @@
-//! A JSON object, read key by key. Each key that is asked for is remembered as one that exists,
-//! so that what is left over in the end can be refused with the list of those.
+//! A JSON object, read key by key. Each key that does something is remembered as it is read, so
+//! that what is left over in the end can be refused with the list of those.
 
 use super::error::FsdpConfigError;
 use super::nearest::nearest;
@@ -73,6 +73,15 @@ impl Keys {
         read: impl FnOnce(&Value) -> Option<T>,
     ) -> Result<Option<T>> {
         self.known.push(key);
+        self.take(key, expected, read)
+    }
+
+    fn take<T>(
+        &mut self,
+        key: &str,
+        expected: &'static str,
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<Option<T>> {
         let Some(Entry { written, value }) = self.left.remove(key) else { return Ok(None) };
         match read(&value) {
             Some(value) => Ok(Some(value)),
@@ -91,21 +100,22 @@ impl Keys {
     /// Accepts a key that changes nothing, with a warning if it asks for something.
     pub fn accept(
         &mut self,
-        key: &'static str,
+        key: &str,
         expected: &'static str,
         fits: fn(&Value) -> bool,
         reason: &str,
     ) -> Result<()> {
-        let written = self.left.get(key).map(|entry| entry.written.clone()).unwrap_or_default();
-        let value = self.read(key, expected, |value| fits(value).then(|| value.clone()))?;
-        if value.is_some_and(|value| value != Value::Bool(false)) {
+        let Some(entry) = self.left.get(key) else { return Ok(()) };
+        let written = entry.written.clone();
+        let asks = |value: &Value| fits(value).then_some(*value != Value::Bool(false));
+        if self.take(key, expected, asks)? == Some(true) {
             self.warnings.push(format!("`{written}` changes nothing here: {reason}"));
         }
         Ok(())
     }
 
     /// Refuses a key that asks for what there is not. Asking not to have it is fine.
-    pub fn refuse(&mut self, key: &'static str, reason: &'static str) -> Result<()> {
+    pub fn refuse(&mut self, key: &str, reason: &'static str) -> Result<()> {
         match self.left.remove(key) {
             Some(Entry { written, value }) if value != Value::Bool(false) => {
                 let found = shown(&value);

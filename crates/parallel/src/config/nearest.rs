@@ -17,12 +17,14 @@ pub(crate) fn distance(pattern: &str, text: &str) -> usize {
     row[text.len()]
 }
 
-/// The choice closest to a text, if one is close enough to have been meant.
+/// The choice closest to a text, if one is close enough to have been meant. Case does not count.
 pub(crate) fn nearest<'a>(
     text: &str,
     choices: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    let by_distance = choices.into_iter().map(|choice| (distance(text, choice), choice));
+    let text = text.to_lowercase();
+    let measured = |choice: &'a str| (distance(&text, &choice.to_lowercase()), choice);
+    let by_distance = choices.into_iter().map(measured);
     let (distance, choice) = by_distance.min_by_key(|(distance, _)| *distance)?;
     (distance <= text.chars().count().div_ceil(2)).then_some(choice)
 }

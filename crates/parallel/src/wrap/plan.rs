@@ -134,7 +134,7 @@ impl UnitGroup<'_> {
     fn cells(&self) -> Vec<String> {
         let first = self.units[0];
         let (path, elements) = match self.units.as_slice() {
-            [.., last] if self.units.len() > 1 => (
+            [_, .., last] => (
                 format!("{} … {}", first.path, last.path),
                 format!("{} each", count(first.elements)),
             ),

@@ -41,24 +41,28 @@ fn by_class(tree: &Module, classes: &[String]) -> Result<Vec<Wrapped>, WrapError
 }
 
 fn check_class(tree: &Module, modules: &[(String, &Module)], class: &str) -> Result<(), WrapError> {
-    let is_list = |class: &str| LISTS.contains(&class);
-    if is_list(class) {
-        let lists = modules.iter().filter(|(_, module)| module.class == class);
-        let inside = lists.flat_map(|(_, list)| &list.children).map(|(_, child)| child.class);
-        return Err(WrapError::ListClass { class: class.to_owned(), inside: distinct(inside) });
+    let of_class: Vec<_> = modules.iter().filter(|(_, module)| module.class == class).collect();
+    if of_class.is_empty() {
+        return Err(no_such_class(tree, modules, class));
     }
-    if modules.iter().any(|(_, module)| module.class == class) {
+    if !LISTS.contains(&class) {
         return Ok(());
     }
-    let classes = modules.iter().map(|(_, module)| module.class);
-    let known = distinct(classes.filter(|class| !is_list(class)));
+    let inside =
+        of_class.iter().flat_map(|(_, list)| &list.children).map(|(_, module)| module.class);
+    Err(WrapError::ListClass { class: class.to_owned(), inside: distinct(inside) })
+}
+
+fn no_such_class(tree: &Module, modules: &[(String, &Module)], class: &str) -> WrapError {
+    let known = modules.iter().map(|(_, module)| module.class);
+    let known = distinct(known.filter(|class| !LISTS.contains(class)));
     let class = class.to_owned();
     if class == tree.class {
-        return Err(WrapError::RootClass { class, known });
+        return WrapError::RootClass { class, known };
     }
-    let hint = nearest(&class, known.iter().copied());
-    let hint = hint.map(|near| format!(", perhaps `{near}` was meant")).unwrap_or_default();
-    Err(WrapError::UnknownClass { class, hint, known })
+    let near = nearest(&class, known.iter().copied());
+    let hint = near.map(|near| format!(", perhaps `{near}` was meant")).unwrap_or_default();
+    WrapError::UnknownClass { class, hint, known }
 }
 
 fn by_size(tree: &Module, min_size: usize, tensors: &[Tensor]) -> Vec<Wrapped> {

@@ -3,9 +3,9 @@
 
 use fullshard_models::{CausalLm, from_json};
 use fullshard_optim::{AdamW, Optimizer};
-use fullshard_parallel::{Options, Placement};
+use fullshard_parallel::{Options, Placement, Stored};
 use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
-use fullshard_pjrt::{Client, ClientOptions, CompileOptions, HostTensor, Plugin};
+use fullshard_pjrt::{Client, ClientOptions, CompileOptions, Flag, HostTensor, Plugin};
 use fullshard_train::{Batch, Compiler, Metrics, Recipe, Runner};
 use std::sync::LazyLock;
 
@@ -22,8 +22,10 @@ pub fn model(config: &str) -> Box<dyn CausalLm> {
     from_json(config).unwrap()
 }
 
+/// A compiler that is quick rather than thorough with these many small programs.
 pub fn compiler(devices: usize) -> Compiler<'static> {
-    Compiler { client: &CLIENT, cache: None, options: CompileOptions::new(devices) }
+    let options = CompileOptions::new(devices).flag("xla_backend_optimization_level", Flag::Int(0));
+    Compiler { client: &CLIENT, cache: None, options }
 }
 
 pub fn adamw() -> Box<dyn Optimizer> {
@@ -54,10 +56,28 @@ pub fn tokens(batch: Batch, vocabulary: usize, step: usize) -> HostTensor {
     HostTensor::from_values(&[batch.accumulation, batch.sequences, batch.tokens], &values).unwrap()
 }
 
-/// The metrics of some steps of training from a seed.
+/// Numbers for a parameter, each its own, the same however it is stored.
+pub fn numbers(stored: &Stored) -> Vec<f32> {
+    let name =
+        stored.template.bytes().fold(7_u64, |hash, byte| hash.wrapping_mul(31) ^ u64::from(byte));
+    let layers = match (stored.stack, stored.layer) {
+        (Some(count), _) => 0..count,
+        (None, layer) => layer.unwrap_or(0)..layer.unwrap_or(0) + 1,
+    };
+    let elements: usize = stored.dims.iter().product();
+    let number = |layer: usize, i: usize| {
+        let hash = (name ^ (layer << 40) as u64 ^ i as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let unit = ((hash ^ (hash >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 40) as f32;
+        let centred = unit / (1 << 23) as f32 - 1.0;
+        if stored.dims.len() == 1 { 0.3 * centred } else { 0.1 * centred }
+    };
+    layers.flat_map(|layer| (0..elements).map(move |i| number(layer, i))).collect()
+}
+
+/// The metrics of some steps of training from these numbers.
 pub fn train(recipe: &Recipe, steps: usize) -> Vec<Metrics> {
     let compiler = compiler(recipe.placement.devices());
-    let mut runner = Runner::new(&compiler, recipe, 42).unwrap();
+    let mut runner = Runner::with_parameters(&compiler, recipe, 42, numbers).unwrap();
     let vocabulary = recipe.model.dimensions().vocabulary;
     let run = |step: usize| {
         let tokens = tokens(recipe.batch, vocabulary, step % 3);

@@ -1,0 +1,118 @@
+//! The fields of a `config.json`, each read as what it must be.
+
+use crate::config::ConfigError;
+use crate::layers::{Activation, activation};
+use serde_json::{Map, Value};
+
+/// The fields of a config or of an object in it. What is not asked for is ignored, as Hugging
+/// Face does.
+pub(crate) struct Fields<'a> {
+    object: &'a Map<String, Value>,
+    path: String,
+}
+
+impl<'a> Fields<'a> {
+    pub fn new(object: &'a Map<String, Value>) -> Fields<'a> {
+        Fields { object, path: String::new() }
+    }
+
+    /// The value of the first of some names that is there and not null, with its name.
+    fn find<'n>(&self, names: &[&'n str]) -> Option<(&'n str, &'a Value)> {
+        let found = |&name: &&'n str| self.object.get(name).map(|value| (name, value));
+        names.iter().filter_map(found).find(|(_, value)| !value.is_null())
+    }
+
+    /// That a field has a value it cannot have.
+    pub fn wrong(&self, name: &str, value: impl ToString, expected: &str) -> ConfigError {
+        let field = format!("{}{name}", self.path);
+        ConfigError::Field { field, value: value.to_string(), expected: expected.to_owned() }
+    }
+
+    fn read<T>(
+        &self,
+        names: &[&str],
+        expected: &str,
+        read: impl Fn(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, ConfigError> {
+        let Some((name, value)) = self.find(names) else { return Ok(None) };
+        read(value).map(Some).ok_or_else(|| self.wrong(name, value, expected))
+    }
+
+    /// A size under the first of its names that is given.
+    pub fn optional_size(&self, names: &[&str]) -> Result<Option<usize>, ConfigError> {
+        let size = |value: &Value| i32::try_from(value.as_u64()?).ok().filter(|&size| size > 0);
+        let found = self.read(names, "a whole number of at least 1", size)?;
+        Ok(found.map(|size| size as usize))
+    }
+
+    /// A size, or what it is when it is not given.
+    pub fn size(&self, names: &[&str], default: usize) -> Result<usize, ConfigError> {
+        Ok(self.optional_size(names)?.unwrap_or(default))
+    }
+
+    /// A number that a test holds for, if it is given.
+    pub fn optional_number(
+        &self,
+        name: &str,
+        expected: &str,
+        holds: impl Fn(f64) -> bool,
+    ) -> Result<Option<f64>, ConfigError> {
+        self.read(&[name], expected, |value| value.as_f64().filter(|&number| holds(number)))
+    }
+
+    /// A number above zero.
+    pub fn positive(&self, name: &str, default: f64) -> Result<f64, ConfigError> {
+        let found = self.optional_number(name, "a number above 0", |number| number > 0.0)?;
+        Ok(found.unwrap_or(default))
+    }
+
+    /// A standard deviation.
+    pub fn deviation(&self, name: &str, default: f64) -> Result<f64, ConfigError> {
+        let found = self.optional_number(name, "a number of at least 0", |number| number >= 0.0)?;
+        Ok(found.unwrap_or(default))
+    }
+
+    /// A probability of dropping something.
+    pub fn dropout(&self, name: &str, default: f64) -> Result<f64, ConfigError> {
+        let expected = "a number from 0 to below 1";
+        let found = self.optional_number(name, expected, |number| (0.0..1.0).contains(&number))?;
+        Ok(found.unwrap_or(default))
+    }
+
+    /// A truth value.
+    pub fn flag(&self, name: &str, default: bool) -> Result<bool, ConfigError> {
+        Ok(self.read(&[name], "true or false", Value::as_bool)?.unwrap_or(default))
+    }
+
+    /// One of some choices, under the first of the names that is given.
+    pub fn choice<T: Copy>(
+        &self,
+        names: &[&str],
+        choices: &[(&str, T)],
+    ) -> Result<Option<T>, ConfigError> {
+        let known: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+        self.read(names, &format!("one of {}", known.join(", ")), |value| {
+            choices.iter().find(|(name, _)| value == name).map(|(_, choice)| *choice)
+        })
+    }
+
+    /// An activation function by its name.
+    pub fn activation(&self, name: &str, default: Activation) -> Result<Activation, ConfigError> {
+        let choices: Vec<_> = activation::ALL.iter().map(|known| (known.name, *known)).collect();
+        Ok(self.choice(&[name], &choices)?.unwrap_or(default))
+    }
+
+    /// The fields of an object that is a field.
+    pub fn object(&self, name: &str) -> Result<Option<Fields<'a>>, ConfigError> {
+        let found = self.read(&[name], "an object", Value::as_object)?;
+        Ok(found.map(|object| Fields { object, path: format!("{}{name}.", self.path) }))
+    }
+
+    /// A number above zero that cannot be left out.
+    pub fn needed(&self, name: &str) -> Result<f64, ConfigError> {
+        let expected = "a number above 0";
+        let found = self.optional_number(name, expected, |number| number > 0.0)?;
+        let field = format!("{}{name}", self.path);
+        found.ok_or_else(|| ConfigError::Missing { field, expected: expected.to_owned() })
+    }
+}

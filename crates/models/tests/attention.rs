@@ -1,0 +1,164 @@
+//! The two forms of attention agree, in values and gradients.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{difference, eval, random};
+use fullshard_graph::{
+    Argument, DType, Program, Result, Tensor, TensorType, concatenate, value_aux_and_grad,
+};
+use fullshard_models::layers::attention::{Heads, Scores, attention, blockwise, reference};
+use fullshard_models::{Body, LayerBody, Place, Scope, Tracer};
+use fullshard_pjrt::HostTensor;
+
+/// A tracer without parameters, whose dropout takes everything times what is kept.
+struct Shrinking(DType);
+
+impl Tracer for Shrinking {
+    fn module(&self, _: &Place, body: Body<'_>) -> Result<Vec<Tensor>> {
+        body()
+    }
+
+    fn layers(
+        &self,
+        _: &Place,
+        _: usize,
+        carries: Vec<Tensor>,
+        _: LayerBody<'_>,
+    ) -> Result<Vec<Tensor>> {
+        Ok(carries)
+    }
+
+    fn parameter(&self, place: &Place, name: &str) -> Result<Tensor> {
+        Err(fullshard_graph::Error::new("parameter", place.name(name)))
+    }
+
+    fn dropout(&self, _: &Place, _: &str, x: &Tensor, probability: f64) -> Result<Tensor> {
+        x * (1.0 - probability)
+    }
+
+    fn compute_dtype(&self) -> DType {
+        self.0
+    }
+}
+
+/// What a form of attention gives for queries, keys and values, and the gradients of a weighed
+/// sum of it with regard to them.
+fn traced(
+    inputs: &[Tensor],
+    weights: &Tensor,
+    dropout: f64,
+    form: impl Fn(&Scope<'_>, &Heads, &Scores) -> Result<Tensor>,
+) -> Result<Vec<Tensor>> {
+    let tracer = Shrinking(inputs[0].dtype());
+    let attend = |inputs: Vec<Tensor>| {
+        let [query, key, value] = inputs.try_into().unwrap();
+        let heads = Heads { query, key, value };
+        let scores = Scores { dropout, ..Scores::scaled(tracer.compute_dtype(), 0.7)? };
+        let mixed = Scope::root(&tracer, |scope| Ok(vec![form(scope, &heads, &scores)?]))?;
+        Ok(((&mixed[0] * weights)?.sum_all()?, mixed))
+    };
+    let (_, mut results, gradients) =
+        value_aux_and_grad(&[&inputs[0], &inputs[1], &inputs[2]], attend)?;
+    results.extend(gradients);
+    Ok(results)
+}
+
+fn attend(
+    inputs: &[HostTensor],
+    dropout: f64,
+    form: impl Fn(&Scope<'_>, &Heads, &Scores) -> Result<Tensor>,
+) -> Vec<Vec<f64>> {
+    let results = eval(inputs, |inputs| traced(&inputs[..3], &inputs[3], dropout, form));
+    results.iter().map(|result| result.to_f64().unwrap()).collect()
+}
+
+/// Queries, keys, values, and weights of the result.
+fn inputs(heads: usize, key_heads: usize, sequence: usize) -> Vec<HostTensor> {
+    let (query, key) = ([2, heads, sequence, 6], [2, key_heads, sequence, 6]);
+    vec![random(&query, 1), random(&key, 2), random(&key, 3), random(&query, 4)]
+}
+
+#[track_caller]
+fn assert_alike(found: &[Vec<f64>], expected: &[Vec<f64>]) {
+    assert_eq!(found.len(), expected.len());
+    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let apart = difference(found, expected);
+        assert!(apart < 1e-12, "result {i}: {apart}");
+    }
+}
+
+#[test]
+fn the_forms_agree() {
+    // Whole blocks, a shorter last block, a last block of one, a block longer than the sequence.
+    for (sequence, block) in [(12, 4), (13, 5), (9, 4), (7, 16)] {
+        let inputs = inputs(4, 4, sequence);
+        let expected = attend(&inputs, 0.0, reference);
+        let found =
+            attend(&inputs, 0.0, |scope, heads, scores| blockwise(scope, heads, scores, block));
+        assert_alike(&found, &expected);
+    }
+}
+
+#[test]
+fn both_forms_drop_probabilities() {
+    let inputs = inputs(4, 2, 9);
+    let whole = attend(&inputs, 0.0, reference);
+    let shrunk: Vec<Vec<f64>> =
+        whole.iter().map(|values| values.iter().map(|value| 0.75 * value).collect()).collect();
+    let dropped = attend(&inputs, 0.25, reference);
+    assert_alike(&dropped, &shrunk);
+    let dropped = attend(&inputs, 0.25, |scope, heads, scores| blockwise(scope, heads, scores, 4));
+    assert_alike(&dropped, &shrunk);
+}
+
+#[test]
+fn grouped_queries_share_keys_and_values() {
+    let inputs = inputs(6, 2, 11);
+    let expected = attend(&inputs, 0.0, |scope, heads, scores| {
+        let repeat = |x: &Tensor| {
+            let [one, other] = [x.narrow(1, 0, 1)?, x.narrow(1, 1, 2)?];
+            concatenate(&[&one, &one, &one, &other, &other, &other], 1)
+        };
+        let (key, value) = (repeat(&heads.key)?, repeat(&heads.value)?);
+        reference(scope, &Heads { key, value, ..heads.clone() }, scores)
+    });
+    assert_alike(&attend(&inputs, 0.0, reference), &expected);
+    let blocks = attend(&inputs, 0.0, |scope, heads, scores| blockwise(scope, heads, scores, 4));
+    assert_alike(&blocks, &expected);
+}
+
+#[test]
+fn the_future_is_not_seen() {
+    let mut inputs = inputs(2, 1, 10);
+    let form =
+        |scope: &Scope<'_>, heads: &Heads, scores: &Scores| blockwise(scope, heads, scores, 4);
+    let before = attend(&inputs, 0.0, form)[0].clone();
+    // Other keys and values from the eighth position on.
+    let other = random(&[2, 1, 10, 6], 9).to_f64().unwrap();
+    for input in &mut inputs[1..3] {
+        let mut values = input.to_f64().unwrap();
+        for (j, value) in values.iter_mut().enumerate().filter(|(j, _)| j / 6 % 10 >= 7) {
+            *value = other[j];
+        }
+        *input = HostTensor::from_values(&[2, 1, 10, 6], &values).unwrap();
+    }
+    let after = attend(&inputs, 0.0, form)[0].clone();
+    for (j, (before, after)) in before.iter().zip(&after).enumerate() {
+        assert_eq!(before == after, j / 6 % 10 < 7, "at position {}", j / 6 % 10);
+    }
+}
+
+#[test]
+fn long_sequences_are_computed_in_blocks() {
+    let argument = |heads| Argument::new(TensorType::new(DType::F32, &[2, heads, 512, 6]));
+    let arguments = [argument(4), argument(2), argument(2), argument(4)];
+    let program = Program::trace("long", &arguments, |inputs| {
+        traced(&inputs[..3], &inputs[3], 0.0, attention)
+    })
+    .unwrap();
+    let text = program.to_text();
+    assert!(!text.contains("512x512x"), "the upper triangle is computed");
+    assert!(text.contains("256x512x"), "the last block sees the whole sequence");
+    assert!(text.contains("optimization_barrier"), "blocks are computed again");
+}

@@ -1,0 +1,225 @@
+//! Configs: defaults, other names, and what is wrong with bad ones.
+#![allow(clippy::unwrap_used)]
+
+use fullshard_models::gpt2::Gpt2Config;
+use fullshard_models::layers::rotary::Scaling;
+use fullshard_models::llama::LlamaConfig;
+use fullshard_models::{Initializer, from_file, from_json};
+use std::error::Error;
+
+#[track_caller]
+fn assert_refused(config: &str, message: &str) {
+    let error = from_json(config).unwrap_err().to_string();
+    assert_eq!(error, message, "for {config}");
+}
+
+fn gpt2(fields: &str) -> String {
+    format!("{{\"model_type\": \"gpt2\", {fields}}}")
+}
+
+fn llama(fields: &str) -> String {
+    format!("{{\"model_type\": \"llama\", {fields}}}")
+}
+
+#[test]
+fn bad_sizes_and_numbers_are_refused() {
+    let size = "but must be a whole number of at least 1";
+    for (field, value) in [("n_layer", "0"), ("n_embd", "-8"), ("vocab_size", "\"many\"")] {
+        let config = gpt2(&format!("\"{field}\": {value}"));
+        assert_refused(&config, &format!("`{field}` is {value}, {size}"));
+    }
+    for (field, value) in [("n_positions", "1.5"), ("n_inner", "[3]"), ("n_head", "true")] {
+        let config = gpt2(&format!("\"{field}\": {value}"));
+        assert_refused(&config, &format!("`{field}` is {value}, {size}"));
+    }
+    assert_refused(&gpt2("\"hidden_size\": 0"), &format!("`hidden_size` is 0, {size}"));
+    assert_refused(
+        &gpt2("\"attn_pdrop\": 1.0"),
+        "`attn_pdrop` is 1.0, but must be a number from 0 to below 1",
+    );
+    assert_refused(
+        &gpt2("\"resid_pdrop\": -0.1"),
+        "`resid_pdrop` is -0.1, but must be a number from 0 to below 1",
+    );
+    assert_refused(
+        &gpt2("\"layer_norm_epsilon\": 0"),
+        "`layer_norm_epsilon` is 0, but must be a number above 0",
+    );
+    assert_refused(
+        &llama("\"rms_norm_eps\": -1e-6"),
+        "`rms_norm_eps` is -1e-6, but must be a number above 0",
+    );
+    assert_refused(
+        &llama("\"initializer_range\": -0.02"),
+        "`initializer_range` is -0.02, but must be a number of at least 0",
+    );
+    assert_refused(
+        &gpt2("\"tie_word_embeddings\": \"yes\""),
+        "`tie_word_embeddings` is \"yes\", but must be true or false",
+    );
+}
+
+#[test]
+fn fields_that_do_not_fit_each_other_are_refused() {
+    assert_refused(
+        &gpt2("\"n_embd\": 100, \"n_head\": 12"),
+        "`n_embd` is 100, but must be a multiple of `n_head`, which is 12",
+    );
+    assert_refused(
+        &gpt2("\"add_cross_attention\": true"),
+        "`add_cross_attention` is true, but must be false: there is no encoder to attend to",
+    );
+    assert_refused(
+        &llama("\"hidden_size\": 100, \"num_attention_heads\": 8"),
+        "`hidden_size` is 100, but must be a multiple of `num_attention_heads`, which is 8",
+    );
+    assert_refused(
+        &llama("\"num_attention_heads\": 8, \"num_key_value_heads\": 3"),
+        "`num_key_value_heads` is 3, but must be a divisor of `num_attention_heads`, which is 8",
+    );
+    assert_refused(
+        &llama("\"hidden_size\": 15, \"num_attention_heads\": 3"),
+        "`head_dim` is 5, but must be even, because positions turn pairs (`hidden_size` over \
+         `num_attention_heads` unless given)",
+    );
+}
+
+#[test]
+fn unknown_choices_are_refused_with_the_known_ones() {
+    let activations = "one of gelu, gelu_10, gelu_accurate, gelu_fast, gelu_new, gelu_python, \
+                       gelu_python_tanh, gelu_pytorch_tanh, hardswish, leaky_relu, linear, mish, \
+                       quick_gelu, relu, relu2, relu6, sigmoid, silu, swish, tanh";
+    assert_refused(
+        &gpt2("\"activation_function\": \"gelo\""),
+        &format!("`activation_function` is \"gelo\", but must be {activations}"),
+    );
+    assert_refused(
+        &llama("\"hidden_act\": 3"),
+        &format!("`hidden_act` is 3, but must be {activations}"),
+    );
+    assert_refused(
+        &llama("\"rope_scaling\": {\"type\": \"longrope\"}"),
+        "`rope_scaling.type` is \"longrope\", but must be one of default, linear, dynamic, yarn, \
+         llama3",
+    );
+    let known = "the models known are gpt2 (GPT2LMHeadModel), llama (LlamaForCausalLM)";
+    assert_refused("{\"model_type\": \"bert\"}", &format!("`model_type` is \"bert\", but {known}"));
+    assert_refused(
+        "{\"architectures\": [\"BertModel\"]}",
+        &format!("`architectures` is \"BertModel\", but {known}"),
+    );
+    assert_refused(
+        "{\"n_embd\": 12}",
+        "neither `model_type` nor `architectures` says which model this is; known are gpt2 \
+         (GPT2LMHeadModel), llama (LlamaForCausalLM)",
+    );
+}
+
+#[test]
+fn bad_rotary_scaling_is_refused() {
+    assert_refused(
+        &llama("\"rope_parameters\": {\"rope_type\": \"linear\"}"),
+        "`rope_parameters.factor` is missing; it must be a number above 0",
+    );
+    assert_refused(
+        &llama("\"rope_scaling\": {\"rope_type\": \"dynamic\", \"factor\": 0}"),
+        "`rope_scaling.factor` is 0, but must be a number above 0",
+    );
+    assert_refused(
+        &llama(
+            "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \
+             \"low_freq_factor\": 4, \"high_freq_factor\": 1}",
+        ),
+        "`rope_scaling.high_freq_factor` is 1, but must be above `low_freq_factor`, which is 4",
+    );
+    assert_refused(
+        &llama("\"rope_parameters\": 10000"),
+        "`rope_parameters` is 10000, but must be an object",
+    );
+    assert_refused(&llama("\"rope_theta\": 0"), "`rope_theta` is 0, but must be a number above 0");
+}
+
+#[test]
+fn what_is_no_json_is_refused_with_its_place() {
+    assert_refused(
+        "{\"model_type\": \"gpt2\",\n \"n_embd\": }",
+        "the config is no JSON object: expected value at line 2 column 12",
+    );
+    assert_refused("[1]", "the config is no JSON object: it is [1]");
+}
+
+#[test]
+fn files_are_named() {
+    let data = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data");
+    let error = from_file(format!("{data}/none.json")).unwrap_err();
+    assert_eq!(error.to_string(), format!("cannot read the config {data}/none.json"));
+    assert!(error.source().is_some());
+    let error = from_file(format!("{data}/record.py")).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("in {data}/record.py: the config is no JSON")), "{error}");
+}
+
+#[test]
+fn defaults_are_those_of_transformers() {
+    let config = Gpt2Config::from_json("{}").unwrap();
+    assert_eq!((config.vocab_size, config.n_positions, config.n_embd), (50257, 1024, 768));
+    assert_eq!((config.n_layer, config.n_head, config.n_inner), (12, 12, 3072));
+    assert_eq!(config.activation_function.name, "gelu_new");
+    assert_eq!((config.embd_pdrop, config.attn_pdrop, config.resid_pdrop), (0.1, 0.1, 0.1));
+    assert_eq!((config.layer_norm_epsilon, config.initializer_range), (1e-5, 0.02));
+    assert!(config.scale_attn_weights && config.tie_word_embeddings);
+    assert!(!config.scale_attn_by_inverse_layer_idx && !config.reorder_and_upcast_attn);
+
+    let config = LlamaConfig::from_json("{}").unwrap();
+    assert_eq!((config.vocab_size, config.hidden_size), (32000, 4096));
+    assert_eq!((config.intermediate_size, config.num_hidden_layers), (11008, 32));
+    assert_eq!((config.num_attention_heads, config.num_key_value_heads), (32, 32));
+    assert_eq!((config.head_dim, config.max_position_embeddings), (128, 2048));
+    assert_eq!(config.hidden_act.name, "silu");
+    assert_eq!((config.initializer_range, config.rms_norm_eps), (0.02, 1e-6));
+    assert!(!config.tie_word_embeddings && !config.attention_bias && !config.mlp_bias);
+    assert_eq!((config.rotary.theta, config.rotary.scaling), (10000.0, Scaling::Default));
+}
+
+#[test]
+fn other_names_and_what_means_nothing_are_accepted() {
+    let config = "{\"architectures\": [\"GPT2LMHeadModel\"], \"hidden_size\": 20,
+        \"num_attention_heads\": 5, \"num_hidden_layers\": 3, \"max_position_embeddings\": 9,
+        \"n_ctx\": 4, \"n_inner\": null, \"vocab_size\": 30, \"summary_type\": \"cls_index\",
+        \"what_is_this\": {\"a\": 1}}";
+    let sizes = from_json(config).unwrap().dimensions();
+    assert_eq!((sizes.hidden, sizes.heads, sizes.layers), (20, 5, 3));
+    assert_eq!((sizes.head, sizes.inner, sizes.positions, sizes.vocabulary), (4, 80, 9, 30));
+}
+
+#[test]
+fn old_and_new_names_of_rotary_scaling_mean_the_same() {
+    let old = "{\"rope_theta\": 5e5, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}";
+    let new = "{\"rope_parameters\":
+        {\"rope_theta\": 5e5, \"rope_type\": \"linear\", \"factor\": 2.0}}";
+    let [old, new] = [old, new].map(|text| LlamaConfig::from_json(text).unwrap());
+    assert_eq!(old, new);
+    assert_eq!((new.rotary.theta, new.rotary.scaling), (5e5, Scaling::Linear { factor: 2.0 }));
+}
+
+#[test]
+fn weights_begin_as_in_transformers() {
+    let model = from_json(&gpt2("\"n_layer\": 8, \"initializer_range\": 0.04")).unwrap();
+    let tree = model.tree();
+    let named = tree.named_parameters();
+    let begins = |name: &str| {
+        named.iter().find(|(known, _)| known == name).map(|(_, p)| p.initializer).unwrap()
+    };
+    let normal = |deviation| Initializer::Normal { deviation };
+    assert_eq!(begins("transformer.wpe.weight"), normal(0.04));
+    assert_eq!(begins("transformer.h.3.attn.c_attn.weight"), normal(0.04));
+    assert_eq!(begins("transformer.h.3.attn.c_proj.weight"), normal(0.01));
+    assert_eq!(begins("transformer.h.7.mlp.c_proj.weight"), normal(0.01));
+    assert_eq!(begins("transformer.h.0.mlp.c_fc.bias"), Initializer::Zeros);
+    assert_eq!(begins("transformer.h.0.ln_1.weight"), Initializer::Ones);
+    assert_eq!(begins("transformer.ln_f.bias"), Initializer::Zeros);
+}
+
+#[test]
+fn the_small_gpt2_has_its_number_of_parameters() {
+    assert_eq!(from_json("{\"model_type\": \"gpt2\"}").unwrap().tree().elements(), 124_439_808);
+}

@@ -1,0 +1,119 @@
+//! Models whose layers are a loop: the same as written out, with one of everything.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Recording, difference, eval};
+use fullshard_graph::{
+    DType, Error, Policy, Result, Tensor, concatenate, iota, remat, scan, value_and_grad,
+};
+use fullshard_models::{Body, CausalLm, Layer, LayerBody, Place, Plain, Scope, Tracer};
+use std::collections::HashMap;
+
+/// Runs layers as a loop over stacked parameters, each computed again on the way back.
+struct Looped {
+    parameters: HashMap<String, Tensor>,
+}
+
+impl Looped {
+    /// Takes parameters as [`Plain`] does.
+    fn new(model: &dyn CausalLm, parameters: &[Tensor]) -> Result<Looped> {
+        let tree = model.tree();
+        let layers = model.dimensions().layers;
+        let named = tree.named_parameters();
+        let own = named.iter().filter(|(_, p)| p.tied_to.is_none()).map(|(name, _)| name.clone());
+        let mut known: HashMap<String, Tensor> = own.zip(parameters.iter().cloned()).collect();
+        for (name, parameter) in &named {
+            if let Some(other) = &parameter.tied_to {
+                known.insert(name.clone(), known[other].clone());
+            }
+            if name.contains(".0.") {
+                let rows = (0..layers)
+                    .map(|i| known[&name.replacen(".0.", &format!(".{i}."), 1)].expand(0))
+                    .collect::<Result<Vec<_>>>()?;
+                let stacked = concatenate(&rows.iter().collect::<Vec<_>>(), 0)?;
+                known.insert(name.replacen(".0.", ".*.", 1), stacked);
+            }
+        }
+        Ok(Looped { parameters: known })
+    }
+}
+
+impl Tracer for Looped {
+    fn module(&self, _: &Place, body: Body<'_>) -> Result<Vec<Tensor>> {
+        body()
+    }
+
+    fn layers(
+        &self,
+        place: &Place,
+        count: usize,
+        carries: Vec<Tensor>,
+        body: LayerBody<'_>,
+    ) -> Result<Vec<Tensor>> {
+        let carries: Vec<&Tensor> = carries.iter().collect();
+        let indices = iota(DType::I32, &[count], 0)?;
+        let results = scan(&carries, &[&indices]).run(|carries, slices| {
+            let inputs: Vec<&Tensor> = carries.iter().chain(&slices).collect();
+            let carries = remat(Policy::Nothing, &inputs, |mut inputs| {
+                let index = inputs.pop().ok_or_else(|| Error::new("layers", "no index"))?;
+                body(&place.layer(Layer::Traced(index)), inputs)
+            })?;
+            Ok((carries, vec![]))
+        })?;
+        Ok(results.carries)
+    }
+
+    fn parameter(&self, place: &Place, name: &str) -> Result<Tensor> {
+        let known = &self.parameters[&place.name(name)];
+        match &place.layer {
+            Some(Layer::Traced(index)) => known.at(0, index),
+            _ => Ok(known.clone()),
+        }
+    }
+
+    fn dropout(&self, _: &Place, _: &str, x: &Tensor, _: f64) -> Result<Tensor> {
+        Ok(x.clone())
+    }
+
+    fn compute_dtype(&self) -> DType {
+        DType::F32
+    }
+}
+
+#[test]
+fn loops_over_layers_are_the_same_as_layers_written_out() {
+    for case in ["gpt2_inverse", "llama_grouped"] {
+        let recording = Recording::load(case);
+        let model = recording.model();
+        let (names, mut inputs): (Vec<_>, Vec<_>) = recording.weights().into_iter().unzip();
+        inputs.push(recording.batch("tokens", 0));
+        inputs.push(recording.batch("labels", 0));
+        let results = eval(&inputs, |inputs| {
+            let (weights, batch) = inputs.split_at(names.len());
+            let weights: Vec<&Tensor> = weights.iter().collect();
+            let loss = |tracer: &dyn Tracer| {
+                let loss = Scope::root(tracer, |scope| {
+                    Ok(vec![model.loss(scope, &batch[0], &batch[1])?.sum])
+                })?;
+                Ok(loss[0].clone())
+            };
+            let tree = model.tree();
+            let (plain, mut results) = value_and_grad(&weights, |weights| {
+                loss(&Plain::new(&tree, &weights, DType::F32)?)
+            })?;
+            let (looped, gradients) =
+                value_and_grad(&weights, |weights| loss(&Looped::new(&*model, &weights)?))?;
+            results.push(plain);
+            results.extend(gradients);
+            results.push(looped);
+            Ok(results)
+        });
+        let (plain, looped) = results.split_at(results.len() / 2);
+        for (i, (plain, looped)) in plain.iter().zip(looped).enumerate() {
+            let apart = difference(&looped.to_f64().unwrap(), &plain.to_f64().unwrap());
+            let name = names.get(i).map_or("the loss", String::as_str);
+            assert!(apart < 1e-5, "{case}: {name} by {apart}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The two forms of the loss agree, in values and gradients.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{difference, eval, numbers, random};
+use fullshard_graph::{
+    Argument, DType, Program, Result, Tensor, TensorType, value_and_grad, value_aux_and_grad,
+};
+use fullshard_models::Loss;
+use fullshard_models::layers::loss::{IGNORED, chunk_size, chunked, reference};
+use fullshard_pjrt::HostTensor;
+
+const WIDTH: usize = 7;
+
+/// The sum, the count, and the gradients of three times the sum with regard to hidden states and
+/// head, computed in a type.
+fn losses(
+    inputs: &[HostTensor],
+    dtype: DType,
+    form: impl Fn(&Tensor, &Tensor, &Tensor) -> Result<Loss>,
+) -> Vec<Vec<f64>> {
+    let results = eval(inputs, |inputs| {
+        let (hidden, head) = (inputs[0].convert(dtype)?, inputs[1].convert(dtype)?);
+        let (_, mut values, gradients) = value_aux_and_grad(&[&hidden, &head], |values| {
+            let loss = form(&values[0], &values[1], &inputs[2])?;
+            Ok(((&loss.sum * 3.0)?, vec![loss.sum, loss.count]))
+        })?;
+        values.extend(gradients);
+        values.iter().map(|value| value.convert(DType::F64)).collect()
+    });
+    results.iter().map(|result| result.to_f64().unwrap()).collect()
+}
+
+fn from_logits(hidden: &Tensor, head: &Tensor, labels: &Tensor) -> Result<Loss> {
+    reference(&hidden.linear(&head.t()?)?, labels)
+}
+
+fn inputs(vocabulary: usize, label: impl Fn(usize, i32) -> i32) -> Vec<HostTensor> {
+    let (batch, sequence) = (3, 11);
+    let labels: Vec<i32> = numbers(batch * sequence, 5)
+        .iter()
+        .enumerate()
+        .map(|(i, number)| label(i, ((number + 1.0) / 2.0 * vocabulary as f64) as i32))
+        .collect();
+    vec![
+        random(&[batch, sequence, WIDTH], 1),
+        random(&[vocabulary, WIDTH], 2),
+        HostTensor::from_values(&[batch, sequence], &labels).unwrap(),
+    ]
+}
+
+fn some_ignored(i: usize, label: i32) -> i32 {
+    if i % 4 == 1 { IGNORED } else { label }
+}
+
+#[test]
+fn the_forms_agree() {
+    // A vocabulary of less than a tile, of whole tiles and of tiles and a rest; chunks that
+    // divide the 33 tokens, that do not, and one of all.
+    for (vocabulary, size) in [(50, 11), (256, 8), (301, 33), (301, 5)] {
+        for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 1e-5)] {
+            let inputs = inputs(vocabulary, some_ignored);
+            let expected = losses(&inputs, dtype, from_logits);
+            let found =
+                losses(&inputs, dtype, |hidden, head, labels| chunked(hidden, head, labels, size));
+            for (found, expected) in found.iter().zip(&expected) {
+                let apart = difference(found, expected);
+                assert!(apart < tolerance, "{vocabulary} by {size} in {dtype}: {apart}");
+            }
+        }
+    }
+}
+
+#[test]
+fn half_precision_is_close() {
+    let inputs = inputs(301, some_ignored);
+    let expected = losses(&inputs, DType::F64, from_logits);
+    let found =
+        losses(&inputs, DType::Bf16, |hidden, head, labels| chunked(hidden, head, labels, 8));
+    for (found, expected) in found.iter().zip(&expected) {
+        let apart = difference(found, expected);
+        assert!(apart < 0.02, "{apart}");
+    }
+    assert_eq!(found[1], expected[1], "counts are exact");
+}
+
+#[test]
+fn labels_that_do_not_count_give_nothing() {
+    let inputs = inputs(130, |_, _| IGNORED);
+    let both = [
+        losses(&inputs, DType::F64, from_logits),
+        losses(&inputs, DType::F64, |hidden, head, labels| chunked(hidden, head, labels, 8)),
+    ];
+    for values in both.iter().flatten() {
+        assert!(values.iter().all(|&value| value == 0.0));
+    }
+}
+
+#[test]
+fn the_loss_alone_is_the_same() {
+    let inputs = inputs(301, some_ignored);
+    let expected = losses(&inputs, DType::F64, from_logits);
+    let found = eval(&inputs, |inputs| {
+        let loss = chunked(&inputs[0], &inputs[1], &inputs[2], 8)?;
+        Ok(vec![loss.sum, loss.count])
+    });
+    for (found, expected) in found.iter().zip(&expected) {
+        assert!(difference(&found.to_f64().unwrap(), expected) < 1e-12);
+    }
+}
+
+#[test]
+fn each_token_predicts_the_next() {
+    // A head of ones and zeros: the logits are the hidden states themselves.
+    let head: Vec<f64> = (0..WIDTH * WIDTH).map(|i| f64::from(i / WIDTH == i % WIDTH)).collect();
+    let hidden: Vec<f64> = (0..3 * WIDTH).map(|i| (i % 5) as f64).collect();
+    let labels = [6, 2, 4];
+    let inputs = [
+        HostTensor::from_values(&[1, 3, WIDTH], &hidden).unwrap(),
+        HostTensor::from_values(&[WIDTH, WIDTH], &head).unwrap(),
+        HostTensor::from_values(&[1, 3], &labels).unwrap(),
+    ];
+    let surprise = |row: usize, label: usize| {
+        let row = &hidden[row * WIDTH..(row + 1) * WIDTH];
+        row.iter().map(|logit| logit.exp()).sum::<f64>().ln() - row[label]
+    };
+    let found = losses(&inputs, DType::F64, from_logits);
+    assert!(difference(&found[0], &[surprise(0, 2) + surprise(1, 4)]) < 1e-12);
+    assert_eq!(found[1], [2.0]);
+}
+
+#[test]
+fn logits_are_computed_once_and_never_whole() {
+    let argument = |dtype, dims: &[usize]| Argument::new(TensorType::new(dtype, dims));
+    let arguments = [
+        argument(DType::F32, &[3, 11, WIDTH]),
+        argument(DType::F32, &[301, WIDTH]),
+        argument(DType::I32, &[3, 11]),
+    ];
+    let program = Program::trace("loss", &arguments, |inputs| {
+        let (loss, mut results) = value_and_grad(&[&inputs[0], &inputs[1]], |values| {
+            Ok(chunked(&values[0], &values[1], &inputs[2], 8)?.sum)
+        })?;
+        results.push(loss);
+        Ok(results)
+    });
+    let text = program.unwrap().to_text();
+    // One product for the logits, one for each gradient.
+    assert_eq!(text.matches("stablehlo.dot_general").count(), 3);
+    assert!(text.contains("tensor<8x384xf32>"));
+    assert!(!["33x301x", "33x384x", "40x384x", "5x8x384x"].iter().any(|dims| text.contains(dims)));
+}
+
+#[test]
+fn chunks_are_whole_tiles_of_tokens_with_few_enough_logits() {
+    assert_eq!(chunk_size(32 * 1024, 50257), 256);
+    assert_eq!(chunk_size(32 * 1024, 32000), 512);
+    assert_eq!(chunk_size(32 * 1024, 1_000_000), 128);
+    assert_eq!(chunk_size(300, 32000), 300);
+}

@@ -1,0 +1,142 @@
+//! Models against what torch and transformers compute: trees, logits, losses and every gradient.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{RECORDINGS, Recording, difference, eval};
+use fullshard_graph::{DType, Result, Tensor, value_and_grad};
+use fullshard_models::{CausalLm, Plain, Scope};
+use fullshard_pjrt::HostTensor;
+
+/// The mean loss of the first batch and its gradient with regard to each weight.
+fn loss_and_gradients(recording: &Recording) -> (f64, Vec<(String, Vec<f64>)>) {
+    let model = recording.model();
+    let (names, mut inputs): (Vec<_>, Vec<_>) = recording.weights().into_iter().unzip();
+    inputs.push(recording.batch("tokens", 0));
+    inputs.push(recording.batch("labels", 0));
+    let results = eval(&inputs, |inputs| {
+        let (weights, batch) = inputs.split_at(names.len());
+        let weights: Vec<&Tensor> = weights.iter().collect();
+        let (loss, mut gradients) =
+            value_and_grad(&weights, |weights| mean_loss(&*model, &weights, &batch[0], &batch[1]))?;
+        gradients.push(loss);
+        Ok(gradients)
+    });
+    let mut values: Vec<Vec<f64>> = results.iter().map(|result| result.to_f64().unwrap()).collect();
+    let loss = values.pop().unwrap()[0];
+    (loss, names.into_iter().zip(values).collect())
+}
+
+fn mean_loss(
+    model: &dyn CausalLm,
+    weights: &[Tensor],
+    tokens: &Tensor,
+    labels: &Tensor,
+) -> Result<Tensor> {
+    let plain = Plain::new(&model.tree(), weights, DType::F32)?;
+    let loss = Scope::root(&plain, |scope| {
+        let loss = model.loss(scope, tokens, labels)?;
+        Ok(vec![(loss.sum / loss.count)?])
+    })?;
+    Ok(loss[0].clone())
+}
+
+fn logits(recording: &Recording, dtype: DType) -> Vec<f64> {
+    let model = recording.model();
+    let mut inputs: Vec<HostTensor> =
+        recording.weights().into_iter().map(|(_, values)| values).collect();
+    inputs.push(recording.batch("tokens", 0));
+    let results = eval(&inputs, |inputs| {
+        let (tokens, weights) = inputs.split_last().unwrap();
+        let plain = Plain::new(&model.tree(), weights, dtype)?;
+        let logits = Scope::root(&plain, |scope| Ok(vec![model.logits(scope, tokens)?]))?;
+        assert_eq!(logits[0].dtype(), dtype);
+        logits[0].convert(DType::F32).map(|logits| vec![logits])
+    });
+    results[0].to_f64().unwrap()
+}
+
+fn recorded(recording: &Recording, name: &str) -> Vec<f64> {
+    recording.floats(name).into_iter().map(f64::from).collect()
+}
+
+#[test]
+fn trees_have_the_names_dimensions_and_classes_of_transformers() {
+    for case in RECORDINGS {
+        let recording = Recording::load(case);
+        let tree = recording.model().tree();
+        let names: Vec<String> = serde_json::from_str(&recording.metadata("names")).unwrap();
+        let named = tree.named_parameters();
+        let found: Vec<String> = named.iter().map(|(name, _)| name.clone()).collect();
+        assert_eq!(found, names, "{case}");
+        for (name, parameter) in named {
+            let stored = parameter.tied_to.as_deref().unwrap_or(&name);
+            assert_eq!(parameter.dims, recording.dims(stored), "{case}: {name}");
+        }
+        let modules: Vec<(String, String)> =
+            serde_json::from_str(&recording.metadata("modules")).unwrap();
+        let mut found = Vec::new();
+        tree.visit(&mut |path, module| found.push((path.to_owned(), module.class.to_owned())));
+        assert_eq!(found, modules, "{case}");
+    }
+}
+
+#[test]
+fn logits_are_those_of_transformers() {
+    for case in RECORDINGS {
+        let recording = Recording::load(case);
+        let apart = difference(&logits(&recording, DType::F32), &recorded(&recording, "logits"));
+        println!("{case}: {apart:.1e}");
+        assert!(apart < 1e-5, "{case}: {apart}");
+    }
+}
+
+#[test]
+fn losses_and_gradients_are_those_of_torch() {
+    for case in RECORDINGS {
+        let recording = Recording::load(case);
+        let (loss, gradients) = loss_and_gradients(&recording);
+        let apart = difference(&[loss], &recorded(&recording, "loss"));
+        assert!(apart < 1e-6, "{case}: the loss by {apart}");
+        let mut worst: f64 = 0.0;
+        for (name, gradient) in gradients {
+            let apart = difference(&gradient, &recorded(&recording, &format!("grad.{name}")));
+            worst = worst.max(apart);
+            assert!(apart < 1e-5, "{case}: the gradient of {name} by {apart}");
+        }
+        println!("{case}: loss {apart:.1e}, gradients {worst:.1e}");
+    }
+}
+
+#[test]
+fn half_precision_stays_close() {
+    for case in RECORDINGS {
+        let recording = Recording::load(case);
+        let apart = difference(&logits(&recording, DType::Bf16), &recorded(&recording, "logits"));
+        println!("{case}: {apart:.1e}");
+        // A unit of bf16 is 2^-8, and there are a few dozen roundings on the way.
+        assert!((1e-4..0.05).contains(&apart), "{case}: {apart}");
+    }
+}
+
+#[test]
+fn a_sequence_longer_than_the_positions_is_refused() {
+    use fullshard_graph::{Argument, Program, TensorType};
+    let recording = Recording::load("gpt2_odd");
+    let model = recording.model();
+    let weights = recording.weights().len();
+    let tree = model.tree();
+    let own = tree.named_parameters().into_iter().filter(|(_, p)| p.tied_to.is_none());
+    let mut arguments: Vec<Argument> =
+        own.map(|(_, p)| Argument::new(TensorType::new(DType::F32, &p.dims))).collect();
+    arguments.push(Argument::new(TensorType::new(DType::I32, &[4, 20])));
+    let error = Program::trace("long", &arguments, |inputs| {
+        let plain = Plain::new(&tree, &inputs[..weights], DType::F32)?;
+        Scope::root(&plain, |scope| Ok(vec![model.logits(scope, &inputs[weights])?]))
+    })
+    .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "embedding: a sequence of 20 is longer than the 19 positions (in transformer.wpe)"
+    );
+}
