@@ -1,8 +1,11 @@
 //! Matrix products and `einsum`.
 
 use crate::check::{check, config, indices};
+use crate::common::{CLIENT, call, numbers};
 use crate::random::Random;
-use fullshard_graph::einsum;
+use fullshard_graph::{Argument, DType, Program, Result, Tensor, TensorType, einsum};
+use fullshard_pjrt::{CompileOptions, Flag, HostTensor};
+use half::bf16;
 use proptest::prelude::*;
 
 /// Attention, matrix products, outer products, and products with several batches and several
@@ -56,6 +59,49 @@ fn einsum_in_every_order() {
     let mut random = Random::new(5);
     for spec in SPECS {
         check_einsum(spec, &mut random);
+    }
+}
+
+/// The scores of attention in a type, compiled at a level, from queries and keys side by side.
+fn scores(dtype: DType, level: i64, dims: [usize; 3], values: &[f64]) -> Vec<f64> {
+    let [sequences, tokens, width] = dims;
+    let heads = |part: &Tensor| -> Result<Tensor> {
+        part.reshape(&[sequences, tokens, 3, width / 6])?.transpose(&[0, 2, 1, 3])
+    };
+    let argument = Argument::new(TensorType::new(dtype, &dims));
+    let program = Program::trace("scores", &[argument], |x| {
+        let parts = x[0].split(2, 2)?;
+        Ok(vec![einsum("bhqd,bhkd->bhqk", &heads(&parts[0])?, &heads(&parts[1])?)?])
+    });
+    let input = match dtype {
+        DType::Bf16 => {
+            let short: Vec<bf16> = values.iter().map(|&x| bf16::from_f64(x)).collect();
+            HostTensor::from_values(&dims, &short)
+        }
+        _ => HostTensor::from_values(&dims, values),
+    };
+    let options = CompileOptions::new(1).flag("xla_backend_optimization_level", Flag::Int(level));
+    let loaded = CLIENT.compile(&program.unwrap().to_text(), &options).unwrap();
+    call(&loaded, &[input.unwrap()])[0].to_f64().unwrap()
+}
+
+/// The CPU compiler turns the heads of one sequence into a concatenation, whose kernel gives zeros
+/// in `bf16` at level 0; this holds the levels that are used, the default and the quick one.
+#[test]
+fn bf16_scores_of_one_sequence() {
+    for dims in [[1, 11, 42], [2, 11, 42]] {
+        // Quarters, which `bf16` has, so that only the result is rounded.
+        let values = numbers(dims.iter().product(), 3);
+        let values: Vec<f64> = values.iter().map(|x| (x * 8.0).round() / 4.0).collect();
+        let expected = scores(DType::F64, 3, dims, &values);
+        for level in [1, 3] {
+            let found = scores(DType::Bf16, level, dims, &values);
+            for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                let rounding = expected.abs() / 256.0;
+                let off = (found - expected).abs();
+                assert!(off <= rounding, "{dims:?}, level {level}, at {i}: {found} for {expected}");
+            }
+        }
     }
 }
 
