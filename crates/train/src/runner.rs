@@ -102,7 +102,9 @@ impl<'a> Runner<'a> {
         for (i, tensor) in recipe.state()?.iter().enumerate() {
             let values = match recipe.placement.parameters.get(i) {
                 Some(stored) => packed(stored, &parameter(stored))?,
-                None => HostTensor::from_values(&tensor.ty.dims, &vec![0.0_f32; tensor.ty.elements()])?,
+                None => {
+                    HostTensor::from_values(&tensor.ty.dims, &vec![0.0_f32; tensor.ty.elements()])?
+                }
             };
             state.push(upload(compiler.client, &step.program, i, &values)?);
         }

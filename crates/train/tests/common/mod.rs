@@ -24,7 +24,7 @@ pub fn model(config: &str) -> Box<dyn CausalLm> {
 
 /// A compiler that is quick rather than thorough with these many small programs.
 pub fn compiler(devices: usize) -> Compiler<'static> {
-    // Level 0 is wrong in bf16: nothing is inlined there, and a kernel passes a bf16 argument as
+    // Level 0 is wrong in bf16: helpers are not inlined, and a kernel passes a bf16 argument as
     // an f32 to a function that reads it as a bf16. The attention of one sequence becomes zeros.
     let options = CompileOptions::new(devices).flag("xla_backend_optimization_level", Flag::Int(1));
     Compiler { client: &CLIENT, cache: None, options }
