@@ -17,6 +17,21 @@ pub fn set_verbose(verbose: bool) {
     VERBOSE.store(verbose, Ordering::Relaxed);
 }
 
+/// Has the C library keep freed memory for the next allocation rather than give it back, where it
+/// can (glibc). The CPU runtime allocates its temporaries anew at every launch, and a training
+/// step then spends a tenth of its time on the kernel clearing pages.
+pub fn keep_freed_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: these set thresholds of the allocator and may be called at any time.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_MAX, 0);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, -1);
+        libc::mallopt(libc::M_TOP_PAD, 256 << 20);
+        // Arenas of other threads are too small for large tensors, which they would map.
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+}
+
 /// Sets what plugins read from the environment, once, before the first is loaded. What the user
 /// has set stays.
 pub(crate) fn prepare(first_plugin: &Path) {

@@ -59,7 +59,7 @@ pub use client::{Client, ClientOptions};
 pub use compile::{CompileOptions, Effort, Flag};
 pub use device::{Device, DeviceDescription, MemoryStats};
 pub use dtype::{DType, Element};
-pub use environment::set_verbose;
+pub use environment::{keep_freed_memory, set_verbose};
 pub use error::{Code, Error, Result};
 pub use event::Event;
 pub use executable::{CompiledMemory, Executable, OptimizedProgram};

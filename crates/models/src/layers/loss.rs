@@ -18,7 +18,7 @@ pub const IGNORED: i32 = -100;
 pub const CHUNKED_FROM: usize = 1024;
 
 /// The bytes that the logits of a chunk may take, in `f32`.
-const CHUNK_BYTES: usize = 64 << 20;
+const CHUNK_BYTES: usize = 512 << 20;
 
 /// What a chunk's tokens and a padded vocabulary are whole multiples of: the width that the
 /// matrix units of accelerators work on.
