@@ -53,6 +53,9 @@ fn optimizer(name: &str) -> (Box<dyn Optimizer>, f64, bool) {
     match name {
         "adamw" => (Box::new(AdamW { weight_decay: 0.1, ..AdamW::default() }), 1e-3, true),
         "adafactor" => (Box::new(Adafactor::trainer()), 1e-3, true),
+        "adafactor_steady" => {
+            (Box::new(Adafactor { epsilon: 1e-16, ..Adafactor::trainer() }), 1e-3, true)
+        }
         "adafactor_paper" => {
             let step_size = StepSize::Relative { warmup: true };
             (Box::new(Adafactor { step_size, ..Adafactor::paper() }), 0.0, false)
@@ -83,6 +86,14 @@ fn losses(recording: &Recording, optimizer_name: &str, case: Case) -> Vec<f32> {
     (0..STEPS).map(step).collect()
 }
 
+/// The first losses that torch itself would give again. The biases of keys have no gradient but
+/// rounding, which Adafactor's small epsilon makes a step of; in one recording that changes so much
+/// that torch is 2.6e-3 off after it when only the order of a batch's sequences is another. That
+/// one has been recorded with a larger epsilon as well.
+fn comparable(optimizer: &str, name: &str) -> usize {
+    if (optimizer, name) == ("adafactor", "gpt2_untied") { 15 } else { STEPS }
+}
+
 /// Trains every model that was recorded with an optimizer. The first takes the case `first`, the
 /// next one the next.
 fn check(optimizer: &str, first: usize) {
@@ -99,7 +110,8 @@ fn check(optimizer: &str, first: usize) {
         let off = |(found, expected): (&f32, &f32)| {
             (f64::from(*found) / f64::from(*expected) - 1.0).abs()
         };
-        let apart = found.iter().zip(&expected).map(off).fold(0.0, f64::max);
+        let pairs = found.iter().zip(&expected).take(comparable(optimizer, name));
+        let apart = pairs.map(off).fold(0.0, f64::max);
         println!("{optimizer}, {name}, {case:?}: {apart:.1e}");
         assert!(apart < TOLERANCE, "{optimizer}, {name}, {case:?}: {apart}");
         worst = worst.max(apart);
@@ -116,6 +128,7 @@ fn adamw_trains_as_in_torch() {
 #[test]
 fn adafactor_trains_as_in_transformers() {
     check("adafactor", 3);
+    check("adafactor_steady", 3);
 }
 
 /// With relative steps in proportion to each parameter, which take norms over all shards.
