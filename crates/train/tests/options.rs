@@ -6,7 +6,7 @@ mod common;
 
 use common::*;
 use fullshard_optim::{Adafactor, Optimizer, Sgd, StepSize};
-use fullshard_parallel::{FsdpConfig, Options, Placement, Remat, Settings, WrapPolicy};
+use fullshard_parallel::{FsdpConfig, Options, Placement, Remat, Settings, Stored, WrapPolicy};
 use fullshard_pjrt::HostTensor;
 use fullshard_train::{Batch, Compiler, Metrics, Recipe, Runner};
 
@@ -33,7 +33,12 @@ fn plain(place: Place, optimizer: Box<dyn Optimizer>) -> Recipe {
 }
 
 fn runner<'a>(compiler: &'a Compiler<'a>, recipe: &'a Recipe, seed: u64) -> Runner<'a> {
-    Runner::with_parameters(compiler, recipe, seed, numbers).unwrap()
+    Runner::with_parameters(compiler, recipe, seed, weights).unwrap()
+}
+
+/// Weights large enough for every choice to show in the loss.
+fn weights(stored: &Stored) -> Vec<f32> {
+    numbers(stored).into_iter().map(|number| 3.0 * number).collect()
 }
 
 /// Some steps, each on the same tokens.
@@ -79,12 +84,7 @@ fn dropout_is_the_same_on_any_devices() {
     };
     let one = with(ONE, Remat::None);
     let expected = run(&one, 5, 5, RATE);
-    for (place, remat) in [
-        ((1, false, true), Remat::Full),
-        ((2, true, true), Remat::None),
-        ((8, false, true), Remat::Dots),
-        ((8, true, false), Remat::Full),
-    ] {
+    for (place, remat) in [((2, true, true), Remat::Full), ((8, false, false), Remat::None)] {
         let found = run(&with(place, remat), 5, 5, RATE);
         check_same(&format!("{place:?}, {remat:?}"), &found, &expected);
     }
@@ -127,7 +127,7 @@ fn frozen_run(place: Place, frozen: &[&str]) -> (Vec<Metrics>, Vec<(String, Vec<
     assert_eq!(runner.state().len(), state, "two slots for what is trained, none for the rest");
     let mut layers = Vec::new();
     for stored in &placement.parameters {
-        let (before, after) = (numbers(stored), runner.parameter(&stored.name).unwrap());
+        let (before, after) = (weights(stored), runner.parameter(&stored.name).unwrap());
         assert_eq!(before == after, stored.frozen, "{}", stored.name);
         let first = stored.layer.unwrap_or(0);
         for (i, layer) in after.chunks(after.len() / stored.stack.unwrap_or(1)).enumerate() {
@@ -143,7 +143,7 @@ fn frozen_run(place: Place, frozen: &[&str]) -> (Vec<Metrics>, Vec<(String, Vec<
 fn frozen_parameters_stay_and_the_others_move_as_on_one_device() {
     let cases: [(&[&str], &[Place]); 3] = [
         // The tied embedding by its other name, and parts of every unit.
-        (&["lm_head.weight", "*.bias"], &[(4, false, true), (2, true, false)]),
+        (&["lm_head.weight", "*.bias"], &[(4, false, true)]),
         // All of every unit but the root, through which gradients still have to go.
         (&["transformer.h.*"], &[(8, true, true)]),
         // All of one unit.
@@ -177,17 +177,16 @@ fn layers_of_a_loop_are_frozen_together() {
 
 #[test]
 fn divide_factors_scale_gradients() {
-    let with = |factors| {
-        let place = (4, false, true);
-        let mut options = options(place);
+    let placed = |factors| {
+        let mut options = options((4, false, true));
         options.config.settings.gradient_divide_factors = factors;
-        run(&recipe(PLAIN, 4, &options, BATCH, adamw()), 0, 3, RATE)
+        recipe(PLAIN, 4, &options, BATCH, adamw())
     };
+    let with = |factors| run(&placed(factors), 0, 3, RATE);
+    // By themselves these ask for the mean.
+    assert_eq!(placed(Some((1.0, 1.0))).placement.wire.divide, (1.0, 4.0));
     let default = with(None);
-    // Before or after, and a mean by the collective itself, which (1, 1) asks for.
-    for factors in [(1.0, 4.0), (1.0, 1.0)] {
-        check_same(&format!("{factors:?}"), &with(Some(factors)), &default);
-    }
+    check_same("all of it afterwards", &with(Some((1.0, 4.0))), &default);
     let half = with(Some((2.0, 4.0)));
     assert_eq!(half[0].loss, default[0].loss);
     assert!(off(2.0 * half[0].gradient_norm, default[0].gradient_norm) < 1e-6);
@@ -270,13 +269,13 @@ fn adafactor_is_the_same_on_any_devices() {
         weight_decay: 0.1,
         ..Adafactor::paper()
     };
-    let places = [2, 4, 8].into_iter().flat_map(|n| [(n, false, true), (n, true, true)]);
-    check_optimizer(|| Box::new(adafactor), 0.05, &places.collect::<Vec<_>>());
+    let places = [(2, true, true), (4, false, true), (8, false, true), (8, true, true)];
+    check_optimizer(|| Box::new(adafactor), 0.05, &places);
 }
 
 #[test]
 fn sgd_is_the_same_on_any_devices() {
     let sgd = Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.1, ..Sgd::default() };
-    let places = [(2, false, true), (2, true, true), (4, false, false), (8, true, true)];
+    let places = [(2, true, true), (4, false, false), (8, false, true)];
     check_optimizer(|| Box::new(sgd), 0.05, &places);
 }
