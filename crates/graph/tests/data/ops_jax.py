@@ -3,7 +3,9 @@
 JAX_PLATFORMS=cpu python ops_jax.py
 
 Each case has its inputs, indices where the op takes some, its output, a cotangent of the output
-and the gradients that come of it. Inputs and cotangents are exact in the case's element type.
+and the gradients that come of it. Inputs and cotangents are exact in the case's element type;
+everything is computed from them in single precision, also for bf16, so that what is recorded is
+the right result and not the roundings of one way to get there.
 """
 
 import json
@@ -91,11 +93,16 @@ def tensor(array):
     return {"dims": list(array.shape), "values": [float(f"{value:.9g}") for value in values]}
 
 
+def rounded(array, dtype):
+    """Single-precision numbers that the type has."""
+    return jnp.asarray(array, DTYPES[dtype]).astype(jnp.float32)
+
+
 def record(name, dtype, function, inputs, indices=None):
-    inputs = [jnp.asarray(x, DTYPES[dtype]) for x in inputs]
+    inputs = [rounded(x, dtype) for x in inputs]
     extra = [] if indices is None else [jnp.asarray(indices, jnp.int32)]
     output, pullback = jax.vjp(lambda *x: function(*x, *extra), *inputs)
-    cotangent = jnp.asarray(normal(*output.shape), output.dtype)
+    cotangent = rounded(normal(*output.shape), dtype)
     case = {
         "name": name,
         "dtype": dtype,

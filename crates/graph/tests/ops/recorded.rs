@@ -1,4 +1,7 @@
-//! Values and gradients that JAX computed, in `f32` and `bf16`: `tests/data/ops_jax.py` makes them.
+//! Values and gradients that JAX computed in `f32`: `tests/data/ops_jax.py` makes them.
+//!
+//! Those for `bf16` are of inputs that `bf16` has, and what our ops give for them in `bf16` is
+//! compared with the result in `f32`: that is right, whatever a program rounds on the way.
 
 use crate::common::run;
 use fullshard_graph::{
@@ -10,12 +13,19 @@ use serde_json::Value;
 
 const RECORDED: &str = include_str!("../data/ops_jax.json");
 
-/// Single precision has 24 bits, of which sums in another order cost a few.
-const F32_TOLERANCE: f64 = 1e-5;
+/// How far results may be off, as a part of the value or, where that is small, of a part of the
+/// largest one: a small result of a sum of large terms is only as exact as they are.
+struct Tolerance {
+    off: f64,
+    least: f64,
+}
 
-/// Three units in the last of eight bits: JAX rounds after each op where a whole program keeps
-/// intermediate results in `f32`, and each rounding costs half a unit.
-const BF16_TOLERANCE: f64 = 3.0 / 128.0;
+/// Single precision has 24 bits, of which sums in another order cost a few.
+const F32: Tolerance = Tolerance { off: 1e-5, least: 0.1 };
+
+/// Three units in the last of eight bits: each op that rounds costs half a unit. Here rounded
+/// terms are held against exact ones, so where they cancel more of a result is lost.
+const BF16: Tolerance = Tolerance { off: 3.0 / 128.0, least: 0.3 };
 
 fn op(name: &str, x: &[Tensor], indices: &Value) -> Result<Tensor> {
     match name {
@@ -96,10 +106,9 @@ fn replay(case: &Value, dtype: DType) -> Vec<HostTensor> {
     run(&program.unwrap(), &hosts)
 }
 
-/// The largest difference, as a part of the value or of a tenth of the largest one: a small
-/// result of a sum of large terms is only as exact as they are.
-fn distance(found: &[f64], expected: &[f64]) -> f64 {
-    let floor = 0.1 * expected.iter().fold(0.0_f64, |largest, value| largest.max(value.abs()));
+/// The largest difference, as a part of the value or of the part `least` of the largest one.
+fn distance(found: &[f64], expected: &[f64], least: f64) -> f64 {
+    let floor = least * expected.iter().fold(0.0_f64, |largest, value| largest.max(value.abs()));
     let pairs = found.iter().zip(expected);
     let differences = pairs.map(|(found, expected)| {
         assert!(found.is_finite());
@@ -108,7 +117,7 @@ fn distance(found: &[f64], expected: &[f64]) -> f64 {
     differences.fold(0.0, f64::max)
 }
 
-fn check_recorded(dtype: DType, tolerance: f64) {
+fn check_recorded(dtype: DType, tolerance: &Tolerance) {
     let recorded: Value = serde_json::from_str(RECORDED).unwrap();
     let cases = recorded["cases"].as_array().unwrap();
     let cases: Vec<&Value> =
@@ -122,8 +131,8 @@ fn check_recorded(dtype: DType, tolerance: f64) {
         assert_eq!(found.len(), expected.len(), "{}", case["name"]);
         for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
             assert_eq!(found.dims(), dims(expected), "{}", case["name"]);
-            let distance = distance(&found.to_f64().unwrap(), &values(expected));
-            if distance > tolerance {
+            let distance = distance(&found.to_f64().unwrap(), &values(expected), tolerance.least);
+            if distance > tolerance.off {
                 wrong.push(format!("{} result {i}: off by {distance:e}", case["name"]));
             }
         }
@@ -133,10 +142,10 @@ fn check_recorded(dtype: DType, tolerance: f64) {
 
 #[test]
 fn single_precision() {
-    check_recorded(DType::F32, F32_TOLERANCE);
+    check_recorded(DType::F32, &F32);
 }
 
 #[test]
 fn brain_floats() {
-    check_recorded(DType::Bf16, BF16_TOLERANCE);
+    check_recorded(DType::Bf16, &BF16);
 }

@@ -76,6 +76,15 @@ impl Rotary {
         Module::new(class)
     }
 
+    /// The longest sequence of a model made for so many positions: dynamic scaling is for longer
+    /// ones.
+    pub fn longest(&self, positions: usize) -> usize {
+        match self.scaling {
+            Scaling::Dynamic { factor, .. } => (positions as f64 * factor) as usize,
+            _ => positions,
+        }
+    }
+
     /// The angles of the positions of a sequence, made in `f32` in the module of a name.
     pub fn angles(&self, scope: &Scope<'_>, name: &str, sequence: usize) -> Result<Angles> {
         let tables = scope.module_of_many(name, |scope| {

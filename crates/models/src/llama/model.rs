@@ -34,7 +34,7 @@ impl CausalLm for Llama {
             head: config.head_dim,
             inner: config.intermediate_size,
             vocabulary: config.vocab_size,
-            positions: config.max_position_embeddings,
+            positions: config.rotary.longest(config.max_position_embeddings),
         }
     }
 

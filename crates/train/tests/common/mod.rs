@@ -1,6 +1,8 @@
 //! Training small models on virtual CPU devices.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod recording;
+
 use fullshard_models::{CausalLm, from_json};
 use fullshard_optim::{AdamW, Optimizer};
 use fullshard_parallel::{Options, Placement, Stored};

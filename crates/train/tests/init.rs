@@ -1,0 +1,164 @@
+//! How models begin: with the same numbers however they are placed, and with numbers of the
+//! right kind.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::*;
+use fullshard_models::Initializer;
+use fullshard_optim::Sgd;
+use fullshard_parallel::{FsdpConfig, Options, Settings, Strategy};
+use fullshard_pjrt::{Array, HostTensor};
+use fullshard_train::{Batch, Recipe};
+use std::collections::BTreeMap;
+
+/// Every parameter of a model by its full name, one layer at a time.
+type Weights = BTreeMap<String, Vec<f32>>;
+
+/// Widths that no number of devices divides.
+const SMALL: &str = r#"{"model_type": "gpt2", "vocab_size": 131, "n_positions": 20, "n_embd": 21,
+    "n_layer": 2, "n_head": 3, "n_inner": 37}"#;
+
+/// Enough elements for tight bounds: 65536 in the smallest matrix.
+const LARGE: &str = r#"{"model_type": "gpt2", "vocab_size": 512, "n_positions": 256,
+    "n_embd": 256, "n_layer": 4, "n_head": 4}"#;
+
+fn placed(config: &str, devices: usize, layout: &str, scan_layers: bool) -> Recipe {
+    let settings = Settings { shard_param_on_dim_0: layout == "rows", ..Settings::default() };
+    let options = Options {
+        strategy: if layout == "whole" { Strategy::NoShard } else { Strategy::FullShard },
+        config: FsdpConfig { settings, ..FsdpConfig::default() },
+        scan_layers,
+        ..Options::default()
+    };
+    let batch = Batch { sequences: devices, tokens: 2, accumulation: 1, reduce_each: true };
+    recipe(config, devices, &options, batch, Box::new(Sgd::default()))
+}
+
+/// What the program of a recipe makes from each seed. Padding is checked to be zero.
+fn made(recipe: &Recipe, seeds: &[u32]) -> Vec<Weights> {
+    let compiler = compiler(recipe.placement.devices());
+    let program = compiler.compile(&recipe.init_program().unwrap()).unwrap().program;
+    let sharding = program.argument_type(0).unwrap().sharding;
+    let run = |&seed: &u32| {
+        let seed = HostTensor::from_values(&[2], &[0, seed]).unwrap();
+        let seed = Array::from_host(&CLIENT, &seed, sharding.clone(), program.devices()).unwrap();
+        weights(recipe, &program.execute_arrays(&[&seed]).unwrap())
+    };
+    seeds.iter().map(run).collect()
+}
+
+fn weights(recipe: &Recipe, arrays: &[Array]) -> Weights {
+    let mut weights = Weights::new();
+    for (stored, array) in recipe.placement.parameters.iter().zip(arrays) {
+        let numbers: Vec<f32> = array.to_host().unwrap().values().unwrap();
+        let wholes = stored.unpack(&numbers);
+        assert_eq!(stored.pack(&wholes), numbers, "padding of {} is not zero", stored.name);
+        let first = stored.layer.unwrap_or(0);
+        for (i, layer) in wholes.chunks(wholes.len() / stored.stack.unwrap_or(1)).enumerate() {
+            let name = stored.template.replacen('*', &(first + i).to_string(), 1);
+            weights.insert(name, layer.to_vec());
+        }
+    }
+    weights
+}
+
+#[test]
+fn weights_are_the_same_however_they_are_placed() {
+    let expected = made(&placed(SMALL, 1, "whole", false), &[7]).remove(0);
+    assert_eq!(expected.len(), 2 + 2 * 12 + 2);
+    for devices in [2, 4, 8] {
+        for layout in ["flat", "rows", "whole"] {
+            for looped in [false, true] {
+                let found = made(&placed(SMALL, devices, layout, looped), &[7]).remove(0);
+                let same = found.iter().map(|(name, layer)| (name, bits(layer)));
+                let same = same.eq(expected.iter().map(|(name, layer)| (name, bits(layer))));
+                assert!(same, "{devices} devices, {layout}, looped: {looped}");
+            }
+        }
+    }
+    let looped = made(&placed(SMALL, 1, "whole", true), &[7]).remove(0);
+    assert!(looped == expected, "one device, looped");
+}
+
+fn bits(numbers: &[f32]) -> Vec<u32> {
+    numbers.iter().map(|number| number.to_bits()).collect()
+}
+
+/// The mean of products of two lists of numbers, in units of the deviation that it would have if
+/// all were independent and of this deviation.
+fn correlation(a: &[f32], b: &[f32], deviation: f64) -> f64 {
+    let products = a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b));
+    let count = a.len().min(b.len()) as f64;
+    products.sum::<f64>() / (count.sqrt() * deviation * deviation)
+}
+
+/// Checks that numbers are normal: moments within five times what chance allows.
+fn check_normal(name: &str, numbers: &[f32], deviation: f64) {
+    let count = numbers.len() as f64;
+    let moment = |power: i32| {
+        let powers = numbers.iter().map(|number| (f64::from(*number) / deviation).powi(power));
+        powers.sum::<f64>() / count
+    };
+    // The deviations of moments of normal numbers: 1, 2, 15 and 96 over the count, rooted.
+    for (power, expected, spread) in [(1, 0.0, 1.0), (2, 1.0, 2.0), (3, 0.0, 15.0), (4, 3.0, 96.0)]
+    {
+        let off = (moment(power) - expected) / f64::sqrt(spread / count);
+        assert!(off.abs() < 5.0, "moment {power} of {name}: {off} deviations off");
+    }
+    let neighbours = correlation(numbers, &numbers[1..], deviation);
+    assert!(neighbours.abs() < 5.0, "neighbours in {name}: {neighbours}");
+}
+
+#[test]
+fn weights_begin_as_in_transformers() {
+    let recipe = placed(LARGE, 8, "flat", true);
+    let [first, second] = made(&recipe, &[1, 2]).try_into().unwrap();
+    let scaled = 0.02 / f64::sqrt(2.0 * 4.0);
+    let mut drawn: Vec<(&String, &Vec<f32>, f64)> = Vec::new();
+    for (name, numbers) in &first {
+        let is_norm = name.contains("ln_");
+        if name.ends_with("bias") {
+            assert!(numbers.iter().all(|&number| number == 0.0), "{name}");
+        } else if is_norm {
+            assert!(numbers.iter().all(|&number| number == 1.0), "{name}");
+        } else {
+            let deviation = if name.contains("c_proj") { scaled } else { 0.02 };
+            check_normal(name, numbers, deviation);
+            let other = correlation(numbers, &second[name], deviation);
+            assert!(other.abs() < 5.0, "{name} with another seed: {other}");
+            drawn.push((name, numbers, deviation));
+        }
+    }
+    // wte, wpe and four matrices in each of four layers.
+    assert_eq!(drawn.len(), 18);
+    for (i, (name, a, deviation)) in drawn.iter().enumerate() {
+        for (other, b, other_deviation) in &drawn[..i] {
+            let found = correlation(a, b, (deviation * other_deviation).sqrt());
+            assert!(found.abs() < 5.0, "{name} and {other}: {found}");
+        }
+    }
+    let deviations = recipe.placement.parameters.iter().filter_map(|stored| {
+        let Initializer::Normal { deviation } = stored.initializer else { return None };
+        Some(deviation)
+    });
+    assert!(deviations.into_iter().all(|deviation| deviation == 0.02 || deviation == scaled));
+}
+
+/// Tokens of a Llama are tied or not; nothing in it is scaled.
+#[test]
+fn llama_begins_as_in_transformers() {
+    let config = r#"{"model_type": "llama", "vocab_size": 512, "hidden_size": 128,
+        "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "initializer_range": 0.05, "attention_bias": true}"#;
+    let weights = made(&placed(config, 2, "rows", true), &[3]).remove(0);
+    for (name, numbers) in &weights {
+        match () {
+            _ if name.contains("norm") => assert!(numbers.iter().all(|&x| x == 1.0), "{name}"),
+            _ if name.ends_with("bias") => assert!(numbers.iter().all(|&x| x == 0.0), "{name}"),
+            _ => check_normal(name, numbers, 0.05),
+        }
+    }
+    assert_eq!(weights.len(), 3 + 2 * 13);
+    assert!(weights["lm_head.weight"] != weights["model.embed_tokens.weight"]);
+}

@@ -1,0 +1,281 @@
+//! What can be chosen besides a placement: dropout, frozen parameters, factors of gradients,
+//! labels that do not count, optimizers. Each gives on shards what it gives on one device.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::*;
+use fullshard_optim::{Adafactor, Optimizer, Sgd, StepSize};
+use fullshard_parallel::{FsdpConfig, Options, Placement, Remat, Settings, Stored, WrapPolicy};
+use fullshard_pjrt::HostTensor;
+use fullshard_train::{Batch, Compiler, Metrics, Recipe, Runner};
+
+const PLAIN: &str = r#"{"model_type": "gpt2", "vocab_size": 131, "n_positions": 20, "n_embd": 21,
+    "n_layer": 2, "n_head": 3, "n_inner": 37, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}"#;
+const VOCABULARY: usize = 131;
+const BATCH: Batch = Batch { sequences: 8, tokens: 11, accumulation: 1, reduce_each: true };
+const RATE: f64 = 1e-3;
+
+/// A placement: devices, whether parts are rows, whether layers are looped.
+type Place = (usize, bool, bool);
+
+const ONE: Place = (1, false, false);
+
+fn options((_, rows, scan_layers): Place) -> Options {
+    let settings = Settings { shard_param_on_dim_0: rows, ..Settings::default() };
+    let wrap = WrapPolicy::Classes(vec!["GPT2Block".to_owned()]);
+    let config = FsdpConfig { wrap, settings, ..FsdpConfig::default() };
+    Options { config, scan_layers, ..Options::default() }
+}
+
+fn plain(place: Place, optimizer: Box<dyn Optimizer>) -> Recipe {
+    recipe(PLAIN, place.0, &options(place), BATCH, optimizer)
+}
+
+fn runner<'a>(compiler: &'a Compiler<'a>, recipe: &'a Recipe, seed: u64) -> Runner<'a> {
+    Runner::with_parameters(compiler, recipe, seed, weights).unwrap()
+}
+
+/// Weights large enough for every choice to show in the loss.
+fn weights(stored: &Stored) -> Vec<f32> {
+    numbers(stored).into_iter().map(|number| 3.0 * number).collect()
+}
+
+/// Some steps, each on the same tokens.
+fn steps(runner: &mut Runner<'_>, batch: Batch, count: usize, rate: f64) -> Vec<Metrics> {
+    let tokens = tokens(batch, VOCABULARY, 0);
+    let step = |_| runner.step(&tokens, &tokens, rate).unwrap().wait().unwrap();
+    (0..count).map(step).collect()
+}
+
+/// The metrics of some steps of a recipe.
+fn run(recipe: &Recipe, seed: u64, count: usize, rate: f64) -> Vec<Metrics> {
+    let compiler = compiler(recipe.placement.devices());
+    steps(&mut runner(&compiler, recipe, seed), recipe.batch, count, rate)
+}
+
+fn off(found: f32, expected: f32) -> f32 {
+    (found / expected - 1.0).abs()
+}
+
+/// Losses within 1e-5, norms within 1e-4: sums in another order in `f32`.
+fn check_same(what: &str, found: &[Metrics], expected: &[Metrics]) {
+    assert_eq!(found.len(), expected.len());
+    for (step, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let fine = off(found.loss, expected.loss) < 1e-5
+            && off(found.gradient_norm, expected.gradient_norm) < 1e-4
+            && found.labels == expected.labels;
+        assert!(fine, "{what}, step {step}: {found:?} for {expected:?}");
+    }
+}
+
+fn dropped(config: &str) -> String {
+    ["resid", "embd", "attn"].iter().fold(config.to_owned(), |config, which| {
+        config.replace(&format!(r#""{which}_pdrop": 0"#), &format!(r#""{which}_pdrop": 0.1"#))
+    })
+}
+
+#[test]
+fn dropout_is_the_same_on_any_devices() {
+    let config = dropped(PLAIN);
+    let with = |place: Place, remat| {
+        let options = Options { remat: Some(remat), ..options(place) };
+        recipe(&config, place.0, &options, BATCH, adamw())
+    };
+    let one = with(ONE, Remat::None);
+    let expected = run(&one, 5, 5, RATE);
+    for (place, remat) in [((2, true, true), Remat::Full), ((8, false, false), Remat::None)] {
+        let found = run(&with(place, remat), 5, 5, RATE);
+        check_same(&format!("{place:?}, {remat:?}"), &found, &expected);
+    }
+
+    // Without an update only masks change from step to step, and from seed to seed.
+    let compiler = compiler(1);
+    let mut other = runner(&compiler, &one, 6);
+    let still = steps(&mut other, BATCH, 2, 0.0);
+    assert!(off(still[0].loss, still[1].loss) > 1e-4, "masks of two steps");
+    assert!(off(still[0].loss, expected[0].loss) > 1e-4, "masks of two seeds");
+
+    let tokens = tokens(BATCH, VOCABULARY, 0);
+    let flat = tokens.values::<i32>().unwrap();
+    let tokens = HostTensor::from_values(&[BATCH.sequences, BATCH.tokens], &flat).unwrap();
+    let (sum, count) = other.evaluate(&tokens, &tokens).unwrap();
+    let whole = run(&plain(ONE, adamw()), 0, 1, 0.0);
+    assert!(off(sum / count, whole[0].loss) < 1e-6, "evaluation drops nothing");
+    assert!(off(still[0].loss, whole[0].loss) > 1e-4, "training does");
+}
+
+#[test]
+fn dropout_in_blocks_of_attention_is_the_same_on_any_devices() {
+    let config = r#"{"model_type": "gpt2", "vocab_size": 131, "n_positions": 512, "n_embd": 8,
+        "n_layer": 1, "n_head": 2, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0.1}"#;
+    let batch = Batch { sequences: 2, tokens: 512, accumulation: 1, reduce_each: true };
+    let run =
+        |place: Place| run(&recipe(config, place.0, &options(place), batch, adamw()), 5, 2, RATE);
+    check_same("two devices", &run((2, false, true)), &run(ONE));
+}
+
+/// A run with parameters frozen: metrics, and all parameters at the end by their names.
+fn frozen_run(place: Place, frozen: &[&str]) -> (Vec<Metrics>, Vec<(String, Vec<f32>)>) {
+    let frozen = frozen.iter().map(|&pattern| pattern.to_owned()).collect();
+    let recipe = recipe(PLAIN, place.0, &Options { frozen, ..options(place) }, BATCH, adamw());
+    let compiler = compiler(place.0);
+    let mut runner = runner(&compiler, &recipe, 0);
+    let metrics = steps(&mut runner, BATCH, 5, RATE);
+    let placement = &recipe.placement;
+    let state = placement.parameters.len() + 2 * placement.trained().len();
+    assert_eq!(runner.state().len(), state, "two slots for what is trained, none for the rest");
+    let mut layers = Vec::new();
+    for stored in &placement.parameters {
+        let (before, after) = (weights(stored), runner.parameter(&stored.name).unwrap());
+        assert_eq!(before == after, stored.frozen, "{}", stored.name);
+        let first = stored.layer.unwrap_or(0);
+        for (i, layer) in after.chunks(after.len() / stored.stack.unwrap_or(1)).enumerate() {
+            let name = stored.template.replacen('*', &(first + i).to_string(), 1);
+            layers.push((name, layer.to_vec()));
+        }
+    }
+    layers.sort_by(|a, b| a.0.cmp(&b.0));
+    (metrics, layers)
+}
+
+#[test]
+fn frozen_parameters_stay_and_the_others_move_as_on_one_device() {
+    let cases: [(&[&str], &[Place]); 3] = [
+        // The tied embedding by its other name, and parts of every unit.
+        (&["lm_head.weight", "*.bias"], &[(4, false, true)]),
+        // All of every unit but the root, through which gradients still have to go.
+        (&["transformer.h.*"], &[(8, true, true)]),
+        // All of one unit.
+        (&["transformer.h.0.*"], &[(4, false, false)]),
+    ];
+    for (frozen, places) in cases {
+        let (expected, expected_parameters) = frozen_run(ONE, frozen);
+        for &place in places {
+            let (found, parameters) = frozen_run(place, frozen);
+            check_same(&format!("{frozen:?}, {place:?}"), &found, &expected);
+            for ((name, found), (expected_name, expected)) in
+                parameters.iter().zip(&expected_parameters)
+            {
+                assert_eq!(name, expected_name);
+                let apart = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
+                let apart = apart.fold(0.0, f32::max);
+                // A step of AdamW is 1e-3 at most; that of a gradient near zero is uncertain.
+                assert!(apart < 2e-4, "{frozen:?}, {place:?}: {name} is {apart} off");
+            }
+        }
+    }
+}
+
+#[test]
+fn layers_of_a_loop_are_frozen_together() {
+    let options =
+        Options { frozen: vec!["transformer.h.0.*".to_owned()], ..options((2, false, true)) };
+    let error = Placement::new(&model(PLAIN).tree(), 2, &options).unwrap_err().to_string();
+    assert!(error.contains("transformer.h.*"), "{error}");
+}
+
+#[test]
+fn divide_factors_scale_gradients() {
+    let placed = |factors| {
+        let mut options = options((4, false, true));
+        options.config.settings.gradient_divide_factors = factors;
+        recipe(PLAIN, 4, &options, BATCH, adamw())
+    };
+    let with = |factors| run(&placed(factors), 0, 3, RATE);
+    // By themselves these ask for the mean.
+    assert_eq!(placed(Some((1.0, 1.0))).placement.wire.divide, (1.0, 4.0));
+    let default = with(None);
+    check_same("all of it afterwards", &with(Some((1.0, 4.0))), &default);
+    let half = with(Some((2.0, 4.0)));
+    assert_eq!(half[0].loss, default[0].loss);
+    assert!(off(2.0 * half[0].gradient_norm, default[0].gradient_norm) < 1e-6);
+}
+
+/// Labels of a batch, of which those stay for which `counts` says so of the sequence and the place
+/// in it.
+fn labels(tokens: &HostTensor, batch: Batch, counts: impl Fn(usize, usize) -> bool) -> HostTensor {
+    let label = |(i, token): (usize, i32)| {
+        if counts(i / batch.tokens, i % batch.tokens) { token } else { -100 }
+    };
+    let tokens: Vec<i32> = tokens.values().unwrap();
+    let labels: Vec<i32> = tokens.into_iter().enumerate().map(label).collect();
+    let dims = [batch.accumulation, batch.sequences, batch.tokens];
+    HostTensor::from_values(&dims, &labels).unwrap()
+}
+
+/// Every device's sequences are told apart by which labels count. Nothing is updated.
+#[test]
+fn each_device_has_its_own_sequences_and_counts_are_of_all() {
+    let one = plain(ONE, adamw());
+    let four = plain((4, true, true), adamw());
+    let twice = Batch { sequences: 4, accumulation: 2, ..BATCH };
+    let twice = recipe(PLAIN, 4, &options((4, false, true)), twice, adamw());
+    let pair = Batch { sequences: 2, ..BATCH };
+    let pair = recipe(PLAIN, 1, &options(ONE), pair, adamw());
+    let (single, many) = (compiler(1), compiler(4));
+    let [mut one_runner, mut pair_runner] = [&one, &pair].map(|r| runner(&single, r, 0));
+    let [mut four_runner, mut twice_runner] = [&four, &twice].map(|r| runner(&many, r, 0));
+    let tokens = tokens(BATCH, VOCABULARY, 0);
+    let step = |runner: &mut Runner<'_>, tokens: &HostTensor, labels: &HostTensor| {
+        vec![runner.step(tokens, labels, 0.0).unwrap().wait().unwrap()]
+    };
+    let in_two = |tensor: &HostTensor| {
+        HostTensor::from_values(&[2, 4, BATCH.tokens], &tensor.values::<i32>().unwrap()).unwrap()
+    };
+
+    // The first device has no labels, the last has most.
+    let uneven = labels(&tokens, BATCH, |sequence, place| place * 7 < sequence * 11);
+    let expected = step(&mut one_runner, &tokens, &uneven);
+    check_same("uneven", &step(&mut four_runner, &tokens, &uneven), &expected);
+    let found = step(&mut twice_runner, &in_two(&tokens), &in_two(&uneven));
+    check_same("uneven in two batches", &found, &expected);
+
+    let mut losses = Vec::new();
+    for device in 0..4 {
+        let its_own = labels(&tokens, BATCH, |sequence, _| sequence / 2 == device);
+        let found = step(&mut four_runner, &tokens, &its_own);
+        check_same("the whole batch", &found, &step(&mut one_runner, &tokens, &its_own));
+        let sequences: Vec<i32> = tokens.values().unwrap();
+        let sequences = &sequences[2 * device * BATCH.tokens..2 * (device + 1) * BATCH.tokens];
+        let sequences = HostTensor::from_values(&[1, 2, BATCH.tokens], sequences).unwrap();
+        let alone = step(&mut pair_runner, &sequences, &sequences);
+        check_same("its sequences alone", &found, &alone);
+        losses.push(alone[0].loss);
+    }
+    for (i, loss) in losses.iter().enumerate() {
+        assert!(losses[..i].iter().all(|other| off(*loss, *other) > 1e-3), "{losses:?}");
+    }
+}
+
+/// Ten steps of an optimizer at places, compared with those on one device.
+fn check_optimizer(make: impl Fn() -> Box<dyn Optimizer>, rate: f64, places: &[Place]) {
+    let expected = run(&plain(ONE, make()), 0, 10, rate);
+    assert!(expected[9].loss < 0.99 * expected[0].loss, "{expected:?}");
+    for &place in places {
+        let found = run(&plain(place, make()), 0, 10, rate);
+        check_same(&format!("{place:?}"), &found, &expected);
+    }
+}
+
+#[test]
+fn adafactor_is_the_same_on_any_devices() {
+    // Everything it can sum over devices. The epsilon keeps it from making steps of rounding,
+    // which is all the gradient there is of the biases of keys.
+    let adafactor = Adafactor {
+        step_size: StepSize::Given,
+        epsilon: 1e-16,
+        beta1: Some(0.5),
+        weight_decay: 0.1,
+        ..Adafactor::paper()
+    };
+    let places = [(2, true, true), (4, false, true), (8, false, true), (8, true, true)];
+    check_optimizer(|| Box::new(adafactor), 0.05, &places);
+}
+
+#[test]
+fn sgd_is_the_same_on_any_devices() {
+    let sgd = Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.1, ..Sgd::default() };
+    let places = [(2, true, true), (4, false, false), (8, false, true)];
+    check_optimizer(|| Box::new(sgd), 0.05, &places);
+}
