@@ -1,7 +1,7 @@
 //! Where everything lives: units, the parameters they own, how each is stored, and what follows
 //! from that before anything is traced.
 
-use crate::config::{FsdpConfig, Strategy, default_divide_factors};
+use crate::config::{FsdpConfig, Strategy};
 use crate::error::Error;
 use crate::gather::Wire;
 use crate::layout::{Layout, Stored};
@@ -162,7 +162,7 @@ fn wire(options: &Options, devices: usize) -> Wire {
             true => usize::MAX,
             false => (settings.reduce_scatter_bucket_size_mb * f64::from(1 << 20)) as usize,
         },
-        divide: settings.gradient_divide_factors.unwrap_or(default_divide_factors(devices)),
+        divide: settings.divide_factors(devices),
     }
 }
 

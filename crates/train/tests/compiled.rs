@@ -1,0 +1,299 @@
+//! What the compiler makes of training steps: the exchanges that the placement lists and no
+//! others, a share of the state on each device, and no whole weights between the passes.
+//!
+//! Layers are looped over. Written out, the CPU compiler drops barriers early and merges the
+//! second gather of a unit with the first; it also sends `bf16` as `f32`. Both are checked with
+//! the TPU compiler in `tpu.rs`.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::*;
+use fullshard_optim::{Adafactor, Optimizer};
+use fullshard_parallel::{Exchange, ExchangeKind, FsdpConfig, Options, Strategy};
+use fullshard_pjrt::hlo::{CollectiveKind, Module, collectives};
+use fullshard_pjrt::CompiledMemory;
+use fullshard_train::{Batch, Recipe};
+use std::collections::BTreeMap;
+
+/// A model of which nothing divides by the number of devices.
+const MODEL: &str = r#"{"model_type": "gpt2", "vocab_size": 131, "n_positions": 20, "n_embd": 21,
+    "n_layer": 3, "n_head": 3, "n_inner": 37, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}"#;
+const DEVICES: usize = 4;
+const BATCH: Batch = Batch { sequences: 8, tokens: 5, accumulation: 1, reduce_each: true };
+
+const BLOCKS: &str = r#""transformer_layer_cls_to_wrap": "GPT2Block""#;
+const PARTS: &str = r#""transformer_layer_cls_to_wrap": "GPT2Attention,GPT2MLP""#;
+/// Of 1696 elements or more are an attention and the rest of its block.
+const BY_SIZE: &str = r#""min_num_params": 1650"#;
+const NONE: &str = r#""min_num_params": 0"#;
+
+/// Looped layers as the inside of an FSDP config says, settings apart.
+fn options(config: &str, settings: &str) -> Options {
+    let json = format!(r#"{{{config}, "xla_fsdp_settings": {{{settings}}}}}"#);
+    let config = FsdpConfig::from_json(&json).unwrap();
+    Options { config, scan_layers: true, ..Options::default() }
+}
+
+fn compile(recipe: &Recipe) -> (Module, CompiledMemory) {
+    let compiled = compiler(recipe.placement.devices());
+    let compiled = compiled.compile(&recipe.step_program().unwrap()).unwrap();
+    let executable = compiled.program.executable();
+    (executable.optimized_program().unwrap().module().unwrap(), executable.memory().unwrap())
+}
+
+/// How often something of a size is exchanged, by kind and bytes.
+type Exchanges = BTreeMap<(&'static str, u64), u64>;
+
+const GATHER: &str = "gather";
+const SCATTER: &str = "reduce-scatter";
+const SUM: &str = "all-reduce";
+
+/// What a compiled step exchanges, without sums of a few numbers: losses and norms.
+fn found(module: &Module) -> Exchanges {
+    let mut exchanges = Exchanges::new();
+    for row in collectives(module) {
+        let kind = match row.kind {
+            CollectiveKind::AllGather => GATHER,
+            CollectiveKind::ReduceScatter => SCATTER,
+            CollectiveKind::AllReduce if row.bytes.unwrap() <= 16 => continue,
+            CollectiveKind::AllReduce => SUM,
+            other => panic!("{other} in a step"),
+        };
+        assert_eq!(row.group_size, Some(DEVICES));
+        let times = row.count * row.runs.expect("loops have known lengths");
+        *exchanges.entry((kind, row.bytes.unwrap())).or_default() += times;
+    }
+    exchanges
+}
+
+fn listed<'a>(exchanges: impl IntoIterator<Item = &'a Exchange>) -> Exchanges {
+    let mut listed = Exchanges::new();
+    for exchange in exchanges {
+        let kind = match exchange.kind {
+            ExchangeKind::Gather => GATHER,
+            ExchangeKind::ReduceScatter => SCATTER,
+            ExchangeKind::AllReduce => SUM,
+        };
+        *listed.entry((kind, exchange.bytes as u64)).or_default() += exchange.count as u64;
+    }
+    listed
+}
+
+fn count(exchanges: &Exchanges, kind: &str) -> u64 {
+    exchanges.iter().filter(|((known, _), _)| *known == kind).map(|(_, count)| count).sum()
+}
+
+fn recipe_of(options: &Options, batch: Batch) -> Recipe {
+    recipe(MODEL, DEVICES, options, batch, adamw())
+}
+
+/// Checks that a step exchanges what is listed, and that this is so many gathers, reduce-scatters
+/// and all-reduces.
+fn check(what: &str, options: &Options, expected: [u64; 3]) {
+    let recipe = recipe_of(options, BATCH);
+    let (module, _) = compile(&recipe);
+    let (found, listed) = (found(&module), listed(&recipe.placement.exchanges()));
+    assert_eq!(found, listed, "{what}");
+    assert_eq!([GATHER, SCATTER, SUM].map(|kind| count(&found, kind)), expected, "{what}");
+}
+
+const PACKED: &str = r#""flatten_parameters": true"#;
+
+/// One gather of a unit going forth, one more going back if it was let go, and one
+/// reduce-scatter. The root is never let go by default.
+#[test]
+fn packed_units_are_exchanged_once_a_pass() {
+    let kept = r#""flatten_parameters": true, "reshard_after_forward": false"#;
+    let checkpointed = &format!(r#"{BLOCKS}, "xla_fsdp_grad_ckpt": true"#);
+    for (what, wrap, settings, expected) in [
+        ("blocks", BLOCKS, PACKED, [1 + 3 * 2, 1 + 3, 0]),
+        ("blocks kept", BLOCKS, kept, [1 + 3, 1 + 3, 0]),
+        ("attention and MLP", PARTS, PACKED, [1 + 6 * 2, 1 + 6, 0]),
+        ("units in units", BY_SIZE, PACKED, [1 + 6 * 2, 1 + 6, 0]),
+        ("only the root", NONE, PACKED, [1, 1, 0]),
+        ("checkpointed", checkpointed, PACKED, [1 + 3 * 2, 1 + 3, 0]),
+        ("checkpointed and kept", checkpointed, kept, [1 + 3, 1 + 3, 0]),
+    ] {
+        check(what, &options(wrap, settings), expected);
+    }
+    let blocks = options(BLOCKS, PACKED);
+    let kept = Options { strategy: Strategy::ShardGradOp, ..blocks.clone() };
+    check("shard_grad_op", &kept, [1 + 3, 1 + 3, 0]);
+    check("written out", &Options { scan_layers: false, ..kept }, [1 + 3, 1 + 3, 0]);
+    // Each direction gathers the first layer before its loop, and in the last round one too many.
+    let ahead = Options { gather_ahead: true, ..blocks };
+    check("ahead", &ahead, [1 + 2 * (3 + 1), 1 + 3, 0]);
+}
+
+/// A root has four parameters and a block twelve.
+#[test]
+fn buckets_are_reduced_once_each() {
+    let rows = r#""shard_param_on_dim_0": true, "coalesce_all_gather_ops": true"#;
+    let bucket = |mb: f64| format!(r#"{rows}, "reduce_scatter_bucket_size_mb": {mb}"#);
+    let gathers = 1 + 3 * 2;
+    for (what, settings, scatters) in [
+        ("one by one", rows.to_owned(), 4 + 3 * 12),
+        ("all at once", bucket(1.0), 1 + 3),
+        // Of the root, the embedding with its 11 KB and the rest. Of a block, the 5.6 KB of
+        // `c_attn` with what is before them, and the rest.
+        ("two a unit", bucket(0.0055), 2 + 3 * 2),
+    ] {
+        check(what, &options(BLOCKS, &settings), [gathers, scatters, 0]);
+    }
+}
+
+#[test]
+fn unpacked_parameters_are_exchanged_by_themselves() {
+    let rows = r#""shard_param_on_dim_0": true"#;
+    let checkpointed = format!(r#"{BLOCKS}, "xla_fsdp_grad_ckpt": true"#);
+    for (what, wrap, settings) in [
+        ("blocks, flat", BLOCKS, r#""flatten_parameters": false"#),
+        ("blocks, rows", BLOCKS, rows),
+        ("checkpointed", &checkpointed, rows),
+    ] {
+        let recipe = recipe_of(&options(wrap, settings), BATCH);
+        let found = found(&compile(&recipe).0);
+        let listed = listed(&recipe.placement.exchanges());
+        assert_eq!(count(&found, SCATTER), 4 + 3 * 12, "{what}");
+        assert_eq!(count(&found, SUM), 0, "{what}");
+        for (&(kind, bytes), &most) in &listed {
+            let times = found.get(&(kind, bytes)).copied().unwrap_or(0);
+            // Biases are not needed going back.
+            let least = if kind == GATHER { most.div_ceil(2) } else { most };
+            assert!((least..=most).contains(&times), "{what}, {kind} of {bytes}: {times}");
+        }
+        assert!(found.keys().all(|key| listed.contains_key(key)), "{what}: {found:?}");
+        // Each block has four weights, and those are needed.
+        assert!(count(&found, GATHER) >= 4 + 3 * (12 + 4), "{what}: {found:?}");
+    }
+}
+
+#[test]
+fn whole_parameters_are_only_summed() {
+    let options = Options { strategy: Strategy::NoShard, ..options(BLOCKS, "") };
+    check("no_shard", &options, [0, 0, 4 + 3 * 12]);
+}
+
+/// What is frozen is gathered apart from the rest of its unit.
+#[test]
+fn frozen_parameters_have_no_gradients_to_scatter() {
+    let frozen = |wrap: &str, names: &[&str]| {
+        let frozen = names.iter().map(|&name| name.to_owned()).collect();
+        Options { frozen, ..options(wrap, PACKED) }
+    };
+    check("attention", &frozen(PARTS, &["*.attn.*"]), [1 + 6 * 2, 1 + 3, 0]);
+    let halves = frozen(BLOCKS, &["*.mlp.*", "transformer.wte.*"]);
+    check("halves of units", &halves, [2 + 3 * 4, 1 + 3, 0]);
+}
+
+#[test]
+fn accumulated_batches_exchange_each_or_once() {
+    let options = options(BLOCKS, PACKED);
+    let batch = Batch { accumulation: 3, ..BATCH };
+    let recipe = recipe_of(&options, batch);
+    let mut each = listed(&recipe.placement.exchanges());
+    each.values_mut().for_each(|count| *count *= 3);
+    assert_eq!(found(&compile(&recipe).0), each);
+
+    // Gathered before the batches, all layers of a kind at once.
+    let recipe = recipe_of(&options, Batch { reduce_each: false, ..batch });
+    let exchanges = recipe.placement.exchanges().into_iter().map(|exchange| {
+        let unit = recipe.placement.units.iter().find(|unit| unit.path == exchange.unit);
+        Exchange { bytes: exchange.bytes * unit.unwrap().count, count: 1, ..exchange }
+    });
+    let once = listed(&exchanges.collect::<Vec<_>>());
+    assert_eq!(found(&compile(&recipe).0), once);
+    assert_eq!([GATHER, SCATTER].map(|kind| count(&once, kind)), [2, 2]);
+}
+
+/// The bytes of arguments on each device without what a step is fed: two batches, the
+/// optimizer's scalars, a seed and a number.
+fn state_bytes(recipe: &Recipe) -> u64 {
+    let batch = recipe.batch;
+    let tokens = batch.sequences / recipe.placement.devices() * batch.tokens;
+    let fed = 2 * tokens + recipe.optimizer.scalar_count() + 2 + 1;
+    compile(recipe).1.arguments - 4 * fed as u64
+}
+
+#[test]
+fn each_device_has_its_share_of_the_state() {
+    const WIDE: &str = r#"{"model_type": "gpt2", "vocab_size": 1031, "n_positions": 8,
+        "n_embd": 1028, "n_layer": 2, "n_head": 2}"#;
+    let adafactor = || -> Box<dyn Optimizer> { Box::new(Adafactor::trainer()) };
+    let settings = ["", r#""shard_param_on_dim_0": true"#];
+    for (i, rows) in [false, true].into_iter().enumerate() {
+        let options = options(BLOCKS, settings[i]);
+        let bytes = |devices: usize, optimizer: Box<dyn Optimizer>| {
+            let recipe = recipe(WIDE, devices, &options, BATCH, optimizer);
+            // Of each parameter a part, by the formula of its layout.
+            let part = |dims: &[usize], layers: usize| match (devices, rows) {
+                (1, _) => layers * dims.iter().product::<usize>(),
+                (_, true) => layers * dims[0].div_ceil(devices) * dims[1..].iter().product::<usize>(),
+                (_, false) => {
+                    layers * dims.iter().product::<usize>().div_ceil(128 * devices) * 128
+                }
+            };
+            let stored = recipe.placement.parameters.iter();
+            let parts = stored.map(|stored| part(&stored.dims, stored.stack.unwrap_or(1)));
+            (state_bytes(&recipe), 4 * parts.sum::<usize>() as u64)
+        };
+        let [one_adamw, one_adafactor] = [adamw(), adafactor()].map(|it| bytes(1, it).0);
+        for devices in [2, 4, 8] {
+            // The parameters and two slots like them.
+            let (state, parameters) = bytes(devices, adamw());
+            assert_eq!(state, 3 * parameters, "{devices} devices, rows: {rows}");
+            let (adafactor, _) = bytes(devices, adafactor());
+            for (state, one) in [(state, one_adamw), (adafactor, one_adafactor)] {
+                let share = state as f64 * devices as f64 / one as f64;
+                println!("{devices} devices, rows: {rows}: {share:.4} of a share");
+                assert!((1.0..1.03).contains(&share), "{devices} devices, rows: {rows}: {share}");
+            }
+        }
+    }
+}
+
+const LAYERS: usize = 12;
+const WIDTH: usize = 64;
+
+/// A model with far more weights than a batch has activations.
+fn deep(layers: usize, options: &Options) -> Recipe {
+    let config = format!(
+        r#"{{"model_type": "gpt2", "vocab_size": 131, "n_positions": 8, "n_embd": {WIDTH},
+            "n_layer": {layers}, "n_head": 2}}"#
+    );
+    recipe(&config, DEVICES, options, Batch { sequences: DEVICES, ..BATCH }, adamw())
+}
+
+/// Whole weights of all layers are in no tensor, so in none that a loop carries, and never in
+/// memory together.
+#[test]
+fn no_whole_weight_lives_from_one_pass_to_the_other() {
+    let all_weights = (LAYERS * 12 * WIDTH * WIDTH * 4) as u64;
+    let checkpointed = format!(r#"{BLOCKS}, "xla_fsdp_grad_ckpt": true"#);
+    for (what, config, settings, kept) in [
+        ("checkpointed", checkpointed.as_str(), "", false),
+        ("checkpointed and packed", &checkpointed, PACKED, false),
+        ("let go", BLOCKS, "", false),
+        ("kept", BLOCKS, r#""reshard_after_forward": false"#, true),
+    ] {
+        let (module, memory) = compile(&deep(LAYERS, &options(config, settings)));
+        let leaves = module.instructions().flat_map(|instruction| instruction.shape.leaves());
+        let arrays = leaves.filter_map(|leaf| leaf.as_array());
+        let smallest_stack = (LAYERS * WIDTH * WIDTH) as u64;
+        let is_stack = |dims: &[usize]| dims.first() == Some(&LAYERS) && dims[1..].len() > 1;
+        let wholes = arrays.filter(|array| array.elements() >= smallest_stack);
+        let whole = wholes.filter(|array| is_stack(&array.dims)).count();
+        let temporaries = memory.temporaries;
+        println!("{what}: {whole} stacks, {temporaries} bytes of temporaries, {all_weights} of weights");
+        assert_eq!(whole > 0, kept, "{what}");
+        assert_eq!(temporaries > all_weights, kept, "{what}: {temporaries} of {all_weights}");
+    }
+}
+
+#[test]
+fn a_deep_model_compiles_to_the_program_of_a_shallow_one() {
+    let options = options(&format!(r#"{BLOCKS}, "xla_fsdp_grad_ckpt": true"#), "");
+    let [few, many] = [12, 48].map(|layers| compile(&deep(layers, &options)).0);
+    assert_eq!(few.instructions().count(), many.instructions().count());
+}
