@@ -31,11 +31,7 @@ impl Wire {
 
     /// Which gradients of a unit are scattered together. `leads` are the dimensions of each
     /// before those of one parameter: the layers that are scattered at once.
-    pub(crate) fn scatters(
-        &self,
-        parameters: &[&Stored],
-        leads: &[Vec<usize>],
-    ) -> Vec<Vec<usize>> {
+    pub(crate) fn scatters(&self, parameters: &[&Stored], leads: &[Vec<usize>]) -> Vec<Vec<usize>> {
         let (mut buckets, mut queued, mut bytes) = (Vec::new(), Vec::new(), 0);
         for i in cut_ones(parameters) {
             queued.push(i);

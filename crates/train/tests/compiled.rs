@@ -9,10 +9,10 @@
 mod common;
 
 use common::*;
-use fullshard_optim::{Adafactor, Optimizer};
-use fullshard_parallel::{Exchange, ExchangeKind, FsdpConfig, Options, Strategy};
-use fullshard_pjrt::hlo::{CollectiveKind, Module, collectives};
+use fullshard_optim::{Adafactor, Optimizer, Sgd};
+use fullshard_parallel::{Exchange, ExchangeKind, FsdpConfig, Options, Stored, Strategy};
 use fullshard_pjrt::CompiledMemory;
+use fullshard_pjrt::hlo::{CollectiveKind, Module, collectives};
 use fullshard_train::{Batch, Recipe};
 use std::collections::BTreeMap;
 
@@ -49,14 +49,14 @@ const GATHER: &str = "gather";
 const SCATTER: &str = "reduce-scatter";
 const SUM: &str = "all-reduce";
 
-/// What a compiled step exchanges, without sums of a few numbers: losses and norms.
-fn found(module: &Module) -> Exchanges {
+/// What a compiled step exchanges, without the sums of losses, labels and norms of gradients.
+fn found(recipe: &Recipe, module: &Module) -> Exchanges {
     let mut exchanges = Exchanges::new();
     for row in collectives(module) {
         let kind = match row.kind {
             CollectiveKind::AllGather => GATHER,
             CollectiveKind::ReduceScatter => SCATTER,
-            CollectiveKind::AllReduce if row.bytes.unwrap() <= 16 => continue,
+            CollectiveKind::AllReduce if row.bytes.unwrap() <= numbers_summed(recipe) => continue,
             CollectiveKind::AllReduce => SUM,
             other => panic!("{other} in a step"),
         };
@@ -65,6 +65,11 @@ fn found(module: &Module) -> Exchanges {
         *exchanges.entry((kind, row.bytes.unwrap())).or_default() += times;
     }
     exchanges
+}
+
+/// The bytes of a norm of each parameter and a loss, which the compiler sums together.
+fn numbers_summed(recipe: &Recipe) -> u64 {
+    4 * (recipe.placement.parameters.len() as u64 + 1)
 }
 
 fn listed<'a>(exchanges: impl IntoIterator<Item = &'a Exchange>) -> Exchanges {
@@ -85,17 +90,16 @@ fn count(exchanges: &Exchanges, kind: &str) -> u64 {
 }
 
 fn recipe_of(options: &Options, batch: Batch) -> Recipe {
-    recipe(MODEL, DEVICES, options, batch, adamw())
+    recipe(MODEL, DEVICES, options, batch, Box::new(Sgd::default()))
 }
 
-/// Checks that a step exchanges what is listed, and that this is so many gathers, reduce-scatters
-/// and all-reduces.
-fn check(what: &str, options: &Options, expected: [u64; 3]) {
+/// Checks that a step exchanges what is listed, and that this is so many gathers and
+/// reduce-scatters.
+fn check(what: &str, options: &Options, expected: [u64; 2]) {
     let recipe = recipe_of(options, BATCH);
-    let (module, _) = compile(&recipe);
-    let (found, listed) = (found(&module), listed(&recipe.placement.exchanges()));
-    assert_eq!(found, listed, "{what}");
-    assert_eq!([GATHER, SCATTER, SUM].map(|kind| count(&found, kind)), expected, "{what}");
+    let found = found(&recipe, &compile(&recipe).0);
+    assert_eq!(found, listed(&recipe.placement.exchanges()), "{what}");
+    assert_eq!([GATHER, SCATTER].map(|kind| count(&found, kind)), expected, "{what}");
 }
 
 const PACKED: &str = r#""flatten_parameters": true"#;
@@ -107,23 +111,23 @@ fn packed_units_are_exchanged_once_a_pass() {
     let kept = r#""flatten_parameters": true, "reshard_after_forward": false"#;
     let checkpointed = &format!(r#"{BLOCKS}, "xla_fsdp_grad_ckpt": true"#);
     for (what, wrap, settings, expected) in [
-        ("blocks", BLOCKS, PACKED, [1 + 3 * 2, 1 + 3, 0]),
-        ("blocks kept", BLOCKS, kept, [1 + 3, 1 + 3, 0]),
-        ("attention and MLP", PARTS, PACKED, [1 + 6 * 2, 1 + 6, 0]),
-        ("units in units", BY_SIZE, PACKED, [1 + 6 * 2, 1 + 6, 0]),
-        ("only the root", NONE, PACKED, [1, 1, 0]),
-        ("checkpointed", checkpointed, PACKED, [1 + 3 * 2, 1 + 3, 0]),
-        ("checkpointed and kept", checkpointed, kept, [1 + 3, 1 + 3, 0]),
+        ("blocks", BLOCKS, PACKED, [1 + 3 * 2, 1 + 3]),
+        ("blocks kept", BLOCKS, kept, [1 + 3, 1 + 3]),
+        ("attention and MLP", PARTS, PACKED, [1 + 6 * 2, 1 + 6]),
+        ("units in units", BY_SIZE, PACKED, [1 + 6 * 2, 1 + 6]),
+        ("only the root", NONE, PACKED, [1, 1]),
+        ("checkpointed", checkpointed, PACKED, [1 + 3 * 2, 1 + 3]),
+        ("checkpointed and kept", checkpointed, kept, [1 + 3, 1 + 3]),
     ] {
         check(what, &options(wrap, settings), expected);
     }
     let blocks = options(BLOCKS, PACKED);
     let kept = Options { strategy: Strategy::ShardGradOp, ..blocks.clone() };
-    check("shard_grad_op", &kept, [1 + 3, 1 + 3, 0]);
-    check("written out", &Options { scan_layers: false, ..kept }, [1 + 3, 1 + 3, 0]);
+    check("shard_grad_op", &kept, [1 + 3, 1 + 3]);
+    check("written out", &Options { scan_layers: false, ..kept }, [1 + 3, 1 + 3]);
     // Each direction gathers the first layer before its loop, and in the last round one too many.
     let ahead = Options { gather_ahead: true, ..blocks };
-    check("ahead", &ahead, [1 + 2 * (3 + 1), 1 + 3, 0]);
+    check("ahead", &ahead, [1 + 2 * (3 + 1), 1 + 3]);
 }
 
 /// A root has four parameters and a block twelve.
@@ -139,7 +143,7 @@ fn buckets_are_reduced_once_each() {
         // `c_attn` with what is before them, and the rest.
         ("two a unit", bucket(0.0055), 2 + 3 * 2),
     ] {
-        check(what, &options(BLOCKS, &settings), [gathers, scatters, 0]);
+        check(what, &options(BLOCKS, &settings), [gathers, scatters]);
     }
 }
 
@@ -153,7 +157,7 @@ fn unpacked_parameters_are_exchanged_by_themselves() {
         ("checkpointed", &checkpointed, rows),
     ] {
         let recipe = recipe_of(&options(wrap, settings), BATCH);
-        let found = found(&compile(&recipe).0);
+        let found = found(&recipe, &compile(&recipe).0);
         let listed = listed(&recipe.placement.exchanges());
         assert_eq!(count(&found, SCATTER), 4 + 3 * 12, "{what}");
         assert_eq!(count(&found, SUM), 0, "{what}");
@@ -172,7 +176,18 @@ fn unpacked_parameters_are_exchanged_by_themselves() {
 #[test]
 fn whole_parameters_are_only_summed() {
     let options = Options { strategy: Strategy::NoShard, ..options(BLOCKS, "") };
-    check("no_shard", &options, [0, 0, 4 + 3 * 12]);
+    let recipe = recipe_of(&options, BATCH);
+    let listed = listed(&recipe.placement.exchanges());
+    let found = found(&recipe, &compile(&recipe).0);
+    assert_eq!(count(&listed, SUM), 4 + 3 * 12);
+    for kind in [GATHER, SCATTER] {
+        assert_eq!((count(&listed, kind), count(&found, kind)), (0, 0), "{kind}");
+    }
+    // The compiler sums those of a layer together, and others with a few numbers more.
+    assert_eq!(count(&found, SUM), 3 + 1);
+    let bytes = |it: &Exchanges| it.iter().map(|((_, bytes), count)| bytes * count).sum::<u64>();
+    let more = bytes(&found) - bytes(&listed);
+    assert!(more <= numbers_summed(&recipe), "{found:?} for {listed:?}");
 }
 
 /// What is frozen is gathered apart from the rest of its unit.
@@ -182,9 +197,9 @@ fn frozen_parameters_have_no_gradients_to_scatter() {
         let frozen = names.iter().map(|&name| name.to_owned()).collect();
         Options { frozen, ..options(wrap, PACKED) }
     };
-    check("attention", &frozen(PARTS, &["*.attn.*"]), [1 + 6 * 2, 1 + 3, 0]);
+    check("attention", &frozen(PARTS, &["*.attn.*"]), [1 + 6 * 2, 1 + 3]);
     let halves = frozen(BLOCKS, &["*.mlp.*", "transformer.wte.*"]);
-    check("halves of units", &halves, [2 + 3 * 4, 1 + 3, 0]);
+    check("halves of units", &halves, [2 + 3 * 4, 1 + 3]);
 }
 
 #[test]
@@ -192,9 +207,15 @@ fn accumulated_batches_exchange_each_or_once() {
     let options = options(BLOCKS, PACKED);
     let batch = Batch { accumulation: 3, ..BATCH };
     let recipe = recipe_of(&options, batch);
-    let mut each = listed(&recipe.placement.exchanges());
-    each.values_mut().for_each(|count| *count *= 3);
-    assert_eq!(found(&compile(&recipe).0), each);
+    // The root is kept, and is the same for every batch: the compiler gathers it before them.
+    let times = |exchange: &Exchange| match (exchange.unit.as_str(), exchange.kind) {
+        ("", ExchangeKind::Gather) => 1,
+        _ => 3,
+    };
+    let exchanges = recipe.placement.exchanges().into_iter();
+    let exchanges = exchanges.map(|it| Exchange { count: it.count * times(&it), ..it });
+    let each = listed(&exchanges.collect::<Vec<_>>());
+    assert_eq!(found(&recipe, &compile(&recipe).0), each);
 
     // Gathered before the batches, all layers of a kind at once.
     let recipe = recipe_of(&options, Batch { reduce_each: false, ..batch });
@@ -203,7 +224,7 @@ fn accumulated_batches_exchange_each_or_once() {
         Exchange { bytes: exchange.bytes * unit.unwrap().count, count: 1, ..exchange }
     });
     let once = listed(&exchanges.collect::<Vec<_>>());
-    assert_eq!(found(&compile(&recipe).0), once);
+    assert_eq!(found(&recipe, &compile(&recipe).0), once);
     assert_eq!([GATHER, SCATTER].map(|kind| count(&once, kind)), [2, 2]);
 }
 
@@ -220,40 +241,39 @@ fn state_bytes(recipe: &Recipe) -> u64 {
 fn each_device_has_its_share_of_the_state() {
     const WIDE: &str = r#"{"model_type": "gpt2", "vocab_size": 1031, "n_positions": 8,
         "n_embd": 1028, "n_layer": 2, "n_head": 2}"#;
-    let adafactor = || -> Box<dyn Optimizer> { Box::new(Adafactor::trainer()) };
-    let settings = ["", r#""shard_param_on_dim_0": true"#];
-    for (i, rows) in [false, true].into_iter().enumerate() {
-        let options = options(BLOCKS, settings[i]);
-        let bytes = |devices: usize, optimizer: Box<dyn Optimizer>| {
-            let recipe = recipe(WIDE, devices, &options, BATCH, optimizer);
-            // Of each parameter a part, by the formula of its layout.
-            let part = |dims: &[usize], layers: usize| match (devices, rows) {
-                (1, _) => layers * dims.iter().product::<usize>(),
-                (_, true) => layers * dims[0].div_ceil(devices) * dims[1..].iter().product::<usize>(),
-                (_, false) => {
-                    layers * dims.iter().product::<usize>().div_ceil(128 * devices) * 128
+    let of = |devices: usize, rows: bool, optimizer: Box<dyn Optimizer>| {
+        let options = options(NONE, &format!(r#""shard_param_on_dim_0": {rows}"#));
+        recipe(WIDE, devices, &options, BATCH, optimizer)
+    };
+    let adafactor = || Box::new(Adafactor::trainer());
+    let whole = [adamw(), adafactor()].map(|optimizer| state_bytes(&of(1, false, optimizer)));
+    let share = |devices: usize, state: u64, whole: u64| {
+        let share = (state * devices as u64) as f64 / whole as f64;
+        assert!((1.0..1.03).contains(&share), "{devices} devices: {share} of a share");
+    };
+    for (devices, rows) in [(2, true), (4, false), (8, true), (8, false)] {
+        let recipe = of(devices, rows, adamw());
+        // Of each parameter and of two slots like it a part, by the formula of its layout.
+        let part = |stored: &Stored| {
+            let elements = stored.dims.iter().product::<usize>();
+            let rest = elements / stored.dims[0];
+            stored.stack.unwrap_or(1)
+                * match rows {
+                    true => stored.dims[0].div_ceil(devices) * rest,
+                    false => elements.div_ceil(128 * devices) * 128,
                 }
-            };
-            let stored = recipe.placement.parameters.iter();
-            let parts = stored.map(|stored| part(&stored.dims, stored.stack.unwrap_or(1)));
-            (state_bytes(&recipe), 4 * parts.sum::<usize>() as u64)
         };
-        let [one_adamw, one_adafactor] = [adamw(), adafactor()].map(|it| bytes(1, it).0);
-        for devices in [2, 4, 8] {
-            // The parameters and two slots like them.
-            let (state, parameters) = bytes(devices, adamw());
-            assert_eq!(state, 3 * parameters, "{devices} devices, rows: {rows}");
-            let (adafactor, _) = bytes(devices, adafactor());
-            for (state, one) in [(state, one_adamw), (adafactor, one_adafactor)] {
-                let share = state as f64 * devices as f64 / one as f64;
-                println!("{devices} devices, rows: {rows}: {share:.4} of a share");
-                assert!((1.0..1.03).contains(&share), "{devices} devices, rows: {rows}: {share}");
-            }
-        }
+        let parts: usize = recipe.placement.parameters.iter().map(part).sum();
+        let state = state_bytes(&recipe);
+        assert_eq!(state, 3 * 4 * parts as u64, "{devices} devices, rows: {rows}");
+        share(devices, state, whole[0]);
+    }
+    for rows in [true, false] {
+        share(8, state_bytes(&of(8, rows, adafactor())), whole[1]);
     }
 }
 
-const LAYERS: usize = 12;
+const LAYERS: usize = 24;
 const WIDTH: usize = 64;
 
 /// A model with far more weights than a batch has activations.
@@ -262,7 +282,13 @@ fn deep(layers: usize, options: &Options) -> Recipe {
         r#"{{"model_type": "gpt2", "vocab_size": 131, "n_positions": 8, "n_embd": {WIDTH},
             "n_layer": {layers}, "n_head": 2}}"#
     );
-    recipe(&config, DEVICES, options, Batch { sequences: DEVICES, ..BATCH }, adamw())
+    recipe(
+        &config,
+        DEVICES,
+        options,
+        Batch { sequences: DEVICES, ..BATCH },
+        Box::new(Sgd::default()),
+    )
 }
 
 /// Whole weights of all layers are in no tensor, so in none that a loop carries, and never in
@@ -270,6 +296,9 @@ fn deep(layers: usize, options: &Options) -> Recipe {
 #[test]
 fn no_whole_weight_lives_from_one_pass_to_the_other() {
     let all_weights = (LAYERS * 12 * WIDTH * WIDTH * 4) as u64;
+    // The smallest of the weights, of all layers. One layer is half of that, and so are the
+    // parts of the largest weight.
+    let smallest_whole = (LAYERS * WIDTH * WIDTH) as u64;
     let checkpointed = format!(r#"{BLOCKS}, "xla_fsdp_grad_ckpt": true"#);
     for (what, config, settings, kept) in [
         ("checkpointed", checkpointed.as_str(), "", false),
@@ -280,12 +309,11 @@ fn no_whole_weight_lives_from_one_pass_to_the_other() {
         let (module, memory) = compile(&deep(LAYERS, &options(config, settings)));
         let leaves = module.instructions().flat_map(|instruction| instruction.shape.leaves());
         let arrays = leaves.filter_map(|leaf| leaf.as_array());
-        let smallest_stack = (LAYERS * WIDTH * WIDTH) as u64;
-        let is_stack = |dims: &[usize]| dims.first() == Some(&LAYERS) && dims[1..].len() > 1;
-        let wholes = arrays.filter(|array| array.elements() >= smallest_stack);
-        let whole = wholes.filter(|array| is_stack(&array.dims)).count();
+        let whole = arrays.filter(|array| array.elements() >= smallest_whole).count();
         let temporaries = memory.temporaries;
-        println!("{what}: {whole} stacks, {temporaries} bytes of temporaries, {all_weights} of weights");
+        println!(
+            "{what}: {whole} stacks, {temporaries} bytes of temporaries, {all_weights} of weights"
+        );
         assert_eq!(whole > 0, kept, "{what}");
         assert_eq!(temporaries > all_weights, kept, "{what}: {temporaries} of {all_weights}");
     }
