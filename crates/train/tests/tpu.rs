@@ -133,14 +133,13 @@ fn gradients_can_be_summed_in_f32() {
     check(&recipe, (1 + 6 * 4 * 2, "bf16"), (1 + 6 * 4, "f32"));
 }
 
-/// Layers written out are gathered again going back, and so is a root that is let go.
+/// Layers written out are gathered again going back.
 #[test]
 fn written_out_layers_are_let_go() {
     let mut options = posted(false);
     options.config.gradient_checkpointing = false;
-    options.config.settings.disable_reshard_on_root = false;
     let recipe = recipe(&gpt2(2), CHIPS, &options, BATCH, sgd());
-    check(&recipe, (2 + 2 * 4 * 2, "bf16"), (1 + 2 * 4, "bf16"));
+    check(&recipe, (1 + 2 * 4 * 2, "bf16"), (1 + 2 * 4, "bf16"));
 }
 
 #[test]
