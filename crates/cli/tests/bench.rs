@@ -175,6 +175,27 @@ fn the_post_is_planned_without_a_device() {
 }
 
 #[test]
+fn the_step_is_written_without_a_device() {
+    let folder = Folder::new();
+    let args = ["--num_cores", "2", "--device", "tpu", "--text", "step.mlir"];
+    let output = folder.step("tiny.json", &args);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("the step is written to step.mlir"));
+    let step = fs::read_to_string(folder.path("step.mlir")).unwrap();
+    assert!(step.contains("mhlo.num_partitions = 2") && step.contains("stablehlo.all_gather"));
+    assert!(!folder.path("cache").exists(), "nothing is left behind");
+    refused_after_the_plan(&folder, &["--text", "no/such/step.mlir"], "no/such/step.mlir: ");
+}
+
+/// Runs what fails once the plan is printed.
+fn refused_after_the_plan(folder: &Folder, args: &[&str], expected: &str) {
+    let output = folder.step("tiny.json", args);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+    assert!(said.contains("error: ") && said.contains(expected), "{args:?}: {said}");
+}
+
+#[test]
 fn the_examples_are_what_they_are_named() {
     let folder = Folder::new();
     for (config, parameters) in [

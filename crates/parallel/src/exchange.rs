@@ -1,7 +1,7 @@
 //! What a step sends between devices, as the placement has it: to be printed before anything is
 //! compiled, and held against what the compiler made of it.
 
-use crate::layout::Stored;
+use crate::layout::{Layout, Stored};
 use crate::placement::{PlacedUnit, Placement};
 use fullshard_graph::DType;
 
@@ -27,7 +27,7 @@ pub struct Exchange {
     pub dtype: DType,
     /// How often in one forward and backward pass.
     pub count: usize,
-    /// The bytes of the whole tensor, each time.
+    /// The bytes of the whole tensor, padding included, each time.
     pub bytes: usize,
 }
 
@@ -35,7 +35,9 @@ impl Placement {
     /// The exchanges of parameters and gradients in one forward and backward pass.
     ///
     /// Parameters that the way back does not need, such as biases, are not gathered again unless
-    /// they come packed with others; the count is of all that may be.
+    /// they come packed with others; the count is of all that may be. A loop that gathers ahead
+    /// gathers in both directions whatever is kept, and once more in each: the first layer before
+    /// the loop, and in its last round one that nobody uses.
     pub fn exchanges(&self) -> Vec<Exchange> {
         if self.devices() == 1 {
             return Vec::new();
@@ -47,39 +49,56 @@ impl Placement {
         let owned = unit.parameters.iter().map(|&i| &self.parameters[i]);
         let (frozen, trained): (Vec<&Stored>, Vec<&Stored>) =
             owned.partition(|stored| stored.frozen);
-        let exchange = |kind, dtype: DType, parameters: &[&Stored], bucket: &[usize], count| {
-            let elements = bucket.iter().map(|&i| {
-                let stored = parameters[i];
-                let layers = if unit.count > 1 { stored.stack.unwrap_or(1) } else { 1 };
-                stored.part_elements() * stored.parts / layers
-            });
-            let bytes = elements.sum::<usize>() * dtype.size();
-            Exchange { unit: unit.path.clone(), kind, dtype, count, bytes }
-        };
-        let passes = if unit.reshard { 2 } else { 1 };
         let mut exchanges = Vec::new();
         for parameters in [&trained, &frozen] {
             for bucket in self.wire.gathers(parameters) {
-                let count = unit.count * passes;
                 let kind = ExchangeKind::Gather;
-                exchanges.push(exchange(kind, self.wire.compute, parameters, &bucket, count));
+                exchanges.push(self.exchange(unit, kind, bucket.iter().map(|&i| parameters[i])));
             }
         }
-        for bucket in self.wire.scatters(&trained) {
+        let leads: Vec<Vec<usize>> = trained.iter().map(|stored| lead(unit, stored)).collect();
+        for bucket in self.wire.scatters(&trained, &leads) {
             let kind = ExchangeKind::ReduceScatter;
-            exchanges.push(exchange(kind, self.wire.reduce, &trained, &bucket, unit.count));
+            exchanges.push(self.exchange(unit, kind, bucket.iter().map(|&i| trained[i])));
         }
-        let whole = (0..trained.len()).filter(|&i| trained[i].layout == crate::Layout::Whole);
-        for i in whole {
-            let elements = trained[i].elements() / if unit.count > 1 { unit.count } else { 1 };
-            exchanges.push(Exchange {
-                unit: unit.path.clone(),
-                kind: ExchangeKind::AllReduce,
-                dtype: self.wire.reduce,
-                count: unit.count,
-                bytes: elements * self.wire.reduce.size(),
-            });
-        }
+        let whole = trained.iter().copied().filter(|stored| stored.layout == Layout::Whole);
+        let sums = whole.map(|stored| self.exchange(unit, ExchangeKind::AllReduce, [stored]));
+        exchanges.extend(sums);
         exchanges
     }
+
+    /// The exchange of some parameters of a unit, or of their gradients, together.
+    fn exchange<'a>(
+        &self,
+        unit: &PlacedUnit,
+        kind: ExchangeKind,
+        parameters: impl IntoIterator<Item = &'a Stored>,
+    ) -> Exchange {
+        let (dtype, count) = match kind {
+            ExchangeKind::Gather => (self.wire.compute, self.gathers_of(unit)),
+            ExchangeKind::ReduceScatter | ExchangeKind::AllReduce => (self.wire.reduce, unit.count),
+        };
+        let elements = parameters.into_iter().map(|stored| {
+            let layers: usize = lead(unit, stored).iter().product();
+            layers * stored.padded_elements()
+        });
+        let bytes = elements.sum::<usize>() * dtype.size();
+        Exchange { unit: unit.path.clone(), kind, dtype, count, bytes }
+    }
+
+    /// How often something of a unit is gathered.
+    fn gathers_of(&self, unit: &PlacedUnit) -> usize {
+        let looped = self.stacks.count(&unit.path).is_some();
+        match (looped && self.options.gather_ahead, unit.reshard) {
+            (true, _) => 2 * (unit.count + 1),
+            (false, true) => 2 * unit.count,
+            (false, false) => unit.count,
+        }
+    }
+}
+
+/// The layers of a stored parameter that its unit exchanges at once, as dimensions: none if it is
+/// inside the loop over them, all if it is around that loop.
+fn lead(unit: &PlacedUnit, stored: &Stored) -> Vec<usize> {
+    if unit.count > 1 { Vec::new() } else { stored.stack.into_iter().collect() }
 }

@@ -29,12 +29,14 @@ impl Wire {
         }
     }
 
-    /// Which gradients of a unit are scattered together.
-    pub(crate) fn scatters(&self, parameters: &[&Stored]) -> Vec<Vec<usize>> {
+    /// Which gradients of a unit are scattered together. `leads` are the dimensions of each
+    /// before those of one parameter: the layers that are scattered at once.
+    pub(crate) fn scatters(&self, parameters: &[&Stored], leads: &[Vec<usize>]) -> Vec<Vec<usize>> {
         let (mut buckets, mut queued, mut bytes) = (Vec::new(), Vec::new(), 0);
         for i in cut_ones(parameters) {
             queued.push(i);
-            bytes += parameters[i].part_elements() * parameters[i].parts * self.reduce.size();
+            let layers: usize = leads[i].iter().product();
+            bytes += layers * parameters[i].padded_elements() * self.reduce.size();
             if bytes > self.bucket {
                 buckets.push(std::mem::take(&mut queued));
                 bytes = 0;
@@ -111,7 +113,7 @@ impl Wire {
                 Layout::Rows | Layout::Flat => gradient,
             });
         }
-        for bucket in self.scatters(parameters) {
+        for bucket in self.scatters(parameters, leads) {
             self.scatter(group, parameters, leads, &bucket, &mut parts)?;
         }
         let finish = |part: &Tensor| divide(&part.convert(DType::F32)?, after);

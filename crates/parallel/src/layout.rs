@@ -112,9 +112,13 @@ impl Stored {
 
     /// The elements of one layer, without padding and with it, which always is at the end.
     fn lengths(&self) -> (usize, usize) {
+        (self.dims.iter().product(), self.padded_elements())
+    }
+
+    /// The elements of all parts of one layer, padding included.
+    pub(crate) fn padded_elements(&self) -> usize {
         let parts = if self.layout == Layout::Whole { 1 } else { self.parts };
-        let stored = self.part_dims().iter().product::<usize>() * parts;
-        (self.dims.iter().product(), stored)
+        self.part_dims().iter().product::<usize>() * parts
     }
 
     /// How many dimensions a tensor of parts (or of wholes) has before those of one parameter.

@@ -88,6 +88,10 @@ pub struct StepArgs {
     /// Print units and a memory estimate, and stop before touching a device.
     #[arg(long)]
     pub plan: bool,
+    /// Write the step as StableHLO text, to be compiled ahead of time, and stop before touching a
+    /// device.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["plan", "json"])]
+    pub text: Option<PathBuf>,
     /// Print JSON for machines.
     #[arg(long)]
     pub json: bool,

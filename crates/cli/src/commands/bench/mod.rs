@@ -10,8 +10,11 @@ use crate::target::compile_cache;
 use args::StepArgs;
 use clap::{Args, Subcommand};
 use fullshard_pjrt::Client;
+use fullshard_pjrt::plugins::PluginKind;
 use fullshard_train::{Bench, Compiler, Recipe, Runner};
 use report::{PlanReport, StepReport};
+use std::fs;
+use std::path::Path;
 use std::time::Instant;
 
 #[derive(Args)]
@@ -50,7 +53,10 @@ fn run_step(args: &StepArgs) -> Result<()> {
     if !args.json {
         print::plan(&plan);
     }
-    let (client, _) = args.target.client(args.num_cores)?;
+    if let Some(path) = &args.text {
+        return write_text(&recipe, path);
+    }
+    let client = client(args)?;
     check_devices(args, &client)?;
     let cache = if args.no_cache { None } else { Some(compile_cache()?) };
     let compiler = Compiler { client: &client, cache, options };
@@ -59,6 +65,13 @@ fn run_step(args: &StepArgs) -> Result<()> {
         return format::print_json(&report);
     }
     print::measured(&report);
+    Ok(())
+}
+
+fn write_text(recipe: &Recipe, path: &Path) -> Result<()> {
+    let text = recipe.step_program()?.to_text();
+    fs::write(path, text).map_err(|error| Error::file(path, error))?;
+    println!("the step is written to {}", path.display());
     Ok(())
 }
 
@@ -73,6 +86,18 @@ fn measure(
     let setup = start.elapsed().as_secs_f64();
     let measured = bench.run(&mut runner, recipe.batch, recipe.model.dimensions().vocabulary)?;
     StepReport::new(compiler, recipe, &runner, setup, measured, plan)
+}
+
+/// The devices to measure on. Plans and texts are for TPUs that are elsewhere as well.
+fn client(args: &StepArgs) -> Result<Client> {
+    match args.target.client(args.num_cores) {
+        Ok((client, _)) => Ok(client),
+        Err(error) if args.target.kind() == PluginKind::Tpu => Err(Error::Usage(format!(
+            "no TPU can be used here: {error}; --plan tells what one would have to hold, --text \
+             writes the step for `fullshard compile`, and --device cpu measures on virtual devices"
+        ))),
+        Err(error) => Err(error),
+    }
 }
 
 fn check_devices(args: &StepArgs, client: &Client) -> Result<()> {

@@ -1,0 +1,152 @@
+//! What the TPU compiler makes of training steps, ahead of time, for the four chips of a v4-8: the
+//! exchanges of the placement, in the types that the config says, and memory that is there.
+//!
+//! The steps are those of the post on narrower models, since its own takes minutes to compile:
+//!
+//!     cargo test -p fullshard-train --test tpu -- --ignored --nocapture
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::recipe;
+use fullshard_optim::{Adafactor, Optimizer, Sgd};
+use fullshard_parallel::{Exchange, ExchangeKind, FsdpConfig, Options};
+use fullshard_pjrt::hlo::{CollectiveKind, Module, collectives};
+use fullshard_pjrt::plugins::{PluginKind, Store};
+use fullshard_pjrt::{CompileOptions, CompiledMemory, Plugin, Topology, TpuSlice};
+use fullshard_train::{Batch, Recipe};
+use std::sync::LazyLock;
+use std::time::Instant;
+
+const CHIPS: usize = 4;
+const BATCH: Batch = Batch { sequences: 16, tokens: 128, accumulation: 1, reduce_each: true };
+
+static TOPOLOGY: LazyLock<Topology> = LazyLock::new(|| {
+    let store = Store::default_location().unwrap();
+    let plugin = Plugin::load(&store.install(PluginKind::Tpu).unwrap().path).unwrap();
+    Topology::tpu(plugin, &TpuSlice::parse("v4-8").unwrap()).unwrap()
+});
+
+/// GPT-2 with weights far larger than everything else that is exchanged.
+fn gpt2(layers: usize) -> String {
+    format!(
+        r#"{{"model_type": "gpt2", "vocab_size": 1031, "n_positions": 128, "n_embd": 512,
+            "n_layer": {layers}, "n_head": 4, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}}"#
+    )
+}
+
+/// The post's units: blocks that compute in `bf16`, are cut into rows and checkpointed.
+fn posted(scan_layers: bool) -> Options {
+    let config = include_str!("../../../examples/configs/fsdp_config.json");
+    let config = FsdpConfig::from_json(config).unwrap();
+    Options { config, scan_layers, ..Options::default() }
+}
+
+fn sgd() -> Box<dyn Optimizer> {
+    Box::new(Sgd::default())
+}
+
+fn adafactor() -> Box<dyn Optimizer> {
+    Box::new(Adafactor::trainer())
+}
+
+fn compile(recipe: &Recipe) -> (Module, CompiledMemory) {
+    let text = recipe.step_program().unwrap().to_text();
+    let start = Instant::now();
+    let executable = TOPOLOGY.compile(&text, &CompileOptions::new(CHIPS)).unwrap();
+    println!("compiled in {:.1} s", start.elapsed().as_secs_f64());
+    (executable.optimized_program().unwrap().module().unwrap(), executable.memory().unwrap())
+}
+
+/// A kind of exchange, the type that is sent and the number of elements of the whole.
+type Large = (CollectiveKind, String, u64);
+
+/// Every exchange of at least so many elements that a compiled step runs, in order of kind, type
+/// and size. Only weights are that large, so there must be no others.
+fn found(module: &Module, least: u64) -> Vec<Large> {
+    let mut large = Vec::new();
+    for row in collectives(module) {
+        let element = row.element.unwrap();
+        let elements = row.bytes.unwrap() * 8 / u64::from(element.bits().unwrap());
+        let times = row.count * row.runs.unwrap();
+        println!("{} of {elements} {element}, {times} times", row.kind);
+        let one = (row.kind, element.to_string(), elements);
+        let times = if elements >= least { times } else { 0 };
+        large.extend(std::iter::repeat_n(one, times as usize));
+    }
+    large.sort();
+    large
+}
+
+/// Every exchange of at least so many elements that the placement lists, in that order.
+fn listed(recipe: &Recipe, least: u64) -> Vec<Large> {
+    let large = recipe.placement.exchanges().into_iter().flat_map(|exchange: Exchange| {
+        let kind = match exchange.kind {
+            ExchangeKind::Gather => CollectiveKind::AllGather,
+            ExchangeKind::ReduceScatter => CollectiveKind::ReduceScatter,
+            ExchangeKind::AllReduce => CollectiveKind::AllReduce,
+        };
+        let elements = (exchange.bytes / exchange.dtype.size()) as u64;
+        std::iter::repeat_n((kind, exchange.dtype.name().to_owned(), elements), exchange.count)
+    });
+    let mut large: Vec<Large> = large.filter(|(_, _, elements)| *elements >= least).collect();
+    large.sort();
+    large
+}
+
+/// Compiles a step and checks that weights are exchanged as listed, this many gathers and
+/// reduce-scatters of them, in these types; and that it fits into a chip.
+fn check(recipe: &Recipe, gathers: (usize, &str), scatters: (usize, &str)) {
+    let (module, memory) = compile(recipe);
+    let width = recipe.model.dimensions().hidden as u64;
+    let (found, listed) = (found(&module, width * width), listed(recipe, width * width));
+    assert_eq!(found.len(), listed.len());
+    for (found, listed) in found.iter().zip(&listed) {
+        assert_eq!((found.0, &found.1), (listed.0, &listed.1));
+        // The compiler pads parts to whole tiles.
+        let most = listed.2 + listed.2 / 16;
+        assert!((listed.2..=most).contains(&found.2), "{found:?} for {listed:?}");
+    }
+    let count = |kind, dtype: &str| found.iter().filter(|it| it.0 == kind && it.1 == dtype).count();
+    assert_eq!(count(CollectiveKind::AllGather, gathers.1), gathers.0);
+    assert_eq!(count(CollectiveKind::ReduceScatter, scatters.1), scatters.0);
+    assert_eq!(found.len(), gathers.0 + scatters.0, "nothing else of that size");
+
+    let limit = TOPOLOGY.memory_limit().unwrap();
+    println!("{memory:?}, {} of {limit} bytes", memory.total());
+    assert!(memory.arguments + memory.temporaries <= limit);
+    assert!(memory.total() <= limit);
+}
+
+/// Of each layer four weights, twice; of the root the embedding, which is kept.
+#[test]
+fn the_posts_step_exchanges_bf16() {
+    let recipe = recipe(&gpt2(6), CHIPS, &posted(true), BATCH, adafactor());
+    check(&recipe, (1 + 6 * 4 * 2, "bf16"), (1 + 6 * 4, "bf16"));
+}
+
+#[test]
+fn gradients_can_be_summed_in_f32() {
+    let mut options = posted(true);
+    options.config.settings.fp32_reduce_scatter = true;
+    let recipe = recipe(&gpt2(6), CHIPS, &options, BATCH, sgd());
+    check(&recipe, (1 + 6 * 4 * 2, "bf16"), (1 + 6 * 4, "f32"));
+}
+
+/// Layers written out are gathered again going back.
+#[test]
+fn written_out_layers_are_let_go() {
+    let mut options = posted(false);
+    options.config.gradient_checkpointing = false;
+    let recipe = recipe(&gpt2(2), CHIPS, &options, BATCH, sgd());
+    check(&recipe, (1 + 2 * 4 * 2, "bf16"), (1 + 2 * 4, "bf16"));
+}
+
+#[test]
+#[ignore = "takes four minutes of a processor"]
+fn the_posts_model_fits_on_four_chips() {
+    let config = include_str!("../../../examples/configs/gpt2_config.json");
+    let batch = Batch { sequences: 128, tokens: 1024, accumulation: 1, reduce_each: true };
+    let recipe = recipe(config, CHIPS, &posted(true), batch, adafactor());
+    check(&recipe, (1 + 18 * 4 * 2, "bf16"), (1 + 18 * 4, "bf16"));
+}
