@@ -48,7 +48,7 @@ fn ours(dtype: &str) -> f64 {
     let text = String::from_utf8_lossy(&output.stdout);
     let report: serde_json::Value = serde_json::from_str(&text)
         .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
-    report["measured"]["step_seconds"]["median"].as_f64().unwrap_or(f64::NAN)
+    report["time"]["spread"]["median"].as_f64().unwrap_or(f64::NAN)
 }
 
 /// The step times that a peer prints, each with the line's beginning as its name.

@@ -90,6 +90,7 @@ fn measure(
 
 /// The devices to measure on. Plans and texts are for TPUs that are elsewhere as well.
 fn client(args: &StepArgs) -> Result<Client> {
+    fullshard_pjrt::keep_freed_memory();
     match args.target.client(args.num_cores) {
         Ok((client, _)) => Ok(client),
         Err(error) if args.target.kind() == PluginKind::Tpu => Err(Error::Usage(format!(
