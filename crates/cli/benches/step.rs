@@ -51,17 +51,15 @@ fn ours(dtype: &str) -> f64 {
     report["time"]["spread"]["median"].as_f64().unwrap_or(f64::NAN)
 }
 
-/// The step times that a peer prints, each with the line's beginning as its name.
+/// The step times that a peer prints, each with its command's end and its place as its name.
 fn steps_of(command: &str) -> Vec<(String, f64)> {
     let output = Command::new("sh").args(["-c", command]).output();
     let output = output.unwrap_or_else(|error| panic!("`{command}` did not start: {error}"));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let step = |line: &str| {
-        let (name, rest) = line.split_once("step ")?;
-        let seconds = rest.split_whitespace().next()?.parse().ok()?;
-        Some((name.trim().to_owned(), seconds))
-    };
-    let steps: Vec<_> = text.lines().filter_map(step).collect();
+    let peer = command.rsplit('/').next().unwrap_or(command);
+    let seconds = |line: &str| line.split_once("step ")?.1.split_whitespace().next()?.parse().ok();
+    let seconds = text.lines().filter_map(seconds).enumerate();
+    let steps: Vec<_> = seconds.map(|(i, s): (usize, f64)| (format!("{peer} #{i}"), s)).collect();
     if steps.is_empty() {
         println!("`{command}` gave no step time: {}", String::from_utf8_lossy(&output.stderr));
     }

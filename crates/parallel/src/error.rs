@@ -22,6 +22,12 @@ pub enum Error {
         /// The parameter, with a `*` for the layer.
         name: String,
     },
+    /// There is nothing that could be gathered a layer ahead.
+    #[error("--gather_ahead has nothing to gather ahead: {reason}")]
+    NothingAhead {
+        /// Why.
+        reason: &'static str,
+    },
     /// A program could not be traced.
     #[error(transparent)]
     Trace(#[from] fullshard_graph::Error),

@@ -55,17 +55,12 @@ impl Wire {
         parameters: &[&Stored],
         parts: &[&Tensor],
     ) -> Result<Vec<Tensor>> {
-        let leads: Vec<Vec<usize>> = parameters
-            .iter()
-            .zip(parts)
-            .map(|(stored, part)| part.dims()[..stored.lead(part)].to_vec())
-            .collect();
-        let wholes = |parts: Vec<Tensor>| self.bring_together(group, parameters, &leads, &parts);
+        let wholes = |parts: Vec<Tensor>| self.bring_together(group, parameters, &parts);
         custom_vjp(
             parts,
             wholes,
             |parts| Ok((wholes(parts)?, Vec::new())),
-            |_, gradients| self.take_apart(group, parameters, &leads, &gradients),
+            |_, gradients| self.reduce(group, parameters, &gradients.iter().collect::<Vec<_>>()),
         )
     }
 
@@ -73,7 +68,6 @@ impl Wire {
         &self,
         group: &Group,
         parameters: &[&Stored],
-        leads: &[Vec<usize>],
         parts: &[Tensor],
     ) -> Result<Vec<Tensor>> {
         let mut wholes =
@@ -91,30 +85,31 @@ impl Wire {
             for (&i, row) in bucket.iter().zip(&rows) {
                 let rows = gathered.narrow(1, start, start + row.dims()[1])?;
                 start += row.dims()[1];
-                wholes[i] = parameters[i].whole_of_rows(&rows, &leads[i])?;
+                let lead = parts[i].rank() - parameters[i].part_dims().len();
+                wholes[i] = parameters[i].whole_of_rows(&rows, &parts[i].dims()[..lead])?;
             }
         }
         Ok(wholes)
     }
 
-    fn take_apart(
+    /// This device's parts of the mean over devices of whole gradients, in `f32`.
+    pub(crate) fn reduce(
         &self,
         group: &Group,
         parameters: &[&Stored],
-        leads: &[Vec<usize>],
-        gradients: &[Tensor],
+        gradients: &[&Tensor],
     ) -> Result<Vec<Tensor>> {
         let (before, after) = self.divide;
         let mut parts = Vec::new();
         for (stored, gradient) in parameters.iter().zip(gradients) {
-            let gradient = divide(gradient, before)?.convert(self.reduce)?;
+            let gradient = divide(&gradient.convert(self.reduce)?, before)?;
             parts.push(match stored.layout {
                 Layout::Whole => group.sum(&gradient)?,
                 Layout::Rows | Layout::Flat => gradient,
             });
         }
         for bucket in self.scatters(parameters, leads) {
-            self.scatter(group, parameters, leads, &bucket, &mut parts)?;
+            self.scatter(group, parameters, &bucket, &mut parts)?;
         }
         let finish = |part: &Tensor| divide(&part.convert(DType::F32)?, after);
         parts.iter().map(finish).collect()
@@ -125,7 +120,6 @@ impl Wire {
         &self,
         group: &Group,
         parameters: &[&Stored],
-        leads: &[Vec<usize>],
         bucket: &[usize],
         gradients: &mut [Tensor],
     ) -> Result<()> {
@@ -141,7 +135,8 @@ impl Wire {
         for (&i, rows) in bucket.iter().zip(&rows) {
             let row = scattered.narrow(1, start, start + rows.dims()[1])?;
             start += rows.dims()[1];
-            gradients[i] = parameters[i].part_of_row(&row, &leads[i])?;
+            let lead = gradients[i].rank() - parameters[i].dims.len();
+            gradients[i] = parameters[i].part_of_row(&row, &gradients[i].dims()[..lead])?;
         }
         Ok(())
     }

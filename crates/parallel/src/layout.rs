@@ -8,7 +8,7 @@ use fullshard_models::Initializer;
 
 /// The flat layout pads each device's part to a multiple of this, so that a part is whole rows of
 /// a tile on every device there is.
-pub const FLAT_MULTIPLE: usize = 128;
+pub(crate) const FLAT_MULTIPLE: usize = 128;
 
 /// How a parameter is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct Stored {
     pub initializer: Initializer,
     /// The number of layers stacked along a first dimension.
     pub stack: Option<usize>,
-    /// Its name with a `*` for the layer, and the layer, whether stacked or not.
+    /// Its name with a `*` for the layer, whether stacked or not.
     pub template: String,
     /// The layer it is of, if it is of one.
     pub layer: Option<usize>,

@@ -22,7 +22,7 @@ pub use config::{FsdpConfig, FsdpConfigError, Settings, Strategy, WrapPolicy};
 pub use error::Error;
 pub use exchange::{Exchange, ExchangeKind};
 pub use gather::Wire;
-pub use layout::{FLAT_MULTIPLE, Layout, Stored};
+pub use layout::{Layout, Stored};
 pub use placement::{AXIS, Options, PlacedUnit, Placement, Remat};
 pub use tracer::Sharded;
 pub use wrap::{Unit, WrapError, WrapPlan, frozen, units};

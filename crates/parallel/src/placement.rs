@@ -7,7 +7,7 @@ use crate::gather::Wire;
 use crate::layout::{Layout, Stored};
 use crate::stack::Stacks;
 use crate::wrap::{self, Unit};
-use fullshard_graph::{Mesh, Sharding};
+use fullshard_graph::{DType, Mesh, Sharding};
 use fullshard_models::Module;
 use std::collections::HashMap;
 
@@ -88,6 +88,7 @@ impl Placement {
         let looped = if options.scan_layers { stacks.clone() } else { Stacks::default() };
         let layout = layout(options, devices);
         let parameters = stored(tree, &stacks, &looped, &frozen, layout, devices)?;
+        check_ahead(options, &units, &looped, reshard)?;
         let units = placed(&units, &looped, &parameters, reshard, settings.disable_reshard_on_root);
         let remat = options.remat.unwrap_or(match options.config.gradient_checkpointing {
             true => Remat::Full,
@@ -121,6 +122,11 @@ impl Placement {
         (0..self.parameters.len()).filter(|&i| !self.parameters[i].frozen).collect()
     }
 
+    /// Whether loops gather the next layer while they compute one. One device gathers nothing.
+    pub fn gathers_ahead(&self) -> bool {
+        self.options.gather_ahead && self.devices() > 1
+    }
+
     /// The unit of the module at a path.
     pub(crate) fn unit(&self, path: &str) -> Option<&PlacedUnit> {
         self.units.iter().find(|unit| unit.path == path)
@@ -150,13 +156,9 @@ fn layout(options: &Options, devices: usize) -> Layout {
 
 fn wire(options: &Options, devices: usize) -> Wire {
     let settings = &options.config.settings;
-    let lower = settings.compute_dtype != fullshard_graph::DType::F32;
     Wire {
         compute: settings.compute_dtype,
-        reduce: match lower && settings.fp32_reduce_scatter {
-            true => fullshard_graph::DType::F32,
-            false => settings.compute_dtype,
-        },
+        reduce: if settings.fp32_reduce_scatter { DType::F32 } else { settings.compute_dtype },
         packed: settings.flatten_parameters || settings.coalesce_all_gather_ops,
         bucket: match settings.flatten_parameters {
             true => usize::MAX,
@@ -164,6 +166,25 @@ fn wire(options: &Options, devices: usize) -> Wire {
         },
         divide: settings.divide_factors(devices),
     }
+}
+
+/// Refuses a gather ahead where there is none: it takes a loop, units in it, and weights that are
+/// let go, since the way back gathers ahead in its own order.
+fn check_ahead(
+    options: &Options,
+    units: &[Unit],
+    looped: &Stacks,
+    reshard: bool,
+) -> Result<(), Error> {
+    let in_loop = |unit: &Unit| looped.template(&unit.path).1.is_some();
+    let reason = match options.gather_ahead {
+        false => return Ok(()),
+        true if !options.scan_layers => "layers are written out (--scan_layers false)",
+        true if !units.iter().any(in_loop) => "no layer is or has a unit of its own",
+        true if !reshard => "gathered parameters are kept (reshard_after_forward is off)",
+        true => return Ok(()),
+    };
+    Err(Error::NothingAhead { reason })
 }
 
 /// The other names of tied parameters.
@@ -242,7 +263,10 @@ fn placed(
                 owned.push(position);
             }
         }
-        let reshard = reshard && !(unit.path.is_empty() && keep_root);
+        // A loop remembers what goes into it as a whole, so nothing of it can be let go.
+        let around_loop =
+            !path.contains('*') && owned.iter().any(|&i| parameters[i].stack.is_some());
+        let reshard = reshard && !around_loop && !(unit.path.is_empty() && keep_root);
         placed.push(PlacedUnit { path, class: unit.class, count: 1, parameters: owned, reshard });
     }
     placed

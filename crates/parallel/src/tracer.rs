@@ -71,6 +71,28 @@ impl<'a> Sharded<'a> {
         placement.parameters.iter().map(get).collect()
     }
 
+    /// The parts of whole gradients of the trained parameters, summed over devices unit by unit.
+    pub fn reduce_all(
+        placement: &Placement,
+        group: &Group,
+        gradients: &[Tensor],
+    ) -> Result<Vec<Tensor>> {
+        let trained = placement.trained();
+        let mut parts = gradients.to_vec();
+        for unit in &placement.units {
+            let places = unit.parameters.iter().filter_map(|i| trained.binary_search(i).ok());
+            let places: Vec<usize> = places.collect();
+            let parameters: Vec<&Stored> =
+                places.iter().map(|&place| &placement.parameters[trained[place]]).collect();
+            let whole: Vec<&Tensor> = places.iter().map(|&place| &gradients[place]).collect();
+            let reduced = placement.wire.reduce(group, &parameters, &whole)?;
+            for (place, part) in places.into_iter().zip(reduced) {
+                parts[place] = part;
+            }
+        }
+        Ok(parts)
+    }
+
     /// Gathers what a unit owns; if it is let go, the way back gathers it again.
     fn make_whole(&self, unit: &PlacedUnit, let_go: bool) -> Result<()> {
         let owned = unit.parameters.iter().map(|&i| &self.placement.parameters[i]);
@@ -151,7 +173,8 @@ impl<'a> Sharded<'a> {
     }
 
     /// Ties the parts of a layer's parameters to what goes into it, so that the compiler gathers
-    /// them no earlier; on the way back, their gradients to what comes out.
+    /// them no earlier; on the way back, their gradients to what comes out. Frozen parts have no
+    /// gradients to tie.
     fn behind_barriers(&self, place: &Place, carries: Vec<Tensor>) -> Result<Vec<Tensor>> {
         let settings = &self.placement.options.config.settings;
         let forward = settings.optimization_barrier_in_forward;
@@ -161,26 +184,41 @@ impl<'a> Sharded<'a> {
         }
         let path = place.module_path();
         let units = self.placement.units_under(&path).flat_map(|unit| &unit.parameters);
-        let names = units.map(|&i| self.placement.parameters[i].name.clone());
-        let names: Vec<String> =
-            names.filter(|name| self.parts.borrow().contains_key(name)).collect();
-        let mut tied = carries.clone();
-        for name in &names {
-            tied.push(find(&self.parts.borrow(), name)?);
-        }
+        let stored = units.map(|&i| &self.placement.parameters[i]);
+        let stored = stored.filter(|stored| self.parts.borrow().contains_key(&stored.name));
+        let (frozen, trained): (Vec<&Stored>, Vec<&Stored>) =
+            stored.partition(|stored| stored.frozen);
+        let parts = |list: &[&Stored]| {
+            let parts = list.iter().map(|stored| find(&self.parts.borrow(), &stored.name));
+            parts.collect::<Result<Vec<_>>>()
+        };
         let pass = |on: bool, values: Vec<Tensor>| match on {
             true => barrier(&values.iter().collect::<Vec<_>>()),
             false => Ok(values),
         };
+        if !frozen.is_empty() {
+            let mut tied = parts(&frozen)?;
+            for carry in &carries {
+                tied.push(carry.stop_gradient()?);
+            }
+            self.put(&frozen, pass(forward, tied)?);
+        }
+        let mut tied = carries.clone();
+        tied.extend(parts(&trained)?);
         let mut tied = custom_vjp(
             &tied.iter().collect::<Vec<_>>(),
             |values| pass(forward, values),
             |values| Ok((pass(forward, values)?, Vec::new())),
             |_, gradients| pass(backward, gradients),
         )?;
-        let parts = tied.split_off(carries.len());
-        self.parts.borrow_mut().extend(names.into_iter().zip(parts));
+        self.put(&trained, tied.split_off(carries.len()));
         Ok(tied)
+    }
+
+    /// Replaces parts by others.
+    fn put(&self, parameters: &[&Stored], parts: Vec<Tensor>) {
+        let names = parameters.iter().map(|stored| stored.name.clone());
+        self.parts.borrow_mut().extend(names.zip(parts));
     }
 
     /// Layers as a loop over their stacked parameters.
@@ -201,7 +239,7 @@ impl<'a> Sharded<'a> {
             let place = place.layer(Layer::Traced(slices[0].clone()));
             Ok((self.layer(&place, carries, body)?, Vec::new()))
         };
-        let results = match self.placement.options.gather_ahead && self.group.size() > 1 {
+        let results = match self.placement.gathers_ahead() {
             false => scan(&carries, &inputs).run(|carries, slices| {
                 self.install(&names, &slices[1..]);
                 step(carries, &slices)

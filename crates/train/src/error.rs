@@ -35,6 +35,18 @@ pub enum Error {
         /// What the model allows.
         positions: usize,
     },
+    /// Gathers ahead of a loop that gathers nothing.
+    #[error(
+        "without reduction after each accumulated batch everything is gathered before the first, so \
+         nothing can be gathered ahead: leave out --gather_ahead or --no_sync"
+    )]
+    GatheredAlready,
+    /// A limit that no gradient can have.
+    #[error("a gradient norm cannot be clipped to {limit}: give a number above zero, or none")]
+    GradientNorm {
+        /// What was asked for.
+        limit: f64,
+    },
     /// Every parameter is frozen.
     #[error("every parameter is frozen, so there is nothing to train")]
     AllFrozen,

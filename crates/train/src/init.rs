@@ -99,8 +99,14 @@ fn without_padding(values: &Tensor, group: &Group, stored: &Stored) -> Result<Te
     if length * stored.parts == used {
         return Ok(values.clone());
     }
-    let start = (group.index()? * length as f64)?;
-    let place = (iota(DType::I32, values.dims(), 0)? + start)?;
-    let inside = place.compare(Comparison::Less, &constant(&[], &[used as i32])?)?;
+    // The first devices are full, one may be partly, the rest are empty.
+    let (full, rest) = ((used / length) as i32, (used % length) as i64);
+    let device = group.index()?;
+    let is_full = device.compare(Comparison::Less, &constant(&[], &[full])?)?;
+    let is_partly = device.compare(Comparison::Equal, &constant(&[], &[full])?)?;
+    let partly = select(&is_partly, &constant(&[], &[rest])?, &constant(&[], &[0_i64])?)?;
+    let filled = select(&is_full, &constant(&[], &[length as i64])?, &partly)?;
+    let place = iota(DType::I64, values.dims(), 0)?;
+    let inside = place.compare(Comparison::Less, &filled)?;
     select(&inside, values, &zeros(DType::F32, &[])?)
 }

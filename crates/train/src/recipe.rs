@@ -65,6 +65,14 @@ impl Recipe {
         if batch.tokens > positions {
             return Err(Error::Sequence { sequence: batch.tokens, positions });
         }
+        if !batch.reduce_each && placement.gathers_ahead() {
+            return Err(Error::GatheredAlready);
+        }
+        if let Some(limit) = max_grad_norm
+            && !(limit.is_finite() && limit > 0.0)
+        {
+            return Err(Error::GradientNorm { limit });
+        }
         if placement.trained().is_empty() {
             return Err(Error::AllFrozen);
         }

@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::recipe::{Recipe, shard};
 use fullshard_graph::{
     Argument, Comparison, DType, Group, Key, Program, Result, Sharding, Tensor, concatenate,
-    constant, scan, value_aux_and_grad, vjp, zeros,
+    constant, scan, value_aux_and_grad, zeros,
 };
 use fullshard_models::{Loss, Scope};
 use fullshard_optim::{Update, clip_factor, global_norm};
@@ -88,12 +88,12 @@ impl Recipe {
         let [tokens, labels, scalars] = [&feed[0], &feed[1], &feed[2]].map(Tensor::clone);
         let feed = Feed { tokens, labels, scalars, dropout };
 
-        let count = group.sum(&counted(&feed.labels)?)?;
-        let count = count.maximum(&constant(&[], &[1.0_f32])?)?;
+        let count = group.sum(&counted(&feed.labels)?)?.convert(DType::F32)?;
+        let at_least_one = count.maximum(&constant(&[], &[1.0_f32])?)?;
         // The mean over all devices' labels, times the devices, since gradients are averaged.
-        let scale = (group.size() as f64 / &count)?;
+        let scale = (group.size() as f64 / &at_least_one)?;
         let (sum, gradients) = self.gradients(&group, &locals, &feed, &scale)?;
-        let loss = (group.sum(&sum)? / &count)?;
+        let loss = (group.sum(&sum)? / &at_least_one)?;
 
         let trained = self.placement.trained();
         let shards: Vec<_> =
@@ -151,28 +151,15 @@ impl Recipe {
                 Sharded::new(&self.placement, group, &parts, Some(dropout))
             });
         }
-        // Everything is gathered once, and reduced once by way of that gather's gradient.
-        let (wholes, pullback) = vjp(&inputs, |inputs| {
-            let parts = with_trained(parts, &trained, &inputs);
-            Sharded::gather_all(&self.placement, group, &parts)
-        })?;
+        // Everything is gathered once, and reduced once.
+        let wholes = Sharded::gather_all(&self.placement, group, parts)?;
         let trained_wholes: Vec<&Tensor> = trained.iter().map(|&i| &wholes[i]).collect();
         let (sum, gradients) =
             self.accumulate(&trained_wholes, feed, scale, |inputs, dropout| {
                 let wholes = with_trained(&wholes, &trained, inputs);
                 Sharded::with_wholes(&self.placement, group, &wholes, Some(dropout))
             })?;
-        let mut cotangents: Vec<Option<Tensor>> = vec![None; wholes.len()];
-        for (&i, gradient) in trained.iter().zip(gradients) {
-            cotangents[i] = Some(gradient.convert(wholes[i].dtype())?);
-        }
-        let gradients = pullback.apply(&cotangents)?;
-        let or_zeros = |(input, gradient): (&&Tensor, Option<Tensor>)| match gradient {
-            Some(gradient) => Ok(gradient),
-            None => zeros(input.dtype(), input.dims()),
-        };
-        let gradients = inputs.iter().zip(gradients).map(or_zeros).collect::<Result<_>>()?;
-        Ok((sum, gradients))
+        Ok((sum, Sharded::reduce_all(&self.placement, group, &gradients)?))
     }
 
     /// The summed loss and the gradients of one batch.
@@ -235,7 +222,7 @@ fn counted(labels: &Tensor) -> Result<Tensor> {
     let last = labels.rank() - 1;
     let predicted = labels.narrow(last, 1, labels.dims()[last])?;
     let counts = predicted.compare(Comparison::NotEqual, &constant(&[], &[IGNORED])?)?;
-    counts.convert(DType::F32)?.sum_all()
+    counts.convert(DType::I32)?.sum_all()
 }
 
 /// All tensors, with those that are trained replaced.

@@ -13,15 +13,20 @@ use fullshard_parallel::{FsdpConfig, Options, Remat, Settings, Strategy, WrapPol
 use fullshard_train::{Batch, Metrics};
 use std::sync::LazyLock;
 
-const MODEL: &str = r#"{"model_type": "gpt2", "vocab_size": 131, "n_positions": 20, "n_embd": 21,
+const GPT2: &str = r#"{"model_type": "gpt2", "vocab_size": 131, "n_positions": 20, "n_embd": 21,
     "n_layer": 2, "n_head": 3, "n_inner": 37, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}"#;
+/// Its vocabulary is large enough for the loss in chunks.
+const LLAMA: &str = r#"{"model_type": "llama", "vocab_size": 1031, "max_position_embeddings": 20,
+    "hidden_size": 18, "num_hidden_layers": 2, "num_attention_heads": 3, "num_key_value_heads": 1,
+    "intermediate_size": 29, "tie_word_embeddings": false}"#;
 const STEPS: usize = 10;
 
 /// The choices, each a list of which a case takes one.
-const CHOICES: [(&str, &[&str]); 8] = [
+const CHOICES: [(&str, &[&str]); 9] = [
+    ("model", &["gpt2", "llama"]),
     ("devices", &["2", "4", "8"]),
     ("wrap", &["none", "blocks", "parts", "size"]),
-    ("layout", &["flat", "rows", "packed", "buckets", "whole"]),
+    ("layout", &["flat", "rows", "flattened", "coalesced", "buckets", "whole"]),
     ("remat", &["none", "dots", "full"]),
     ("reshard", &["yes", "no", "root"]),
     ("batches", &["1", "2", "2 at once"]),
@@ -42,24 +47,34 @@ fn options(case: &Case) -> Options {
     let classes =
         |names: &[&str]| WrapPolicy::Classes(names.iter().map(|&name| name.to_owned()).collect());
     let layout = choice("layout");
+    let is_gpt2 = choice("model") == "gpt2";
     let settings = Settings {
         compute_dtype: if choice("dtype") == "f32" { DType::F32 } else { DType::Bf16 },
         fp32_reduce_scatter: choice("dtype") == "bf16 summed in f32",
-        reshard_after_forward: Some(choice("reshard") != "no"),
+        reshard_after_forward: (choice("reshard") == "root" && layout != "whole").then_some(true),
         disable_reshard_on_root: choice("reshard") != "root",
         shard_param_on_dim_0: layout == "rows" || layout == "buckets",
-        flatten_parameters: layout == "packed",
+        flatten_parameters: layout == "flattened",
+        coalesce_all_gather_ops: layout == "coalesced",
         reduce_scatter_bucket_size_mb: if layout == "buckets" { 0.008 } else { 0.0 },
         ..Settings::default()
     };
     let wrap = match choice("wrap") {
-        "blocks" => classes(&["GPT2Block"]),
-        "parts" => classes(&["GPT2Attention", "GPT2MLP"]),
+        "blocks" if is_gpt2 => classes(&["GPT2Block"]),
+        "blocks" => classes(&["LlamaDecoderLayer"]),
+        "parts" if is_gpt2 => classes(&["GPT2Attention", "GPT2MLP"]),
+        "parts" => classes(&["LlamaAttention", "LlamaMLP"]),
         "size" => WrapPolicy::MinSize(2000),
         _ => WrapPolicy::None,
     };
+    let kept = choice("reshard") == "no" || layout == "whole";
+    let nothing_ahead = choice("wrap") == "none" || kept || choice("batches") == "2 at once";
     Options {
-        strategy: if layout == "whole" { Strategy::NoShard } else { Strategy::FullShard },
+        strategy: match choice("reshard") {
+            _ if layout == "whole" => Strategy::NoShard,
+            "no" => Strategy::ShardGradOp,
+            _ => Strategy::FullShard,
+        },
         config: FsdpConfig { wrap, settings, ..FsdpConfig::default() },
         remat: Some(match choice("remat") {
             "dots" => Remat::Dots,
@@ -67,7 +82,7 @@ fn options(case: &Case) -> Options {
             _ => Remat::None,
         }),
         scan_layers: choice("layers") != "written out",
-        gather_ahead: choice("layers") == "ahead",
+        gather_ahead: choice("layers") == "ahead" && !nothing_ahead,
         frozen: Vec::new(),
     }
 }
@@ -78,18 +93,26 @@ fn batch(case: &Case) -> Batch {
     Batch { sequences: 16 / accumulation, tokens: 11, accumulation, reduce_each }
 }
 
-/// One device, nothing wrapped, nothing looped, everything at once; in `f32` and in `bf16`.
+fn model_of(case: &Case) -> &'static str {
+    if choice(case, "model") == "gpt2" { GPT2 } else { LLAMA }
+}
+
+/// One device, nothing wrapped, nothing looped, everything at once; each model in `f32` and in
+/// `bf16`.
 fn one_device(case: &Case) -> &'static [Metrics] {
-    static RUNS: LazyLock<[Vec<Metrics>; 2]> = LazyLock::new(|| {
-        [DType::F32, DType::Bf16].map(|compute_dtype| {
-            let settings = Settings { compute_dtype, ..Settings::default() };
-            let config = FsdpConfig { settings, ..FsdpConfig::default() };
-            let options = Options { config, ..Options::default() };
-            let batch = Batch { sequences: 16, tokens: 11, accumulation: 1, reduce_each: true };
-            train(&recipe(MODEL, 1, &options, batch, adamw()), STEPS)
-        })
+    static RUNS: LazyLock<[Vec<Metrics>; 4]> = LazyLock::new(|| {
+        [(GPT2, DType::F32), (GPT2, DType::Bf16), (LLAMA, DType::F32), (LLAMA, DType::Bf16)].map(
+            |(model, compute_dtype)| {
+                let settings = Settings { compute_dtype, ..Settings::default() };
+                let config = FsdpConfig { settings, ..FsdpConfig::default() };
+                let options = Options { config, ..Options::default() };
+                let batch = Batch { sequences: 16, tokens: 11, accumulation: 1, reduce_each: true };
+                train(&recipe(model, 1, &options, batch, adamw()), STEPS)
+            },
+        )
     });
-    &RUNS[usize::from(choice(case, "dtype") != "f32")]
+    let short = usize::from(choice(case, "dtype") != "f32");
+    &RUNS[2 * usize::from(model_of(case) == LLAMA) + short]
 }
 
 /// A list of cases in which every two choices of different lists appear together, made by always
@@ -130,7 +153,8 @@ fn cases() -> Vec<Case> {
 fn placements_agree_with_one_device() {
     for case in cases() {
         let devices = choice(&case, "devices").parse().unwrap();
-        let found = train(&recipe(MODEL, devices, &options(&case), batch(&case), adamw()), STEPS);
+        let found =
+            train(&recipe(model_of(&case), devices, &options(&case), batch(&case), adamw()), STEPS);
         let names: Vec<_> = CHOICES.iter().map(|(name, _)| choice(&case, name)).collect();
         let is_f32 = choice(&case, "dtype") == "f32";
         let (loss, norm) = if is_f32 { (1e-5, 1e-4) } else { (3e-3, 3e-2) };
