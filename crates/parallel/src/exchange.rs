@@ -56,8 +56,9 @@ impl Placement {
                 exchanges.push(self.exchange(unit, kind, bucket.iter().map(|&i| parameters[i])));
             }
         }
-        let leads: Vec<Vec<usize>> = trained.iter().map(|stored| lead(unit, stored)).collect();
-        for bucket in self.wire.scatters(&trained, &leads) {
+        let layers: Vec<usize> =
+            trained.iter().map(|stored| layers_at_once(unit, stored)).collect();
+        for bucket in self.wire.scatters(&trained, &layers) {
             let kind = ExchangeKind::ReduceScatter;
             exchanges.push(self.exchange(unit, kind, bucket.iter().map(|&i| trained[i])));
         }
@@ -79,7 +80,7 @@ impl Placement {
             ExchangeKind::ReduceScatter | ExchangeKind::AllReduce => (self.wire.reduce, unit.count),
         };
         let elements = parameters.into_iter().map(|stored| {
-            let layers: usize = lead(unit, stored).iter().product();
+            let layers = layers_at_once(unit, stored);
             layers * stored.padded_elements()
         });
         let bytes = elements.sum::<usize>() * dtype.size();
@@ -89,7 +90,7 @@ impl Placement {
     /// How often something of a unit is gathered.
     fn gathers_of(&self, unit: &PlacedUnit) -> usize {
         let looped = self.stacks.count(&unit.path).is_some();
-        match (looped && self.options.gather_ahead, unit.reshard) {
+        match (looped && self.gathers_ahead(), unit.reshard) {
             (true, _) => 2 * (unit.count + 1),
             (false, true) => 2 * unit.count,
             (false, false) => unit.count,
@@ -97,8 +98,8 @@ impl Placement {
     }
 }
 
-/// The layers of a stored parameter that its unit exchanges at once, as dimensions: none if it is
-/// inside the loop over them, all if it is around that loop.
-fn lead(unit: &PlacedUnit, stored: &Stored) -> Vec<usize> {
-    if unit.count > 1 { Vec::new() } else { stored.stack.into_iter().collect() }
+/// The layers of a stored parameter that its unit exchanges at once: one if the unit is inside
+/// the loop over them, all if it is around that loop.
+fn layers_at_once(unit: &PlacedUnit, stored: &Stored) -> usize {
+    if unit.path.contains('*') { 1 } else { stored.stack.unwrap_or(1) }
 }

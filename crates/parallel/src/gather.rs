@@ -29,14 +29,12 @@ impl Wire {
         }
     }
 
-    /// Which gradients of a unit are scattered together. `leads` are the dimensions of each
-    /// before those of one parameter: the layers that are scattered at once.
-    pub(crate) fn scatters(&self, parameters: &[&Stored], leads: &[Vec<usize>]) -> Vec<Vec<usize>> {
+    /// Which gradients of a unit are scattered together, of so many layers of each at once.
+    pub(crate) fn scatters(&self, parameters: &[&Stored], layers: &[usize]) -> Vec<Vec<usize>> {
         let (mut buckets, mut queued, mut bytes) = (Vec::new(), Vec::new(), 0);
         for i in cut_ones(parameters) {
             queued.push(i);
-            let layers: usize = leads[i].iter().product();
-            bytes += layers * parameters[i].padded_elements() * self.reduce.size();
+            bytes += layers[i] * parameters[i].padded_elements() * self.reduce.size();
             if bytes > self.bucket {
                 buckets.push(std::mem::take(&mut queued));
                 bytes = 0;
@@ -108,7 +106,10 @@ impl Wire {
                 Layout::Rows | Layout::Flat => gradient,
             });
         }
-        for bucket in self.scatters(parameters, leads) {
+        let layers = parameters.iter().zip(gradients).map(|(stored, gradient)| {
+            gradient.dims()[..gradient.rank() - stored.dims.len()].iter().product()
+        });
+        for bucket in self.scatters(parameters, &layers.collect::<Vec<_>>()) {
             self.scatter(group, parameters, &bucket, &mut parts)?;
         }
         let finish = |part: &Tensor| divide(&part.convert(DType::F32)?, after);
