@@ -174,6 +174,70 @@ fn the_post_is_planned_without_a_device() {
     assert_eq!(folder.plan("gpt2_config.json", &cuda)["settings"]["scan_layers"], false);
 }
 
+/// How many exchanges of a kind a unit has in a pass, and how many bytes they carry.
+fn exchanged(plan: &Value, unit: &str, kind: &str) -> (u64, u64) {
+    let rows = plan["exchanges"].as_array().unwrap().iter();
+    let rows: Vec<&Value> = rows.filter(|row| row["unit"] == unit && row["kind"] == kind).collect();
+    let [row] = rows[..] else { panic!("{kind} of `{unit}` in {}", plan["exchanges"]) };
+    (row["count"].as_u64().unwrap(), row["bytes_per_pass"].as_u64().unwrap())
+}
+
+#[test]
+fn the_plan_lists_what_a_pass_exchanges() {
+    let folder = Folder::new();
+    let common = ["--plan", "--fsdp_config", BLOCKS, "--num_cores", "2"];
+    let plan = |args: &[&str]| folder.json("tiny.json", &[&common[..], args].concat());
+    // Layers that are written out are in one row, like those of a loop.
+    for scan in ["true", "false"] {
+        let plan = plan(&["--scan_layers", scan]);
+        let bytes = 2 * plan["estimate"]["parameters"].as_u64().unwrap();
+        let (root, blocks) = ("", "transformer.h.*");
+        let (scatters, of_root) = exchanged(&plan, root, "reduce-scatter");
+        let (of_blocks, scattered) = exchanged(&plan, blocks, "reduce-scatter");
+        assert_eq!((scatters, of_blocks, of_root + scattered), (4, 24, bytes));
+        // The root is kept for the way back, and blocks are gathered again.
+        assert_eq!(exchanged(&plan, root, "all-gather"), (4, of_root));
+        assert_eq!(exchanged(&plan, blocks, "all-gather"), (48, 2 * scattered));
+        assert_eq!(plan["exchanges"][0]["dtype"], "f32");
+    }
+    let whole = plan(&["--fsdp", "no_shard", "--dtype", "bfloat16"]);
+    assert_eq!(exchanged(&whole, "", "all-reduce"), (4, 2 * (67 + 16 + 2) * 16));
+    let accumulated = plan(&["--gradient_accumulation_steps", "2", "--no_sync"]);
+    assert_eq!(accumulated["exchanges"], Value::Null);
+    let printed = text(&folder.step("tiny.json", &common).stdout);
+    for part in ["exchanges  ", "  (root)\n    all-gather ", "  transformer.h.*\n    all-gather "] {
+        assert!(printed.contains(part), "{part} in {printed}");
+    }
+    let alone = text(&folder.step("tiny.json", &["--plan"]).stdout);
+    assert!(alone.contains("exchanges            none"), "{alone}");
+}
+
+#[test]
+fn a_learning_rate_without_a_part_is_not_reported() {
+    let folder = Folder::new();
+    let rate = |args: &[&str]| {
+        let args = [&["--plan", "--optim", "adafactor"], args].concat();
+        folder.json("tiny.json", &args)["settings"]["learning_rate"].clone()
+    };
+    assert_eq!(rate(&[]), 5e-5);
+    assert_eq!(rate(&["--optim_args", "relative_step=true"]), Value::Null);
+}
+
+/// Warnings are of what is computed in the end, whether the config or the flag says it.
+#[test]
+fn types_that_are_hardly_meant_are_warned_of() {
+    let folder = Folder::new();
+    let said = |args: &[&str]| {
+        let output = folder.step("tiny.json", &[&["--plan"], args].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stderr)
+    };
+    let wide = ["--fsdp_config", r#"{"xla_fsdp_settings": {"fp32_reduce_scatter": true}}"#];
+    assert!(said(&wide).contains("`xla_fsdp_settings.fp32_reduce_scatter` changes nothing here"));
+    assert_eq!(said(&[&wide[..], &["--dtype", "bfloat16"]].concat()), "");
+    assert!(said(&["--dtype", "float16"]).contains("no loss scaling here: bfloat16 has the range"));
+}
+
 #[test]
 fn the_step_is_written_without_a_device() {
     let folder = Folder::new();

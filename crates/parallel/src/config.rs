@@ -39,12 +39,12 @@ use std::path::Path;
 pub struct FsdpConfig {
     /// Which modules become units of their own.
     pub wrap: WrapPolicy,
-    /// Whether each unit is computed again on the way back: `xla_fsdp_grad_ckpt`.
+    /// Whether each layer is computed again on the way back: `xla_fsdp_grad_ckpt`.
     pub gradient_checkpointing: bool,
     /// How a unit is sharded and computed: `xla_fsdp_settings`.
     pub settings: Settings,
-    /// What the config says that changes nothing here, and why, for people to read.
-    pub warnings: Vec<String>,
+    /// Keys of the config that change nothing here, and why. See [`FsdpConfig::warnings`].
+    pub ignored: Vec<String>,
 }
 
 /// Which modules become FSDP units. The root always is one.
@@ -103,8 +103,13 @@ impl FsdpConfig {
             wrap,
             gradient_checkpointing: gradient_checkpointing.unwrap_or(false),
             settings,
-            warnings: [keys.warnings, inner.warnings].concat(),
+            ignored: [keys.ignored, inner.ignored].concat(),
         })
+    }
+
+    /// What of the config changes nothing here or does harm, and why, for people to read.
+    pub fn warnings(&self) -> Vec<String> {
+        [self.ignored.clone(), self.settings.warnings()].concat()
     }
 }
 
@@ -160,7 +165,7 @@ impl std::fmt::Display for WrapPolicy {
 /// The keys that are no fields: those that change nothing and those that cannot be.
 fn accept_or_refuse(keys: &mut Keys) -> Result<(), FsdpConfigError> {
     const SCHEDULE: &str = "when parameters are gathered is decided as the program is compiled";
-    const FROM_SHARDS: &str = "every device loads or makes its own shards";
+    const MADE_THERE: &str = "parameters are made on each device";
     const OFFLOAD: &str = "shards stay in device memory. Leave it out; more devices or gradient \
                            checkpointing make room";
     const PRECISION: &str = "say the type to compute in with xla_fsdp_settings.compute_dtype";
@@ -168,21 +173,21 @@ fn accept_or_refuse(keys: &mut Keys) -> Result<(), FsdpConfigError> {
     if keys.switch("xla")? == Some(false) {
         let warning = "`xla` is false, which elsewhere chooses torch's own FSDP: here everything \
                        runs on XLA, and `xla_fsdp_settings` apply";
-        keys.warnings.push(warning.to_owned());
+        keys.ignored.push(warning.to_owned());
     }
     for (key, reason) in [
         ("xla_fsdp_v2", "one program for all devices always runs, and the settings apply to it"),
         ("forward_prefetch", SCHEDULE),
         ("limit_all_gathers", SCHEDULE),
         ("use_orig_params", "parameters keep their names however they are sharded"),
-        ("sync_module_states", FROM_SHARDS),
-        ("cpu_ram_efficient_loading", FROM_SHARDS),
+        ("sync_module_states", MADE_THERE),
+        ("cpu_ram_efficient_loading", MADE_THERE),
     ] {
         keys.accept(key, SWITCH, Value::is_boolean, reason)?;
     }
     keys.accept("backward_prefetch", "a text", Value::is_string, SCHEDULE)?;
-    let saved = "checkpoints are saved as shards and exported whole";
-    keys.accept("state_dict_type", "a text", Value::is_string, saved)?;
+    let unsaved = "there are no checkpoints yet";
+    keys.accept("state_dict_type", "a text", Value::is_string, unsaved)?;
     let version = "the versions of torch's FSDP train alike, and so does this";
     keys.accept("version", "a whole number", Value::is_u64, version)?;
 

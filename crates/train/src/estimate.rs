@@ -5,14 +5,15 @@
 //!
 //! - gathered: the root's parameters and the largest other unit's, twice that with a gather
 //!   ahead; all units where none is let go; and as much again for their gradients before they
-//!   are reduced.
+//!   are reduced. Nothing where every device has parameters whole and in the type it computes in.
 //! - activations of a layer: its input is n·hidden. Its matrix products of `[in, out]` give n·out
 //!   each, and attention n·heads·head; where sequences are too short for blockwise attention,
 //!   also n·heads·tokens of probabilities in `f32`, twice. Everything else that is kept without
 //!   rematerialisation is taken to be as much again as products take in and give.
 //!   - `full` keeps the inputs of all layers, `dots` also the results of products, `none` all of
 //!     it. On the way back one layer is whole in any case.
-//! - logits: a chunk of them and of their gradient in `f32`, or all where there are no chunks.
+//! - logits: a chunk of them and of their gradient in `f32`, and the gradient of the head that
+//!   chunks add to, in `f32`; or all logits where there are no chunks.
 //!
 //! It is meant for choosing settings, to within a third or so; what the compiler then says is
 //! what counts.
@@ -22,7 +23,7 @@ use crate::recipe::Recipe;
 use fullshard_graph::DType;
 use fullshard_models::layers::attention::BLOCKWISE_FROM;
 use fullshard_models::layers::loss::{CHUNKED_FROM, chunk_size};
-use fullshard_parallel::{PlacedUnit, Remat, Stored};
+use fullshard_parallel::{Layout, PlacedUnit, Remat, Stored};
 
 /// Bytes on each device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -37,7 +38,7 @@ pub struct Estimate {
     pub gathered: u64,
     /// What layers remember, and one layer at work.
     pub activations: u64,
-    /// Logits and their gradient.
+    /// Logits, their gradient and what it gives the head.
     pub logits: u64,
     /// All of it.
     pub total: u64,
@@ -64,6 +65,9 @@ pub struct UnitRow {
 
 const F32: usize = 4;
 
+/// What a loss in chunks pads the vocabulary to a multiple of.
+const TILE: usize = 128;
+
 impl Recipe {
     /// The elements of all parameters; tied ones count once.
     pub fn parameter_count(&self) -> usize {
@@ -80,8 +84,8 @@ impl Recipe {
     pub fn unit_rows(&self) -> Vec<UnitRow> {
         let row = |unit: &PlacedUnit| {
             let owned = || unit.parameters.iter().map(|&i| &self.placement.parameters[i]);
-            let elements: usize = owned().map(|s| s.elements() / s.stack.unwrap_or(1)).sum();
-            let part: usize = owned().map(|s| s.part_elements() / s.stack.unwrap_or(1)).sum();
+            let elements = owned().map(Stored::elements).sum::<usize>() / unit.count;
+            let part = owned().map(Stored::part_elements).sum::<usize>() / unit.count;
             UnitRow {
                 path: unit.path.clone(),
                 class: unit.class,
@@ -121,7 +125,8 @@ impl Recipe {
 
     fn gathered_bytes(&self) -> usize {
         let compute = self.placement.wire.compute;
-        if self.placement.devices() == 1 && compute == DType::F32 {
+        let is_whole = |stored: &Stored| stored.layout == Layout::Whole;
+        if compute == DType::F32 && self.placement.parameters.iter().all(is_whole) {
             return 0;
         }
         let rows = self.unit_rows();
@@ -134,11 +139,15 @@ impl Recipe {
         let root = rows.first().map(whole).unwrap_or(0);
         let largest = rows.iter().skip(1).map(whole).max().unwrap_or(0);
         let at_once = if self.placement.options.gather_ahead { 2 } else { 1 };
-        let gathered = match rows.iter().skip(1).all(|row| row.reshard) {
-            true => root + at_once * largest,
-            false => everything(),
-        };
+        let let_go = self.lets_go() && rows.iter().skip(1).all(|row| row.reshard);
+        let gathered = if let_go { root + at_once * largest } else { everything() };
         gathered + root + largest
+    }
+
+    /// Whether units that are to be let go are. One device gathers nothing but converts, and what
+    /// it converts stays, unless layers are computed again and convert again with that.
+    fn lets_go(&self) -> bool {
+        self.placement.devices() > 1 || self.placement.remat != Remat::None
     }
 
     fn activation_bytes(&self) -> usize {
@@ -179,12 +188,13 @@ impl Recipe {
     }
 
     fn logit_bytes(&self) -> usize {
-        let vocabulary = self.model.dimensions().vocabulary;
-        let tokens = match vocabulary < CHUNKED_FROM {
-            true => self.tokens_at_once(),
-            false => chunk_size(self.tokens_at_once(), vocabulary),
-        };
-        2 * tokens * vocabulary * F32
+        let model = self.model.dimensions();
+        let tokens = self.tokens_at_once();
+        if model.vocabulary < CHUNKED_FROM {
+            return 2 * tokens * model.vocabulary * F32;
+        }
+        let vocabulary = model.vocabulary.next_multiple_of(TILE);
+        (2 * chunk_size(tokens, vocabulary) + model.hidden) * vocabulary * F32
     }
 
     /// The tokens that a device computes at once.

@@ -3,7 +3,7 @@
 
 use fullshard_models::from_json;
 use fullshard_optim::AdamW;
-use fullshard_parallel::{FsdpConfig, Options, Placement, Remat};
+use fullshard_parallel::{FsdpConfig, Options, Placement, Remat, Strategy, WrapPolicy};
 use fullshard_train::{Batch, Recipe};
 
 /// A block has 12·8² + 13·8 = 872 elements, the root 1024·8 + 16·8 + 2·8 = 8336.
@@ -69,6 +69,36 @@ fn units_are_whole_as_long_as_they_are_kept() {
     assert_eq!(once, 2 * 4 * (ROOT + 3 * BLOCK));
 }
 
+#[test]
+fn what_is_whole_anyway_is_not_gathered() {
+    let gathered = |devices, settings: &str, change: fn(&mut Options)| {
+        let recipe = recipe(devices, settings, |options, _| change(options));
+        recipe.estimate().unwrap().gathered
+    };
+    let no_shard = |options: &mut Options| options.strategy = Strategy::NoShard;
+    assert_eq!(gathered(2, "{}", no_shard), 0);
+    // What is stored is not what is computed with, and of that nothing is let go.
+    let half = r#"{"compute_dtype": "bfloat16"}"#;
+    let all_and_gradients = 2 * (ROOT + 3 * BLOCK) + 2 * (ROOT + BLOCK);
+    assert_eq!(gathered(2, half, no_shard), all_and_gradients);
+    assert_eq!(gathered(1, half, |_| {}), all_and_gradients);
+    let again = gathered(1, half, |options| options.remat = Some(Remat::Full));
+    assert_eq!(again, 2 * 2 * (ROOT + BLOCK));
+}
+
+/// The root then owns the layers of the loop, and has them all at once.
+#[test]
+fn a_unit_around_the_loop_has_all_layers() {
+    let recipe = recipe(2, "{}", |options, _| options.config.wrap = WrapPolicy::None);
+    let elements = ROOT + 3 * BLOCK;
+    let rows = recipe.unit_rows();
+    assert_eq!(rows.len(), 1);
+    assert_eq!((rows[0].count, rows[0].elements), (1, elements));
+    let estimate = recipe.estimate().unwrap();
+    assert_eq!(rows[0].part_bytes, estimate.parameters);
+    assert_eq!(estimate.gathered, 2 * 4 * elements);
+}
+
 /// Tokens on a device at once: 8·16/2 = 64. A block's products take 8 + 8 + 8 + 32 and give
 /// 24 + 8 + 32 + 8 a token; attention gives 8, from probabilities of 2·16 in `f32`, twice.
 #[test]
@@ -84,7 +114,8 @@ fn activations_follow_what_is_remembered() {
     assert_eq!(of(Remat::Dots), 3 * (input + dots) + all);
     assert_eq!(of(Remat::None), 3 * (input + all) + all);
     let logits = estimate(Remat::Full, "{}").logits;
-    assert_eq!(logits, 2 * 64 * 1024 * 4);
+    // And the gradient of a head of 1024·8, which the chunks add to.
+    assert_eq!(logits, 2 * 64 * 1024 * 4 + 1024 * 8 * 4);
 }
 
 #[test]

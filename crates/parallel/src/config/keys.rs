@@ -20,7 +20,7 @@ pub(super) struct Keys {
     /// Where these keys belong, for those who wrote one elsewhere.
     place: &'static str,
     /// What changes nothing, and why.
-    pub warnings: Vec<String>,
+    pub ignored: Vec<String>,
 }
 
 /// A value and its key, as it was written.
@@ -62,7 +62,7 @@ impl Keys {
 
     fn new(mut left: BTreeMap<String, Entry>, place: &'static str) -> Keys {
         left.retain(|_, entry| !entry.value.is_null());
-        Keys { left, known: Vec::new(), place, warnings: Vec::new() }
+        Keys { left, known: Vec::new(), place, ignored: Vec::new() }
     }
 
     /// Reads a key, if it is there.
@@ -97,6 +97,12 @@ impl Keys {
         self.read(key, SWITCH, Value::as_bool)
     }
 
+    /// Drops a key that says what is so anyway.
+    pub fn drop_if(&mut self, key: &str, value: impl Into<Value>) {
+        let value = value.into();
+        self.left.retain(|left, entry| left != key || entry.value != value);
+    }
+
     /// Accepts a key that changes nothing, with a warning if it asks for something.
     pub fn accept(
         &mut self,
@@ -109,7 +115,7 @@ impl Keys {
         let written = entry.written.clone();
         let asks = |value: &Value| fits(value).then_some(*value != Value::Bool(false));
         if self.take(key, expected, asks)? == Some(true) {
-            self.warnings.push(format!("`{written}` changes nothing here: {reason}"));
+            self.ignored.push(format!("`{written}` changes nothing here: {reason}"));
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use super::error::FsdpConfigError;
 use super::keys::{Keys, SWITCH};
 use super::strategy::Strategy;
+use crate::layout::FLAT_MULTIPLE;
 use fullshard_graph::DType;
 use serde_json::Value;
 
@@ -12,6 +13,8 @@ pub struct Settings {
     /// The type units are computed in, and their parameters gathered in. Shards and optimizer
     /// state are `f32` whatever it is.
     pub compute_dtype: DType,
+    /// The compute type as the config states it, if it does: nobody may then ask for another.
+    pub stated_compute_dtype: Option<DType>,
     /// The type of tables that are no parameters; the compute type if none.
     pub buffer_dtype: Option<DType>,
     /// Whether gradients are reduced in `f32` when the compute type is smaller.
@@ -22,8 +25,8 @@ pub struct Settings {
     /// Whether the root keeps its parameters between the passes in any case. They are needed last
     /// in one and first in the other.
     pub disable_reshard_on_root: bool,
-    /// Whether the parameters of a unit are laid end to end in one flat tensor, which then has one
-    /// shard.
+    /// Whether the parameters of a unit go over the wire as one exchange, laid end to end. Each
+    /// keeps a shard of its own for the optimizer.
     pub flatten_parameters: bool,
     /// Whether parameters are cut into rows and not, flattened, into equal runs of elements. Does
     /// nothing to flattened units.
@@ -32,18 +35,19 @@ pub struct Settings {
     /// are no layouts that could differ and be pinned. Either value goes with
     /// [`Settings::coalesce_all_gather_ops`].
     pub pin_layout_in_collective_ops: bool,
-    /// Whether a unit's forward pass is kept from being merged with its neighbours'.
+    /// Whether a layer's forward pass is kept from being merged with its neighbours', by barriers
+    /// between layers that are written out. A loop over layers is a barrier by itself.
     pub optimization_barrier_in_forward: bool,
-    /// Whether a unit's backward pass is kept from being merged with its neighbours'.
+    /// The same of the backward pass.
     pub optimization_barrier_in_backward: bool,
     /// Gradients are reduced together once those that wait exceed this many megabytes; at 0 each
     /// by itself.
     pub reduce_scatter_bucket_size_mb: f64,
     /// Whether the parameters of a unit are gathered together.
     pub coalesce_all_gather_ops: bool,
-    /// What a gradient is divided by before and after it is summed over devices. PyTorch/XLA has
-    /// a method for this and no option; the key, `[before, after]`, is ours. See
-    /// [`Settings::divide_factors`].
+    /// What a gradient is divided by before and after it is summed over devices. If their product
+    /// is not the number of devices, gradients are scaled. PyTorch/XLA has a method for this and
+    /// no option; the key, `[before, after]`, is ours. See [`Settings::divide_factors`].
     pub gradient_divide_factors: Option<(f64, f64)>,
 }
 
@@ -51,6 +55,7 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             compute_dtype: DType::F32,
+            stated_compute_dtype: None,
             buffer_dtype: None,
             fp32_reduce_scatter: false,
             reshard_after_forward: None,
@@ -96,6 +101,37 @@ impl Settings {
         }
     }
 
+    /// What settings do not do because of others, and what they do that is hardly meant.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        const ONE_EXCHANGE: &str = "`flatten_parameters` makes a unit one exchange already";
+        let flat = self.flatten_parameters;
+        let wide_already = self.fp32_reduce_scatter && self.compute_dtype == DType::F32;
+        let idle = [
+            (
+                "shard_param_on_dim_0",
+                flat && self.shard_param_on_dim_0,
+                "`flatten_parameters` leaves no dimensions to cut",
+            ),
+            (
+                "reduce_scatter_bucket_size_mb",
+                flat && self.reduce_scatter_bucket_size_mb > 0.0,
+                ONE_EXCHANGE,
+            ),
+            ("coalesce_all_gather_ops", flat && self.coalesce_all_gather_ops, ONE_EXCHANGE),
+            ("fp32_reduce_scatter", wide_already, "gradients are computed in float32 already"),
+        ];
+        let idle = idle.into_iter().filter(|(_, is_idle, _)| *is_idle);
+        let idle = idle.map(|(key, _, reason)| {
+            format!("`xla_fsdp_settings.{key}` changes nothing here: {reason}")
+        });
+        let vanishing = (self.compute_dtype == DType::F16).then(|| {
+            "in float16 small gradients vanish, since there is no loss scaling here: bfloat16 has \
+             the range"
+                .to_owned()
+        });
+        idle.chain(vanishing).collect()
+    }
+
     /// Reads the settings.
     pub(super) fn read(keys: &mut Keys) -> Result<Settings, FsdpConfigError> {
         let mut settings = Settings::default();
@@ -107,18 +143,12 @@ impl Settings {
         settings.gradient_divide_factors =
             keys.read("gradient_divide_factors", FACTORS, factors)?;
         accept_or_refuse(keys)?;
-        if settings.flatten_parameters && settings.shard_param_on_dim_0 {
-            let warning = "`xla_fsdp_settings.shard_param_on_dim_0` changes nothing here: \
-                           `flatten_parameters` leaves no dimensions to cut";
-            keys.warnings.push(warning.to_owned());
-        }
         Ok(settings)
     }
 
     fn read_types(&mut self, keys: &mut Keys) -> Result<(), FsdpConfigError> {
-        if let Some(dtype) = keys.read("compute_dtype", DTYPES, dtype)? {
-            self.compute_dtype = dtype;
-        }
+        self.stated_compute_dtype = keys.read("compute_dtype", DTYPES, dtype)?;
+        self.compute_dtype = self.stated_compute_dtype.unwrap_or(self.compute_dtype);
         self.buffer_dtype = keys.read("buffer_dtype", DTYPES, dtype)?;
         Ok(())
     }
@@ -157,30 +187,33 @@ fn accept_or_refuse(keys: &mut Keys) -> Result<(), FsdpConfigError> {
     const ONE_STEP: &str = "a training step is one program, which ends when the step does";
     const CALLABLE: &str = "a function cannot stand in JSON. Say what to wrap with \
                             transformer_layer_cls_to_wrap or min_num_params";
-    const MESH: &str = "which devices shard together is the mesh's to say. Leave it out";
-    const DUMMY: &str = "a step with parts left out trains nothing. Leave it out, and use a \
-                         profile to see what a part costs";
+    const ALL_DEVICES: &str = "all devices shard together. Leave it out";
+    const DUMMY: &str = "a step with parts left out trains nothing. Leave it out; `fullshard exec \
+                         --profile` shows what a part costs";
+    const KEPT: &str = "what was gathered is kept for the backward pass only where resharding is \
+                        off";
+    const PADDING: &str = "flat shards are padded to multiples of 128 elements, rows to whole rows";
 
     for (key, reason) in [
         ("execute_sharding_on_init", BORN_SHARDED),
         ("sync_on_finalization", ONE_STEP),
         ("mark_step_on_finalization", ONE_STEP),
-        ("_use_xla_patched_linear", "no layer keeps what was gathered for the backward pass"),
+        ("_use_xla_patched_linear", KEPT),
         ("_debug_print", "the plan and the compiled program can be printed instead"),
     ] {
         keys.accept(key, SWITCH, Value::is_boolean, reason)?;
     }
     keys.accept("_debug_msg", "a text", Value::is_string, "there is no debug output to mark")?;
-    let padding = "shards are padded as little as the devices allow";
-    keys.accept("_shard_size_multiple", "a whole number", Value::is_u64, padding)?;
+    keys.drop_if("_shard_size_multiple", FLAT_MULTIPLE);
+    keys.accept("_shard_size_multiple", "a whole number", Value::is_u64, PADDING)?;
 
     for (key, reason) in [
         ("auto_wrap_policy", CALLABLE),
         ("auto_wrapper_callable", CALLABLE),
         ("param_init_fn", "a function cannot stand in JSON, and parameters are made as shards"),
-        ("sharding_groups", MESH),
-        ("sharding_rank", MESH),
-        ("sharding_world_size", MESH),
+        ("sharding_groups", ALL_DEVICES),
+        ("sharding_rank", ALL_DEVICES),
+        ("sharding_world_size", ALL_DEVICES),
         ("_debug_dummy_forward_pass", DUMMY),
         ("_debug_dummy_all_gather_op", DUMMY),
         ("_debug_dummy_all_reduce_op", DUMMY),
@@ -210,7 +243,8 @@ fn bucket(value: &Value) -> Option<f64> {
     value.as_f64().filter(|megabytes| (0.0..=65536.0).contains(megabytes))
 }
 
-const FACTORS: &str = "two positive numbers, [before, after], that multiply to the devices";
+const FACTORS: &str = "two positive numbers, [before, after]: summed gradients are divided by \
+                       their product, and anything but the number of devices scales them";
 
 fn factors(value: &Value) -> Option<(f64, f64)> {
     let [before, after] = value.as_array()?.as_slice() else { return None };

@@ -80,8 +80,7 @@ fn not_a_strategy(word: &str) -> FsdpConfigError {
              checkpointing make room",
         ),
         "hybrid_shard" | "hybrid_shard_zero2" => refused(
-            "which devices shard together and which are replicas is the mesh's to say. Write \
-             full_shard or shard_grad_op",
+            "all devices shard together, without replicas. Write full_shard or shard_grad_op",
         ),
         _ => bad_value(word),
     }

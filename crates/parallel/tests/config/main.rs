@@ -41,6 +41,7 @@ fn the_config_of_the_post() {
     let config = read(THE_POST);
     let settings = Settings {
         compute_dtype: DType::Bf16,
+        stated_compute_dtype: Some(DType::Bf16),
         shard_param_on_dim_0: true,
         pin_layout_in_collective_ops: true,
         ..Settings::default()
@@ -51,9 +52,10 @@ fn the_config_of_the_post() {
             wrap: classes(&["GPT2Block"]),
             gradient_checkpointing: true,
             settings,
-            warnings: Vec::new(),
+            ignored: Vec::new(),
         }
     );
+    assert_eq!(config.warnings(), Vec::<String>::new());
     assert!(config.settings.reshard(Strategy::FullShard).unwrap());
 }
 
@@ -65,6 +67,7 @@ fn an_empty_config_is_the_documented_defaults() {
     assert!(!config.gradient_checkpointing);
     let Settings {
         compute_dtype,
+        stated_compute_dtype,
         buffer_dtype,
         fp32_reduce_scatter,
         reshard_after_forward,
@@ -78,7 +81,7 @@ fn an_empty_config_is_the_documented_defaults() {
         coalesce_all_gather_ops,
         gradient_divide_factors,
     } = config.settings;
-    assert_eq!((compute_dtype, buffer_dtype), (DType::F32, None));
+    assert_eq!((compute_dtype, stated_compute_dtype, buffer_dtype), (DType::F32, None, None));
     assert!(!fp32_reduce_scatter && !flatten_parameters && !shard_param_on_dim_0);
     assert!(!coalesce_all_gather_ops && reshard_after_forward.is_none());
     assert!(disable_reshard_on_root && pin_layout_in_collective_ops);
@@ -90,9 +93,9 @@ fn an_empty_config_is_the_documented_defaults() {
 fn every_setting_is_read() {
     let config = read(
         r#"{"xla": true, "xla_fsdp_settings": {
-            "compute_dtype": "torch.float16", "buffer_dtype": "float32",
+            "compute_dtype": "torch.bfloat16", "buffer_dtype": "float32",
             "fp32_reduce_scatter": true, "reshard_after_forward": false,
-            "disable_reshard_on_root": false, "flatten_parameters": true,
+            "disable_reshard_on_root": false, "shard_param_on_dim_0": true,
             "pin_layout_in_collective_ops": false, "optimization_barrier_in_forward": false,
             "optimization_barrier_in_backward": false, "reduce_scatter_bucket_size_mb": 25.5,
             "coalesce_all_gather_ops": true, "gradient_divide_factors": [4, 2]}}"#,
@@ -100,13 +103,14 @@ fn every_setting_is_read() {
     assert_eq!(
         config.settings,
         Settings {
-            compute_dtype: DType::F16,
+            compute_dtype: DType::Bf16,
+            stated_compute_dtype: Some(DType::Bf16),
             buffer_dtype: Some(DType::F32),
             fp32_reduce_scatter: true,
             reshard_after_forward: Some(false),
             disable_reshard_on_root: false,
-            flatten_parameters: true,
-            shard_param_on_dim_0: false,
+            flatten_parameters: false,
+            shard_param_on_dim_0: true,
             pin_layout_in_collective_ops: false,
             optimization_barrier_in_forward: false,
             optimization_barrier_in_backward: false,
@@ -115,7 +119,10 @@ fn every_setting_is_read() {
             gradient_divide_factors: Some((4.0, 2.0)),
         }
     );
-    assert_eq!(config.warnings, Vec::<String>::new());
+    assert_eq!(config.warnings(), Vec::<String>::new());
+    assert!(setting(r#""flatten_parameters": true"#).settings.flatten_parameters);
+    let types = setting(r#""compute_dtype": "float32", "fp32_reduce_scatter": false"#).settings;
+    assert_eq!(types, Settings { stated_compute_dtype: Some(DType::F32), ..Settings::default() });
 }
 
 #[test]
@@ -159,14 +166,15 @@ fn torch_names_for_what_there_is() {
     );
     let config = read(r#"{"reshard_after_forward": false}"#);
     assert_eq!(config.settings.reshard_after_forward, Some(false));
-    assert!(config.warnings.is_empty());
+    assert!(config.warnings().is_empty());
 }
 
 #[test]
 fn what_changes_nothing_is_said() {
     let schedule = "when parameters are gathered is decided as the program is compiled";
-    let shards = "every device loads or makes its own shards";
+    let made = "parameters are made on each device";
     let step = "a training step is one program, which ends when the step does";
+    let exchange = "`flatten_parameters` makes a unit one exchange already";
     for (json, reason) in [
         (
             r#""xla_fsdp_v2": true"#,
@@ -176,26 +184,26 @@ fn what_changes_nothing_is_said() {
         (r#""limit_all_gathers": true"#, schedule),
         (r#""fsdp_backward_prefetch": "backward_pre""#, schedule),
         (r#""use_orig_params": true"#, "parameters keep their names however they are sharded"),
-        (r#""sync_module_states": true"#, shards),
-        (r#""cpu_ram_efficient_loading": true"#, shards),
-        (
-            r#""fsdp_state_dict_type": "FULL_STATE_DICT""#,
-            "checkpoints are saved as shards and exported whole",
-        ),
+        (r#""sync_module_states": true"#, made),
+        (r#""cpu_ram_efficient_loading": true"#, made),
+        (r#""fsdp_state_dict_type": "FULL_STATE_DICT""#, "there are no checkpoints yet"),
         (r#""fsdp_version": 2"#, "the versions of torch's FSDP train alike, and so does this"),
     ] {
         let key = json.split('"').nth(1).unwrap();
-        let warnings = read(&format!("{{{json}}}")).warnings;
+        let warnings = read(&format!("{{{json}}}")).warnings();
         assert_eq!(warnings, [format!("`{key}` changes nothing here: {reason}")]);
     }
     for (json, reason) in [
         (r#""sync_on_finalization": true"#, step),
         (r#""mark_step_on_finalization": true"#, step),
         (r#""execute_sharding_on_init": true"#, "parameters are made as shards, never whole"),
-        (r#""_shard_size_multiple": 128"#, "shards are padded as little as the devices allow"),
+        (
+            r#""_shard_size_multiple": 64"#,
+            "flat shards are padded to multiples of 128 elements, rows to whole rows",
+        ),
         (
             r#""_use_xla_patched_linear": true"#,
-            "no layer keeps what was gathered for the backward pass",
+            "what was gathered is kept for the backward pass only where resharding is off",
         ),
         (r#""_debug_print": true"#, "the plan and the compiled program can be printed instead"),
         (r#""_debug_msg": "mine""#, "there is no debug output to mark"),
@@ -203,22 +211,46 @@ fn what_changes_nothing_is_said() {
             r#""shard_param_on_dim_0": true, "flatten_parameters": true"#,
             "`flatten_parameters` leaves no dimensions to cut",
         ),
+        (r#""reduce_scatter_bucket_size_mb": 25, "flatten_parameters": true"#, exchange),
+        (r#""coalesce_all_gather_ops": true, "flatten_parameters": true"#, exchange),
+        (r#""fp32_reduce_scatter": true"#, "gradients are computed in float32 already"),
     ] {
         let key = json.split('"').nth(1).unwrap();
         let warning = format!("`xla_fsdp_settings.{key}` changes nothing here: {reason}");
-        assert_eq!(setting(json).warnings, [warning]);
+        assert_eq!(setting(json).warnings(), [warning]);
     }
     assert_eq!(
-        read(r#"{"xla": false}"#).warnings,
+        read(r#"{"xla": false}"#).warnings(),
         ["`xla` is false, which elsewhere chooses torch's own FSDP: here everything runs on XLA, \
           and `xla_fsdp_settings` apply"]
     );
 }
 
 #[test]
+fn float16_is_accepted_with_a_warning() {
+    let config = setting(r#""compute_dtype": "torch.float16", "fp32_reduce_scatter": true"#);
+    assert_eq!(config.settings.compute_dtype, DType::F16);
+    assert_eq!(
+        config.warnings(),
+        ["in float16 small gradients vanish, since there is no loss scaling here: bfloat16 has \
+          the range"]
+    );
+}
+
+/// Warnings are of the settings as they are in the end, whatever became of them since.
+#[test]
+fn warnings_follow_the_settings() {
+    let mut config = setting(r#""fp32_reduce_scatter": true"#);
+    assert_eq!(config.warnings().len(), 1);
+    config.settings.compute_dtype = DType::Bf16;
+    assert_eq!(config.warnings(), Vec::<String>::new());
+}
+
+#[test]
 fn not_asking_for_what_there_is_not_is_fine() {
     let off = r#"{"cpu_offload": false, "xla_fsdp_v2": false, "forward_prefetch": false,
-                  "xla_fsdp_settings": {"_debug_dummy_forward_pass": false}}"#;
+                  "xla_fsdp_settings": {"_debug_dummy_forward_pass": false,
+                                        "_shard_size_multiple": 128}}"#;
     assert_eq!(read(off), FsdpConfig::default());
 }
 
@@ -226,7 +258,7 @@ fn not_asking_for_what_there_is_not_is_fine() {
 fn coalesced_gathers_go_with_pinned_layouts() {
     let config =
         setting(r#""coalesce_all_gather_ops": true, "pin_layout_in_collective_ops": true"#);
-    assert!(config.settings.coalesce_all_gather_ops && config.warnings.is_empty());
+    assert!(config.settings.coalesce_all_gather_ops && config.warnings().is_empty());
 }
 
 #[test]
@@ -290,8 +322,8 @@ fn words_of_the_strategy() {
         ),
         (
             "hybrid_shard",
-            "`--fsdp` is hybrid_shard, which is not supported: which devices shard together and \
-             which are replicas is the mesh's to say. Write full_shard or shard_grad_op"
+            "`--fsdp` is hybrid_shard, which is not supported: all devices shard together, \
+             without replicas. Write full_shard or shard_grad_op"
                 .to_owned(),
         ),
     ] {
@@ -340,6 +372,8 @@ fn divide_factors() {
     }
     let given = setting(r#""gradient_divide_factors": [8, 1]"#).settings;
     assert_eq!(given.divide_factors(8), (8.0, 1.0));
+    let scaling = setting(r#""gradient_divide_factors": [2, 1]"#).settings;
+    assert_eq!(scaling.divide_factors(8), (2.0, 1.0), "four times the mean, as it was asked for");
     let mean = setting(r#""gradient_divide_factors": [1, 1]"#).settings;
     assert_eq!(mean.divide_factors(8), (1.0, 8.0));
 }

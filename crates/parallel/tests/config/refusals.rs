@@ -128,7 +128,8 @@ fn bad_values_are_refused() {
 fn bad_settings_are_refused() {
     let dtypes = r#""float32", "bfloat16" or "float16""#;
     let bucket = "a number of megabytes from 0, for no buckets, to 65536";
-    let factors = "two positive numbers, [before, after], that multiply to the devices";
+    let factors = "two positive numbers, [before, after]: summed gradients are divided by their \
+                   product, and anything but the number of devices scales them";
     for (key, value, expected) in [
         ("compute_dtype", r#""float64""#, dtypes),
         ("compute_dtype", r#""int8""#, dtypes),
@@ -157,9 +158,9 @@ fn bad_settings_are_refused() {
 fn what_cannot_be_is_refused_with_the_reason() {
     let callable = "a function cannot stand in JSON. Say what to wrap with \
                     transformer_layer_cls_to_wrap or min_num_params";
-    let mesh = "which devices shard together is the mesh's to say. Leave it out";
-    let dummy = "a step with parts left out trains nothing. Leave it out, and use a profile to \
-                 see what a part costs";
+    let all = "all devices shard together. Leave it out";
+    let dummy = "a step with parts left out trains nothing. Leave it out; `fullshard exec \
+                 --profile` shows what a part costs";
     for (key, value, reason) in [
         ("auto_wrap_policy", r#""size""#, callable),
         ("auto_wrapper_callable", r#""wrap""#, callable),
@@ -168,9 +169,9 @@ fn what_cannot_be_is_refused_with_the_reason() {
             r#""init""#,
             "a function cannot stand in JSON, and parameters are made as shards",
         ),
-        ("sharding_groups", "[[0,1],[2,3]]", mesh),
-        ("sharding_rank", "0", mesh),
-        ("sharding_world_size", "2", mesh),
+        ("sharding_groups", "[[0,1],[2,3]]", all),
+        ("sharding_rank", "0", all),
+        ("sharding_world_size", "2", all),
         ("_debug_dummy_forward_pass", "true", dummy),
         ("_debug_dummy_all_gather_op", "true", dummy),
         ("_debug_dummy_all_reduce_op", "true", dummy),

@@ -9,7 +9,6 @@ use fullshard_models::{CausalLm, from_file};
 use fullshard_parallel::{FsdpConfig, FsdpConfigError, Options, Placement, Remat, Strategy};
 use fullshard_pjrt::CompileOptions;
 use fullshard_train::{Batch, Bench, Recipe, loops_layers};
-use serde_json::{Map, Value};
 use std::path::PathBuf;
 
 #[derive(Args)]
@@ -214,12 +213,12 @@ impl StepArgs {
             Some(argument) => FsdpConfig::from_argument(argument)?,
             None => FsdpConfig::default(),
         };
-        for warning in &config.warnings {
-            tracing::warn!("{warning}");
-        }
         if let Some(dtype) = self.dtype {
-            self.check_dtype(dtype, config.settings.compute_dtype)?;
+            check_dtype(dtype, config.settings.stated_compute_dtype)?;
             config.settings.compute_dtype = dtype.dtype();
+        }
+        for warning in config.warnings() {
+            tracing::warn!("{warning}");
         }
         let scan_layers = match self.scan_layers {
             ScanArg::Auto => loops_layers(self.target.kind(), model.dimensions().layers),
@@ -242,18 +241,19 @@ impl StepArgs {
             frozen: self.freeze.clone(),
         })
     }
+}
 
-    /// Refuses a type that is not the one the FSDP config states.
-    fn check_dtype(&self, asked: DTypeArg, configured: DType) -> Result<()> {
-        let stated = self.fsdp_config.as_deref().is_some_and(states_compute_dtype);
-        if !stated || asked.dtype() == configured {
-            return Ok(());
+/// Refuses a type that is not the one the FSDP config states.
+fn check_dtype(asked: DTypeArg, stated: Option<DType>) -> Result<()> {
+    match stated {
+        Some(stated) if stated != asked.dtype() => {
+            Err(Error::Fsdp(FsdpConfigError::Contradiction {
+                first: format!("`--dtype {}`", asked.name()),
+                second: format!("`compute_dtype: {}` of the FSDP config", dtype_name(stated)),
+                way_out: "leave one of them out",
+            }))
         }
-        Err(Error::Fsdp(FsdpConfigError::Contradiction {
-            first: format!("`--dtype {}`", asked.name()),
-            second: format!("`compute_dtype: {}` of the FSDP config", dtype_name(configured)),
-            way_out: "leave one of them out",
-        }))
+        _ => Ok(()),
     }
 }
 
@@ -261,16 +261,6 @@ impl StepArgs {
 fn count(text: &str) -> std::result::Result<usize, &'static str> {
     let count = text.parse().ok().filter(|&count| count > 0);
     count.ok_or("it must be a whole number of at least 1")
-}
-
-/// Whether an FSDP config, which has been read before, says what to compute in.
-fn states_compute_dtype(argument: &str) -> bool {
-    let text = match argument.trim_start().starts_with('{') {
-        true => argument.to_owned(),
-        false => std::fs::read_to_string(argument).unwrap_or_default(),
-    };
-    let keys: Map<String, Value> = serde_json::from_str(&text).unwrap_or_default();
-    keys.values().any(|settings| settings.get("compute_dtype").is_some_and(|it| !it.is_null()))
 }
 
 impl RematArg {

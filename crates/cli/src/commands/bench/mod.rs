@@ -1,6 +1,7 @@
 //! `fullshard bench`: how fast a model trains here, and on what it spends its memory.
 
 mod args;
+mod exchanges;
 mod print;
 mod report;
 

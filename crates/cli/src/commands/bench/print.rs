@@ -1,5 +1,6 @@
 //! The report for people.
 
+use super::exchanges::ExchangeReport;
 use super::report::{CollectiveReport, PlanReport, StepReport};
 use crate::format;
 
@@ -42,6 +43,33 @@ pub fn plan(plan: &PlanReport) {
         ("logits", estimate.logits),
     ] {
         row(&format!("  {what}"), &format::bytes(bytes));
+    }
+    println!();
+    exchanges(plan.exchanges.as_deref());
+}
+
+/// What a pass exchanges, unit by unit.
+fn exchanges(exchanges: Option<&[ExchangeReport]>) {
+    let exchanges = match exchanges {
+        None => return row("exchanges", "all gathered once and all reduced once a step"),
+        Some([]) => return row("exchanges", "none"),
+        Some(exchanges) => exchanges,
+    };
+    println!("exchanges             dtype   a pass   bytes a pass  each");
+    let mut above = None;
+    for exchange in exchanges {
+        if above.replace(&exchange.unit) != Some(&exchange.unit) {
+            let root = exchange.unit.is_empty();
+            println!("  {}", if root { "(root)" } else { &exchange.unit });
+        }
+        println!(
+            "    {:<16} {:>6} {:>8} {:>14}  {}",
+            exchange.kind,
+            exchange.dtype,
+            exchange.count,
+            format::bytes(exchange.bytes_per_pass as u64),
+            range(Some(exchange.least_bytes as u64), Some(exchange.most_bytes as u64)),
+        );
     }
 }
 

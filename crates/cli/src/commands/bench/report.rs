@@ -1,8 +1,10 @@
 //! What `fullshard bench step` has to say, under names that stay.
 
 use super::args::{StepArgs, dtype_name};
+use super::exchanges::{ExchangeReport, any_layer};
 use crate::error::Result;
 use crate::format;
+use fullshard_optim::Optimizer;
 use fullshard_parallel::wrap::{Column, UnitGroup};
 use fullshard_parallel::{Remat, WrapPlan};
 use fullshard_pjrt::hlo::{self, CollectiveSummary};
@@ -20,6 +22,9 @@ pub struct PlanReport {
     pub settings: SettingsReport,
     pub units: Vec<UnitRow>,
     pub estimate: Estimate,
+    /// What a forward and backward pass exchanges; `None` where it is steps that do, gathering
+    /// and reducing everything once.
+    pub exchanges: Option<Vec<ExchangeReport>>,
     /// The units as a table.
     #[serde(skip)]
     pub table: String,
@@ -49,7 +54,8 @@ pub struct SettingsReport {
     pub no_sync: bool,
     pub tokens_per_step: usize,
     pub optimizer: String,
-    pub learning_rate: f64,
+    /// `None` where the optimizer chooses the size of its steps by itself.
+    pub learning_rate: Option<f64>,
     pub max_grad_norm: Option<f64>,
     pub compute_dtype: &'static str,
     pub reduce_dtype: &'static str,
@@ -140,6 +146,7 @@ impl PlanReport {
             .map_err(fullshard_parallel::Error::from)?;
         let dimensions = recipe.model.dimensions();
         let units = recipe.unit_rows();
+        let exchanges = ExchangeReport::grouped(&recipe.placement.exchanges());
         Ok(PlanReport {
             model: ModelReport {
                 config: args.config.clone(),
@@ -154,6 +161,7 @@ impl PlanReport {
             },
             settings: SettingsReport::new(args, recipe),
             estimate: recipe.estimate()?,
+            exchanges: (recipe.batch.reduce_each || exchanges.is_empty()).then_some(exchanges),
             table: table(&plan, &units),
             units,
         })
@@ -164,7 +172,7 @@ impl PlanReport {
 fn table(plan: &WrapPlan, units: &[UnitRow]) -> String {
     let cell = |group: &UnitGroup<'_>, bytes: fn(&UnitRow) -> u64| {
         let path = &group.units[0].path;
-        let row = units.iter().find(|row| row.path == *path || row.path == looped(path));
+        let row = units.iter().find(|row| row.path == *path || row.path == any_layer(path));
         let each = if group.units.len() > 1 { " each" } else { "" };
         row.map_or("?".into(), |row| format!("{}{each}", format::bytes(bytes(row))))
     };
@@ -176,18 +184,15 @@ fn table(plan: &WrapPlan, units: &[UnitRow]) -> String {
     ])
 }
 
-/// A path with a `*` for the layer, as the units of a loop have it.
-fn looped(path: &str) -> String {
-    let segment = |segment| match segment {
-        number if str::parse::<usize>(number).is_ok() => "*",
-        name => name,
-    };
-    path.split('.').map(segment).collect::<Vec<_>>().join(".")
+/// Whether the steps of an optimizer follow the learning rate.
+fn follows_learning_rate(optimizer: &dyn Optimizer) -> bool {
+    optimizer.scalars(1, 0.0) != optimizer.scalars(1, 1.0)
 }
 
 impl SettingsReport {
     fn new(args: &StepArgs, recipe: &Recipe) -> SettingsReport {
         let placement = &recipe.placement;
+        let follows = follows_learning_rate(recipe.optimizer.as_ref());
         SettingsReport {
             device: args.target.kind().name(),
             devices: placement.devices(),
@@ -198,7 +203,7 @@ impl SettingsReport {
             no_sync: !recipe.batch.reduce_each,
             tokens_per_step: recipe.tokens_per_step(),
             optimizer: args.optim.clone(),
-            learning_rate: args.learning_rate(),
+            learning_rate: follows.then(|| args.learning_rate()),
             max_grad_norm: recipe.max_grad_norm,
             compute_dtype: dtype_name(placement.wire.compute),
             reduce_dtype: dtype_name(placement.wire.reduce),
