@@ -4,6 +4,16 @@ use crate::config::ConfigError;
 use crate::layers::{Activation, activation};
 use serde_json::{Map, Value};
 
+/// The largest size: what a dimension can be counted in.
+const LARGEST: u64 = i32::MAX as u64;
+
+/// More layers than any model has, and few enough for a tree of them.
+const MOST_LAYERS: u64 = 100_000;
+
+/// The most elements that one kind of weight can have in all layers. Fewer than 32 such make a
+/// model, so that its elements are fewer than 2^53: any integer of 64 bits or `f64` counts them.
+const MOST_ELEMENTS: f64 = (1_u64 << 48) as f64;
+
 /// The fields of a config or of an object in it. What is not asked for is ignored, as Hugging
 /// Face does.
 pub(crate) struct Fields<'a> {
@@ -40,14 +50,50 @@ impl<'a> Fields<'a> {
 
     /// A size under the first of its names that is given.
     pub fn optional_size(&self, names: &[&str]) -> Result<Option<usize>, ConfigError> {
-        let size = |value: &Value| i32::try_from(value.as_u64()?).ok().filter(|&size| size > 0);
-        let found = self.read(names, "a whole number of at least 1", size)?;
-        Ok(found.map(|size| size as usize))
+        self.whole_number(names, LARGEST)
     }
 
     /// A size, or what it is when it is not given.
     pub fn size(&self, names: &[&str], default: usize) -> Result<usize, ConfigError> {
         Ok(self.optional_size(names)?.unwrap_or(default))
+    }
+
+    /// A number of layers, or what it is when it is not given.
+    pub fn layers(&self, names: &[&str], default: usize) -> Result<usize, ConfigError> {
+        Ok(self.whole_number(names, MOST_LAYERS)?.unwrap_or(default))
+    }
+
+    fn whole_number(&self, names: &[&str], most: u64) -> Result<Option<usize>, ConfigError> {
+        let number = |value: &Value| value.as_u64().filter(|number| (1..=most).contains(number));
+        let found = self.read(names, &format!("a whole number from 1 to {most}"), number)?;
+        Ok(found.map(|number| number as usize))
+    }
+
+    /// A token of a vocabulary, if one is given. Null says that there is none, and so does a
+    /// negative number, which transformers warns of as invalid.
+    pub fn token(&self, name: &str, vocabulary: usize) -> Result<Option<usize>, ConfigError> {
+        let last = vocabulary - 1;
+        let token = |value: &Value| match value.as_i64()? {
+            ..0 => Some(None),
+            token => usize::try_from(token).ok().filter(|&token| token <= last).map(Some),
+        };
+        let expected = format!("null or a token of the vocabulary, from 0 to {last}");
+        Ok(self.read(&[name], &expected, token)?.flatten())
+    }
+
+    /// Checks the elements of a kind of weight, the product of some sizes. If there are too many,
+    /// the largest of the sizes is at fault.
+    pub fn check_elements(&self, sizes: &[(&str, usize)]) -> Result<(), ConfigError> {
+        let elements: f64 = sizes.iter().map(|&(_, size)| size as f64).product();
+        match sizes.iter().max_by_key(|&&(_, size)| size) {
+            Some((name, size)) if elements > MOST_ELEMENTS => {
+                let names: Vec<_> = sizes.iter().map(|(name, _)| format!("`{name}`")).collect();
+                let product = names.join(" times ");
+                let expected = format!("smaller: {product} is {elements:.1e}, above 2^48");
+                Err(self.wrong(name, size, &expected))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A number that a test holds for, if it is given.

@@ -20,6 +20,7 @@ mod plain;
 mod scope;
 
 pub use config::{ConfigError, from_file, from_json};
+pub use layers::loss::{IGNORED, label_count};
 pub use model::{CausalLm, Dimensions, Loss};
 pub use module::{Initializer, Module, Parameter};
 pub use plain::Plain;

@@ -17,7 +17,8 @@ pub trait CausalLm: std::fmt::Debug {
     fn logits(&self, scope: &Scope<'_>, tokens: &Tensor) -> Result<Tensor>;
 
     /// The loss of predicting each token from those before it. Labels are `[batch, sequence]` in
-    /// `i32` and not shifted; those of -100 do not count.
+    /// `i32` and not shifted; those that are no token of the vocabulary, such as -100, do not
+    /// count.
     fn loss(&self, scope: &Scope<'_>, tokens: &Tensor, labels: &Tensor) -> Result<Loss>;
 }
 

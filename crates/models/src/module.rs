@@ -20,6 +20,8 @@ pub struct Parameter {
     pub dims: Vec<usize>,
     /// How it begins.
     pub initializer: Initializer,
+    /// A row, along dimension 0, that begins at zero whatever the initializer says.
+    pub zero_row: Option<usize>,
     /// The full name of the parameter that this one is the same tensor as, if it is tied.
     pub tied_to: Option<String>,
 }
@@ -57,15 +59,14 @@ impl Module {
         dims: &[usize],
         initializer: Initializer,
     ) -> Self {
-        self.parameters.push(Parameter { name, dims: dims.to_vec(), initializer, tied_to: None });
+        self.parameters.push(Parameter::new(name, dims, initializer));
         self
     }
 
     /// With a parameter that is the same tensor as another.
     pub fn tied(mut self, name: &'static str, dims: &[usize], other: &str) -> Self {
-        let tied_to = Some(other.to_owned());
-        let initializer = Initializer::Zeros;
-        self.parameters.push(Parameter { name, dims: dims.to_vec(), initializer, tied_to });
+        let own = Parameter::new(name, dims, Initializer::Zeros);
+        self.parameters.push(Parameter { tied_to: Some(other.to_owned()), ..own });
         self
     }
 
@@ -104,6 +105,11 @@ impl Module {
 }
 
 impl Parameter {
+    /// A parameter of its own, which begins as its initializer says.
+    pub fn new(name: &'static str, dims: &[usize], initializer: Initializer) -> Parameter {
+        Parameter { name, dims: dims.to_vec(), initializer, zero_row: None, tied_to: None }
+    }
+
     /// The number of elements.
     pub fn elements(&self) -> usize {
         self.dims.iter().product()

@@ -23,8 +23,8 @@ fn llama(fields: &str) -> String {
 
 #[test]
 fn bad_sizes_and_numbers_are_refused() {
-    let size = "but must be a whole number of at least 1";
-    for (field, value) in [("n_layer", "0"), ("n_embd", "-8"), ("vocab_size", "\"many\"")] {
+    let size = "but must be a whole number from 1 to 2147483647";
+    for (field, value) in [("n_head", "0"), ("n_embd", "-8"), ("vocab_size", "\"many\"")] {
         let config = gpt2(&format!("\"{field}\": {value}"));
         assert_refused(&config, &format!("`{field}` is {value}, {size}"));
     }
@@ -33,6 +33,10 @@ fn bad_sizes_and_numbers_are_refused() {
         assert_refused(&config, &format!("`{field}` is {value}, {size}"));
     }
     assert_refused(&gpt2("\"hidden_size\": 0"), &format!("`hidden_size` is 0, {size}"));
+    assert_refused(
+        &gpt2("\"n_layer\": 0"),
+        "`n_layer` is 0, but must be a whole number from 1 to 100000",
+    );
     assert_refused(
         &gpt2("\"attn_pdrop\": 1.0"),
         "`attn_pdrop` is 1.0, but must be a number from 0 to below 1",
@@ -57,6 +61,91 @@ fn bad_sizes_and_numbers_are_refused() {
         &gpt2("\"tie_word_embeddings\": \"yes\""),
         "`tie_word_embeddings` is \"yes\", but must be true or false",
     );
+}
+
+#[test]
+fn absurd_sizes_are_refused_at_once() {
+    for value in ["2147483648", "18446744073709551615", "1e30"] {
+        let shown: serde_json::Value = serde_json::from_str(value).unwrap();
+        assert_refused(
+            &llama(&format!("\"vocab_size\": {value}")),
+            &format!("`vocab_size` is {shown}, but must be a whole number from 1 to 2147483647"),
+        );
+    }
+    assert_refused(
+        &gpt2("\"n_layer\": 2000000000"),
+        "`n_layer` is 2000000000, but must be a whole number from 1 to 100000",
+    );
+    assert_refused(
+        &llama("\"num_hidden_layers\": 100001"),
+        "`num_hidden_layers` is 100001, but must be a whole number from 1 to 100000",
+    );
+    let smaller = |field: &str, value: &str, product: &str| {
+        format!("`{field}` is {value}, but must be smaller: {product}, above 2^48")
+    };
+    assert_refused(
+        &gpt2("\"n_embd\": 2000000004, \"vocab_size\": 1, \"n_positions\": 1"),
+        &smaller("n_embd", "2000000004", "`n_layer` times `n_embd` times `n_embd` is 4.8e19"),
+    );
+    assert_refused(
+        &gpt2("\"vocab_size\": 2000000000, \"n_embd\": 1200000"),
+        &smaller("vocab_size", "2000000000", "`vocab_size` times `n_embd` is 2.4e15"),
+    );
+    assert_refused(
+        &gpt2("\"n_positions\": 2000000000, \"n_embd\": 1200000"),
+        &smaller("n_positions", "2000000000", "`n_positions` times `n_embd` is 2.4e15"),
+    );
+    assert_refused(
+        &gpt2("\"n_inner\": 2000000000, \"n_layer\": 1000"),
+        &smaller("n_inner", "2000000000", "`n_layer` times `n_embd` times `n_inner` is 1.5e15"),
+    );
+    assert_refused(
+        &llama("\"intermediate_size\": 2147483647, \"num_hidden_layers\": 64"),
+        &smaller(
+            "intermediate_size",
+            "2147483647",
+            "`num_hidden_layers` times `hidden_size` times `intermediate_size` is 5.6e14",
+        ),
+    );
+    assert_refused(
+        &llama("\"head_dim\": 2147483646"),
+        &smaller(
+            "head_dim",
+            "2147483646",
+            "`num_hidden_layers` times `hidden_size` times `num_attention_heads` times `head_dim` \
+             is 9.0e15",
+        ),
+    );
+}
+
+#[test]
+fn the_largest_sizes_can_be_counted() {
+    let most = (1_usize << 48) as f64;
+    let model = gpt2(
+        "\"n_embd\": 1024, \"n_head\": 1, \"n_inner\": 2147483647, \"n_layer\": 128,
+         \"vocab_size\": 2147483647, \"n_positions\": 2147483647",
+    );
+    let elements = from_json(&model).unwrap().tree().elements() as f64;
+    assert!(elements > 2.0 * most && elements < 32.0 * most, "{elements}");
+}
+
+#[test]
+fn a_padding_token_is_one_of_the_vocabulary_or_none() {
+    let token = |value: &str| {
+        let config = format!("{{\"vocab_size\": 50, \"pad_token_id\": {value}}}");
+        LlamaConfig::from_json(&config).unwrap().pad_token_id
+    };
+    assert_eq!(["null", "-1", "0", "49"].map(token), [None, None, Some(0), Some(49)]);
+    assert_eq!(LlamaConfig::from_json("{}").unwrap().pad_token_id, None);
+    for value in ["50", "1.5", "\"<pad>\""] {
+        assert_refused(
+            &llama(&format!("\"vocab_size\": 50, \"pad_token_id\": {value}")),
+            &format!(
+                "`pad_token_id` is {value}, but must be null or a token of the vocabulary, from 0 \
+                 to 49"
+            ),
+        );
+    }
 }
 
 #[test]
@@ -218,6 +307,19 @@ fn weights_begin_as_in_transformers() {
     assert_eq!(begins("transformer.h.0.mlp.c_fc.bias"), Initializer::Zeros);
     assert_eq!(begins("transformer.h.0.ln_1.weight"), Initializer::Ones);
     assert_eq!(begins("transformer.ln_f.bias"), Initializer::Zeros);
+}
+
+#[test]
+fn the_padding_token_of_llama_alone_begins_at_zero() {
+    let zero_rows = |config: &str| -> Vec<(String, usize)> {
+        let tree = from_json(config).unwrap().tree();
+        let named = tree.named_parameters().into_iter();
+        named.filter_map(|(name, p)| Some((name, p.zero_row?))).collect()
+    };
+    let found = zero_rows(&llama("\"num_hidden_layers\": 2, \"pad_token_id\": 7"));
+    assert_eq!(found, [("model.embed_tokens.weight".to_owned(), 7)]);
+    assert_eq!(zero_rows(&llama("\"pad_token_id\": -1")), []);
+    assert_eq!(zero_rows(&gpt2("\"pad_token_id\": 7")), []);
 }
 
 #[test]

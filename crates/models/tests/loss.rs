@@ -7,8 +7,8 @@ use common::{difference, eval, numbers, random};
 use fullshard_graph::{
     Argument, DType, Program, Result, Tensor, TensorType, value_and_grad, value_aux_and_grad,
 };
-use fullshard_models::Loss;
-use fullshard_models::layers::loss::{IGNORED, chunk_size, chunked, reference};
+use fullshard_models::layers::loss::{chunk_size, chunked, reference};
+use fullshard_models::{IGNORED, Loss, label_count};
 use fullshard_pjrt::HostTensor;
 
 const WIDTH: usize = 7;
@@ -98,6 +98,39 @@ fn labels_that_do_not_count_give_nothing() {
 }
 
 #[test]
+fn labels_outside_the_vocabulary_do_not_count() {
+    // A vocabulary of 301 is padded to 384.
+    let outside = [-1, 301, 383, 384, i32::MIN, i32::MAX];
+    let invalid = |i: usize, label| if i % 4 == 1 { outside[i / 4 % 6] } else { label };
+    let invalid = inputs(301, invalid);
+    let expected = losses(&inputs(301, some_ignored), DType::F64, from_logits);
+    let both = [
+        losses(&invalid, DType::F64, from_logits),
+        losses(&invalid, DType::F64, |hidden, head, labels| chunked(hidden, head, labels, 8)),
+    ];
+    for found in both {
+        for (found, expected) in found.iter().zip(&expected) {
+            let apart = difference(found, expected);
+            assert!(apart < 1e-12, "{apart}");
+        }
+    }
+}
+
+#[test]
+fn labels_are_counted_without_a_model() {
+    let labels = [5, 1, IGNORED, 9, 10, 0, -1, 3, 2, 2, 2, 2];
+    let labels = [HostTensor::from_values(&[1, 3, 4], &labels).unwrap()];
+    let found = eval(&labels, |labels| Ok(vec![label_count(&labels[0], 10)?]));
+    // Of each sequence of four, less the first.
+    assert_eq!(found[0].to_f64().unwrap(), [f64::from(2 + 2 + 3)]);
+
+    let inputs = inputs(301, some_ignored);
+    let expected = &losses(&inputs, DType::F64, from_logits)[1];
+    let found = eval(&inputs[2..], |labels| Ok(vec![label_count(&labels[0], 301)?]));
+    assert_eq!(&found[0].to_f64().unwrap(), expected);
+}
+
+#[test]
 fn the_loss_alone_is_the_same() {
     let inputs = inputs(301, some_ignored);
     let expected = losses(&inputs, DType::F64, from_logits);
@@ -154,8 +187,29 @@ fn logits_are_computed_once_and_never_whole() {
 
 #[test]
 fn chunks_are_whole_tiles_of_tokens_with_few_enough_logits() {
-    assert_eq!(chunk_size(32 * 1024, 50257), 256);
-    assert_eq!(chunk_size(32 * 1024, 32000), 512);
-    assert_eq!(chunk_size(32 * 1024, 1_000_000), 128);
-    assert_eq!(chunk_size(300, 32000), 300);
+    for (tokens, vocabulary, size) in [
+        // 2560 rows fit.
+        (32 * 1024, 50257, 2560),
+        (8192, 50257, 2048),
+        (2561, 50257, 1408),
+        (2560, 50257, 2560),
+        (32 * 1024, 32000, 4096),
+        (4097, 32000, 2176),
+        (300, 32000, 300),
+        (32 * 1024, 1_000_000, 128),
+        (1, 1_000_000, 1),
+        (0, 50257, 0),
+    ] {
+        assert_eq!(chunk_size(tokens, vocabulary), size, "{tokens} of {vocabulary}");
+    }
+}
+
+#[test]
+fn less_than_a_tile_of_each_chunk_is_padding() {
+    for tokens in (1..50_000).step_by(97) {
+        let size = chunk_size(tokens, 50257);
+        let chunks = tokens.div_ceil(size);
+        assert!(size <= 2560 && chunks == tokens.div_ceil(2560), "{tokens} by {size}");
+        assert!(chunks * size - tokens < chunks * 128, "{tokens} by {size}");
+    }
 }

@@ -84,6 +84,8 @@ fn float(dtype: DType, value: f64) -> String {
         DType::F16 => format!("0x{:04X}", f16::from_f64(value).to_bits()),
         DType::Bf16 => format!("0x{:04X}", bf16::from_f64(value).to_bits()),
         DType::F64 => format!("0x{:016X}", value.to_bits()),
+        DType::F8E5M2 if value.is_nan() => "0x7E".into(),
+        DType::F8E4M3FN if value.is_nan() => "0x7F".into(),
         DType::F8E5M2 => format!("0x{:02X}", if value > 0.0 { 0x7C } else { 0xFC }),
         // This type has no infinities; its largest stand in.
         DType::F8E4M3FN => format!("0x{:02X}", if value > 0.0 { 0x7E } else { 0xFE }),
@@ -114,4 +116,21 @@ fn hex(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02X}");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_decimal_form_is_written_as_bits() {
+        let bits = |dtype| [f64::NAN, f64::INFINITY, -f64::INFINITY].map(|x| number(dtype, x));
+        assert_eq!(bits(DType::F8E5M2), ["0x7E", "0x7C", "0xFC"]);
+        assert_eq!(bits(DType::F8E4M3FN), ["0x7F", "0x7E", "0xFE"]);
+        assert_eq!(bits(DType::F16), ["0x7E00", "0x7C00", "0xFC00"]);
+        assert_eq!(bits(DType::Bf16), ["0x7FC0", "0x7F80", "0xFF80"]);
+        assert_eq!(bits(DType::F32), ["0x7FC00000", "0x7F800000", "0xFF800000"]);
+        let doubles = ["0x7FF8000000000000", "0x7FF0000000000000", "0xFFF0000000000000"];
+        assert_eq!(bits(DType::F64), doubles);
+    }
 }

@@ -60,11 +60,11 @@ impl Gpt2Config {
             let expected = "false: there is no encoder to attend to";
             return Err(fields.wrong("add_cross_attention", true, expected));
         }
-        Ok(Gpt2Config {
+        let config = Gpt2Config {
             vocab_size: fields.size(&["vocab_size"], 50257)?,
             n_positions: fields.size(&["n_positions", "max_position_embeddings"], 1024)?,
             n_embd,
-            n_layer: fields.size(&["n_layer", "num_hidden_layers"], 12)?,
+            n_layer: fields.layers(&["n_layer", "num_hidden_layers"], 12)?,
             n_head,
             n_inner: fields.size(&["n_inner"], 4 * n_embd)?,
             activation_function: fields.activation("activation_function", GELU_NEW)?,
@@ -78,6 +78,18 @@ impl Gpt2Config {
                 .flag("scale_attn_by_inverse_layer_idx", false)?,
             reorder_and_upcast_attn: fields.flag("reorder_and_upcast_attn", false)?,
             tie_word_embeddings: fields.flag("tie_word_embeddings", true)?,
-        })
+        };
+        config.check_weights(fields)?;
+        Ok(config)
+    }
+
+    /// Checks that every kind of weight has few enough elements.
+    fn check_weights(&self, fields: &Fields<'_>) -> Result<(), ConfigError> {
+        let width = ("n_embd", self.n_embd);
+        let layers = ("n_layer", self.n_layer);
+        fields.check_elements(&[("vocab_size", self.vocab_size), width])?;
+        fields.check_elements(&[("n_positions", self.n_positions), width])?;
+        fields.check_elements(&[layers, width, width])?;
+        fields.check_elements(&[layers, width, ("n_inner", self.n_inner)])
     }
 }

@@ -59,8 +59,8 @@ impl Gpt2 {
         let (width, deviation) = (config.n_embd, config.initializer_range);
         let blocks = (0..config.n_layer).map(|_| self.block_module());
         Module::new("GPT2Model")
-            .child("wte", embedding::module(config.vocab_size, width, deviation))
-            .child("wpe", embedding::module(config.n_positions, width, deviation))
+            .child("wte", embedding::module(config.vocab_size, width, deviation, None))
+            .child("wpe", embedding::module(config.n_positions, width, deviation, None))
             .child("drop", Module::new("Dropout"))
             .child("h", Module::list(blocks))
             .child("ln_f", layer_norm::module(width))
@@ -106,7 +106,7 @@ impl Gpt2 {
         let [_, sequence] = dims("tokens", tokens)?;
         scope.module("transformer", |scope| {
             let positions = embedding::first_rows(scope, "wpe", sequence)?;
-            let x = (embedding::apply(scope, "wte", tokens)? + positions)?;
+            let x = (embedding::apply(scope, "wte", tokens, None)? + positions)?;
             let x = scope.dropout("drop", &x, config.embd_pdrop)?;
             let x = scope.layers("h", config.n_layer, &x, |scope, x| self.block(scope, x))?;
             layer_norm::apply(scope, "ln_f", &x, config.layer_norm_epsilon)

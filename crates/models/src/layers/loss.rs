@@ -1,7 +1,8 @@
 //! The loss of predicting the next token, in two forms that agree: [`reference()`] from logits,
 //! [`chunked`] from what goes into the head, without ever having all logits in memory.
 //!
-//! Labels are `[batch, sequence]` and not shifted. Those of [`IGNORED`] do not count.
+//! Labels are `[batch, sequence]` and not shifted. Those that are no token of the vocabulary do not
+//! count: [`IGNORED`] is the usual one, and any other is left out like it.
 
 use super::{dims, lowest, wide, widened};
 use crate::model::Loss;
@@ -11,7 +12,7 @@ use fullshard_graph::{
     select, zeros,
 };
 
-/// The label of a token that is not to be predicted.
+/// The label that says a token is not to be predicted.
 pub const IGNORED: i32 = -100;
 
 /// Vocabularies smaller than this are not worth chunks.
@@ -46,7 +47,7 @@ pub fn reference(logits: &Tensor, labels: &Tensor) -> Result<Loss> {
     let [batch, sequence, vocabulary] = dims("logits", logits)?;
     let logits = widened(logits)?.reshape(&[batch * sequence, vocabulary])?;
     let labels = shifted(labels)?;
-    let counts = counted(&labels)?;
+    let counts = counted(&labels, vocabulary)?;
     let chances = logits.log_softmax(1)?;
     let places = labels.maximum(&zeros(labels.dtype(), &[])?)?.expand(1)?;
     let right = chances.take_along(&places, 1)?.reshape(labels.dims())?;
@@ -77,11 +78,23 @@ fn sum_and_count(values: Vec<Tensor>) -> Result<Loss> {
     }
 }
 
-/// The tokens of a chunk: as many whole tiles of them as have few enough logits, or all.
+/// The tokens of a chunk: whole tiles of them with few enough logits, or all. Chunks are as few as
+/// that allows and then as small, so that little of the last is padding.
 pub fn chunk_size(tokens: usize, vocabulary: usize) -> usize {
     let row = vocabulary.next_multiple_of(TILE) * DType::F32.size();
-    let fitting = CHUNK_BYTES / row / TILE * TILE;
-    fitting.max(TILE).min(tokens)
+    let fitting = (CHUNK_BYTES / row / TILE * TILE).max(TILE);
+    let chunks = tokens.div_ceil(fitting).max(1);
+    tokens.div_ceil(chunks).next_multiple_of(TILE).min(tokens)
+}
+
+/// The number of labels that count, in `f32`, of labels `[..., sequence]` that are not shifted:
+/// the tokens of the vocabulary, without the first of each sequence, which nothing predicts.
+pub fn label_count(labels: &Tensor, vocabulary: usize) -> Result<Tensor> {
+    let Some(&sequence) = labels.dims().last() else {
+        return Err(Error::new("labels", format!("{} is no sequence", labels.ty())));
+    };
+    let predicted = labels.narrow(labels.rank() - 1, 1, sequence)?;
+    counted(&predicted, vocabulary)?.convert(DType::F32)?.sum_all()
 }
 
 /// Labels as one row, each in the place of the token it is to be predicted from.
@@ -92,10 +105,11 @@ fn shifted(labels: &Tensor) -> Result<Tensor> {
     next.reshape(&[batch * sequence])
 }
 
-/// Which labels count.
-fn counted(labels: &Tensor) -> Result<Tensor> {
-    let ignored = full(labels.dtype(), &[], f64::from(IGNORED))?;
-    labels.compare(Comparison::NotEqual, &ignored)
+/// Which labels count: those that are tokens of the vocabulary.
+fn counted(labels: &Tensor, vocabulary: usize) -> Result<Tensor> {
+    let end = full(labels.dtype(), &[], vocabulary as f64)?;
+    let below_end = labels.compare(Comparison::Less, &end)?;
+    labels.compare(Comparison::GreaterEqual, &zeros(labels.dtype(), &[])?)?.and(&below_end)
 }
 
 /// Tokens in chunks, and a head padded to whole tiles.
@@ -183,7 +197,7 @@ impl Chunks {
         let logits = select(&column.compare(Comparison::Less, &end)?, &logits, &lowest)?;
         let normalizer = logits.logsumexp(1)?.expand(1)?;
         let right = column.compare(Comparison::Equal, &labels.expand(1)?)?;
-        let counts = counted(labels)?;
+        let counts = counted(labels, self.vocabulary)?;
         let zero = self.zero(&[])?;
         let chance = (select(&right, &logits, &zero)?.sum(&[1])?.expand(1)? - &normalizer)?;
         let sum = (select(&counts.expand(1)?, &chance, &zero)?.sum_all()? * -1.0)?;

@@ -23,6 +23,8 @@ pub struct LlamaConfig {
     pub num_key_value_heads: usize,
     /// The width of a head: the stream's over the heads unless given.
     pub head_dim: usize,
+    /// The token whose embedding begins at zero and learns nothing where it is looked up.
+    pub pad_token_id: Option<usize>,
     /// The activation function of the feed-forward part.
     pub hidden_act: Activation,
     /// The longest sequence it is made for.
@@ -69,14 +71,16 @@ impl LlamaConfig {
             return Err(fields.wrong("head_dim", head_dim, expected));
         }
         let positions = fields.size(&["max_position_embeddings"], 2048)?;
-        Ok(LlamaConfig {
-            vocab_size: fields.size(&["vocab_size"], 32000)?,
+        let vocab_size = fields.size(&["vocab_size"], 32000)?;
+        let config = LlamaConfig {
+            vocab_size,
             hidden_size,
             intermediate_size: fields.size(&["intermediate_size"], 11008)?,
-            num_hidden_layers: fields.size(&["num_hidden_layers"], 32)?,
+            num_hidden_layers: fields.layers(&["num_hidden_layers"], 32)?,
             num_attention_heads: heads,
             num_key_value_heads: key_heads,
             head_dim,
+            pad_token_id: fields.token("pad_token_id", vocab_size)?,
             hidden_act: fields.activation("hidden_act", SILU)?,
             max_position_embeddings: positions,
             initializer_range: fields.deviation("initializer_range", 0.02)?,
@@ -86,7 +90,19 @@ impl LlamaConfig {
             attention_dropout: fields.dropout("attention_dropout", 0.0)?,
             mlp_bias: fields.flag("mlp_bias", false)?,
             rotary: rotary(fields, head_dim, positions)?,
-        })
+        };
+        config.check_weights(fields)?;
+        Ok(config)
+    }
+
+    /// Checks that every kind of weight has few enough elements.
+    fn check_weights(&self, fields: &Fields<'_>) -> Result<(), ConfigError> {
+        let width = ("hidden_size", self.hidden_size);
+        let layers = ("num_hidden_layers", self.num_hidden_layers);
+        let heads = ("num_attention_heads", self.num_attention_heads);
+        fields.check_elements(&[("vocab_size", self.vocab_size), width])?;
+        fields.check_elements(&[layers, width, heads, ("head_dim", self.head_dim)])?;
+        fields.check_elements(&[layers, width, ("intermediate_size", self.intermediate_size)])
     }
 }
 

@@ -57,13 +57,11 @@ impl Llama {
 
     fn model_module(&self) -> Module {
         let config = &self.config;
-        let width = config.hidden_size;
+        let (width, deviation) = (config.hidden_size, config.initializer_range);
+        let tokens = embedding::module(config.vocab_size, width, deviation, config.pad_token_id);
         let layers = (0..config.num_hidden_layers).map(|_| self.layer_module());
         Module::new("LlamaModel")
-            .child(
-                "embed_tokens",
-                embedding::module(config.vocab_size, width, config.initializer_range),
-            )
+            .child("embed_tokens", tokens)
             .child("layers", Module::list(layers))
             .child("norm", rms_norm::module("LlamaRMSNorm", width))
             .child("rotary_emb", Rotary::module("LlamaRotaryEmbedding"))
@@ -115,7 +113,7 @@ impl Llama {
         let config = &self.config;
         let [_, sequence] = dims("tokens", tokens)?;
         scope.module("model", |scope| {
-            let x = embedding::apply(scope, "embed_tokens", tokens)?;
+            let x = embedding::apply(scope, "embed_tokens", tokens, config.pad_token_id)?;
             let angles = config.rotary.angles(scope, "rotary_emb", sequence)?;
             let layer = |scope: &Scope<'_>, x: &Tensor| self.layer(scope, x, &angles);
             let x = scope.layers("layers", config.num_hidden_layers, &x, layer)?;

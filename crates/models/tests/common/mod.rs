@@ -24,6 +24,7 @@ pub const RECORDINGS: &[&str] = &[
     "llama_linear",
     "llama_yarn",
     "llama_dynamic",
+    "llama_padded",
 ];
 
 static CLIENT: LazyLock<Client> = LazyLock::new(|| {

@@ -1,6 +1,6 @@
 """Records small models and how they train, computed by torch and transformers on the CPU in f32.
 
-OMP_NUM_THREADS=1 python record.py
+OMP_NUM_THREADS=1 python record.py [NAME...]
 
 Each case is a file NAME.safetensors. Its metadata has, as JSON:
   config   config.json as Hugging Face writes it (or wrote it, with old names for rotary scaling)
@@ -18,6 +18,7 @@ Recording again gives the same tensors; the metadata may come in another order.
 
 import json
 import pathlib
+import sys
 
 import torch
 from safetensors.torch import save_file
@@ -130,11 +131,15 @@ def train(make, weights, tokens, labels, optimizer):
 
 
 def record(name, make, sequence, ignored=0.0, old_names=False, optimizers=()):
+    if sys.argv[1:] and name not in sys.argv[1:]:
+        return
     torch.manual_seed(sum(name.encode()))
     model = make()
     perturb(model)
     weights = {key: value.clone() for key, value in model.state_dict().items()}
     tokens = torch.randint(model.config.vocab_size, (4, 4, sequence))
+    if model.config.pad_token_id is not None:
+        tokens[torch.rand(tokens.shape) < 0.2] = model.config.pad_token_id
     labels = torch.where(torch.rand(tokens.shape) < ignored, -100, tokens)
     model.train()
     output = model(input_ids=tokens[0], labels=labels[0], use_cache=False)
@@ -344,4 +349,19 @@ record(
         rope_parameters={"rope_type": "dynamic", "rope_theta": 500.0, "factor": 3.0},
     ),
     sequence=15,
+)
+record(
+    "llama_padded",
+    llama(
+        vocab_size=51,
+        hidden_size=16,
+        intermediate_size=28,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=32,
+        initializer_range=0.2,
+        pad_token_id=37,
+        tie_word_embeddings=True,
+    ),
+    sequence=14,
 )
