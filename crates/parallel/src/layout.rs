@@ -32,6 +32,8 @@ pub struct Stored {
     pub dims: Vec<usize>,
     /// How it begins.
     pub initializer: Initializer,
+    /// A row that begins as zeros, whatever the rest.
+    pub zero_row: Option<usize>,
     /// The number of layers stacked along a first dimension.
     pub stack: Option<usize>,
     /// Its name with a `*` for the layer, whether stacked or not.

@@ -227,6 +227,7 @@ fn stored(
             class: classes.get(path).copied().unwrap_or(""),
             dims: parameter.dims.clone(),
             initializer: parameter.initializer,
+            zero_row: parameter.zero_row,
             stack,
             template,
             layer: if stack.is_some() { None } else { layer },

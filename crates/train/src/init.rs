@@ -85,7 +85,30 @@ fn part(key: &Key, group: &Group, stored: &Stored, layer: Option<&Tensor>) -> Re
             (draw.normal(DType::F32)? * deviation)?
         }
     };
-    without_padding(&values, group, stored)
+    let values = without_padding(&values, group, stored)?;
+    match stored.zero_row {
+        Some(row) => without_row(&values, group, stored, row),
+        None => Ok(values),
+    }
+}
+
+/// Zeros in one row of the whole parameter, on the device that has it.
+fn without_row(values: &Tensor, group: &Group, stored: &Stored, row: usize) -> Result<Tensor> {
+    let width: usize = stored.dims[1..].iter().product();
+    let (start, limit) = match stored.layout {
+        Layout::Whole | Layout::Rows => (row, row + 1),
+        Layout::Flat => (row * width, (row + 1) * width),
+    };
+    let number = |value: usize| constant(&[], &[value as i64]);
+    let length = values.dims()[0];
+    let first = match stored.layout {
+        Layout::Whole => number(0)?,
+        Layout::Rows | Layout::Flat => (group.index()?.convert(DType::I64)? * number(length)?)?,
+    };
+    let place = (iota(DType::I64, values.dims(), 0)? + first)?;
+    let after = place.compare(Comparison::GreaterEqual, &number(start)?)?;
+    let before = place.compare(Comparison::Less, &number(limit)?)?;
+    select(&after.and(&before)?, &zeros(DType::F32, &[])?, values)
 }
 
 /// Zeros where a part goes beyond its parameter.

@@ -3,15 +3,12 @@
 use crate::error::Error;
 use crate::recipe::{Recipe, shard};
 use fullshard_graph::{
-    Argument, Comparison, DType, Group, Key, Program, Result, Sharding, Tensor, concatenate,
-    constant, scan, value_aux_and_grad, zeros,
+    Argument, DType, Group, Key, Program, Result, Sharding, Tensor, concatenate, constant, scan,
+    value_aux_and_grad, zeros,
 };
-use fullshard_models::{Loss, Scope};
+use fullshard_models::{Loss, Scope, label_count};
 use fullshard_optim::{Update, clip_factor, global_norm};
 use fullshard_parallel::{AXIS, Sharded};
-
-/// The label of a token that does not count.
-const IGNORED: i32 = -100;
 
 /// What a step is given beside the state.
 struct Feed {
@@ -88,7 +85,8 @@ impl Recipe {
         let [tokens, labels, scalars] = [&feed[0], &feed[1], &feed[2]].map(Tensor::clone);
         let feed = Feed { tokens, labels, scalars, dropout };
 
-        let count = group.sum(&counted(&feed.labels)?)?.convert(DType::F32)?;
+        let vocabulary = self.model.dimensions().vocabulary;
+        let count = group.sum(&label_count(&feed.labels, vocabulary)?)?;
         let at_least_one = count.maximum(&constant(&[], &[1.0_f32])?)?;
         // The mean over all devices' labels, times the devices, since gradients are averaged.
         let scale = (group.size() as f64 / &at_least_one)?;
@@ -214,15 +212,6 @@ impl Recipe {
         let count = both.remove(1);
         Ok(Loss { sum: both.remove(0), count })
     }
-}
-
-/// The number of labels that count: all but the first of each sequence, which nothing predicts,
-/// and those that are left out.
-fn counted(labels: &Tensor) -> Result<Tensor> {
-    let last = labels.rank() - 1;
-    let predicted = labels.narrow(last, 1, labels.dims()[last])?;
-    let counts = predicted.compare(Comparison::NotEqual, &constant(&[], &[IGNORED])?)?;
-    counts.convert(DType::I32)?.sum_all()
 }
 
 /// All tensors, with those that are trained replaced.

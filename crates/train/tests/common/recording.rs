@@ -6,7 +6,7 @@ use safetensors::{Dtype, SafeTensors};
 use std::path::Path;
 
 /// The names of all recordings.
-pub const RECORDINGS: [&str; 11] = [
+pub const RECORDINGS: [&str; 12] = [
     "gpt2_plain",
     "gpt2_odd",
     "gpt2_untied",
@@ -18,6 +18,7 @@ pub const RECORDINGS: [&str; 11] = [
     "llama_linear",
     "llama_yarn",
     "llama_dynamic",
+    "llama_padded",
 ];
 
 /// A recorded model.
