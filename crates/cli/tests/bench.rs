@@ -359,7 +359,7 @@ fn mistakes_are_told_before_a_device_is_touched() {
         (&["--max_grad_norm", "-1"], "--max_grad_norm is -1, but must be a number of at least 0"),
         (&["--learning_rate", "nan"], "--learning_rate is NaN"),
         (&["--no_sync"], "add --gradient_accumulation_steps, or leave it out"),
-        (&["--gather_ahead"], "add --scan_layers true, or leave it out"),
+        (&["--gather_ahead", "--scan_layers", "false"], "add --scan_layers true, or leave it out"),
         (&["--xla-flag", "nonsense"], "`nonsense` is not of the form name=value"),
         (&["--device", "cuda", "--plugin", "/no/such.so", "--json"], "/no/such.so"),
     ] {

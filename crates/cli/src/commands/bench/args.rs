@@ -45,7 +45,7 @@ pub struct StepArgs {
     /// The type to compute in; by default what the FSDP config says.
     #[arg(long, value_enum)]
     dtype: Option<DTypeArg>,
-    /// Whether equal layers are a loop; auto: above 8 layers, but on GPUs never.
+    /// Whether equal layers are a loop; auto: on CPU always, on TPU above 8 layers, on GPUs never.
     #[arg(long, value_enum, default_value = "auto")]
     scan_layers: ScanArg,
     /// Gather the next layer of a loop while computing one.
