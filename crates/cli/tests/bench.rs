@@ -116,7 +116,7 @@ fn one_device_is_measured() {
         "(from the cache)",
         "MFU                  unknown: no peak is known of `cpu` in float32",
         "collectives          none",
-        "over 3 steps, launched ahead",
+        "over 3 steps, one after another",
     ] {
         assert!(printed.contains(part), "{part} in {printed}");
     }

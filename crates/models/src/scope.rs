@@ -1,5 +1,6 @@
 //! What a model sees while it is traced: its parameters by name, its modules, its layers.
 
+use crate::layers::loss::TILE;
 use crate::module::join;
 use fullshard_graph::{DType, Error, Result, Tensor, constant, module};
 
@@ -56,6 +57,12 @@ pub trait Tracer {
     /// The type of tables that are no parameters, such as rotary angles.
     fn buffer_dtype(&self) -> DType {
         self.compute_dtype()
+    }
+
+    /// What the vocabulary is padded to a multiple of where it is the width of a large product:
+    /// what the matrix units of accelerators work on.
+    fn vocabulary_tile(&self) -> usize {
+        TILE
     }
 }
 
@@ -139,6 +146,11 @@ impl<'a> Scope<'a> {
     /// The type to compute in.
     pub fn compute_dtype(&self) -> DType {
         self.tracer.compute_dtype()
+    }
+
+    /// What the vocabulary is padded to a multiple of in large products.
+    pub fn vocabulary_tile(&self) -> usize {
+        self.tracer.vocabulary_tile()
     }
 
     /// A table that is no parameter, rounded to the type such tables have.

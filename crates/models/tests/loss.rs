@@ -7,7 +7,7 @@ use common::{difference, eval, numbers, random};
 use fullshard_graph::{
     Argument, DType, Program, Result, Tensor, TensorType, value_and_grad, value_aux_and_grad,
 };
-use fullshard_models::layers::loss::{chunk_size, chunked, reference};
+use fullshard_models::layers::loss::{TILE, chunk_size, chunked, reference};
 use fullshard_models::{IGNORED, Loss, label_count};
 use fullshard_pjrt::HostTensor;
 
@@ -62,8 +62,9 @@ fn the_forms_agree() {
         for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 1e-5)] {
             let inputs = inputs(vocabulary, some_ignored);
             let expected = losses(&inputs, dtype, from_logits);
-            let found =
-                losses(&inputs, dtype, |hidden, head, labels| chunked(hidden, head, labels, size));
+            let found = losses(&inputs, dtype, |hidden, head, labels| {
+                chunked(hidden, head, labels, size, TILE)
+            });
             for (found, expected) in found.iter().zip(&expected) {
                 let apart = difference(found, expected);
                 assert!(apart < tolerance, "{vocabulary} by {size} in {dtype}: {apart}");
@@ -77,7 +78,7 @@ fn half_precision_is_close() {
     let inputs = inputs(301, some_ignored);
     let expected = losses(&inputs, DType::F64, from_logits);
     let found =
-        losses(&inputs, DType::Bf16, |hidden, head, labels| chunked(hidden, head, labels, 8));
+        losses(&inputs, DType::Bf16, |hidden, head, labels| chunked(hidden, head, labels, 8, TILE));
     for (found, expected) in found.iter().zip(&expected) {
         let apart = difference(found, expected);
         assert!(apart < 0.02, "{apart}");
@@ -90,7 +91,7 @@ fn labels_that_do_not_count_give_nothing() {
     let inputs = inputs(130, |_, _| IGNORED);
     let both = [
         losses(&inputs, DType::F64, from_logits),
-        losses(&inputs, DType::F64, |hidden, head, labels| chunked(hidden, head, labels, 8)),
+        losses(&inputs, DType::F64, |hidden, head, labels| chunked(hidden, head, labels, 8, TILE)),
     ];
     for values in both.iter().flatten() {
         assert!(values.iter().all(|&value| value == 0.0));
@@ -106,7 +107,7 @@ fn labels_outside_the_vocabulary_do_not_count() {
     let expected = losses(&inputs(301, some_ignored), DType::F64, from_logits);
     let both = [
         losses(&invalid, DType::F64, from_logits),
-        losses(&invalid, DType::F64, |hidden, head, labels| chunked(hidden, head, labels, 8)),
+        losses(&invalid, DType::F64, |hidden, head, labels| chunked(hidden, head, labels, 8, TILE)),
     ];
     for found in both {
         for (found, expected) in found.iter().zip(&expected) {
@@ -135,7 +136,7 @@ fn the_loss_alone_is_the_same() {
     let inputs = inputs(301, some_ignored);
     let expected = losses(&inputs, DType::F64, from_logits);
     let found = eval(&inputs, |inputs| {
-        let loss = chunked(&inputs[0], &inputs[1], &inputs[2], 8)?;
+        let loss = chunked(&inputs[0], &inputs[1], &inputs[2], 8, TILE)?;
         Ok(vec![loss.sum, loss.count])
     });
     for (found, expected) in found.iter().zip(&expected) {
@@ -173,7 +174,7 @@ fn logits_are_computed_once_and_never_whole() {
     ];
     let program = Program::trace("loss", &arguments, |inputs| {
         let (loss, mut results) = value_and_grad(&[&inputs[0], &inputs[1]], |values| {
-            Ok(chunked(&values[0], &values[1], &inputs[2], 8)?.sum)
+            Ok(chunked(&values[0], &values[1], &inputs[2], 8, TILE)?.sum)
         })?;
         results.push(loss);
         Ok(results)

@@ -39,6 +39,8 @@ pub struct Options {
     pub scan_layers: bool,
     /// Whether a loop gathers the next layer while it computes one.
     pub gather_ahead: bool,
+    /// Whether the vocabulary is padded to whole tiles in large products, as accelerators want it.
+    pub pad_vocabulary: bool,
     /// Names of parameters that stay as they are, with `*` for anything.
     pub frozen: Vec<String>,
 }

@@ -7,6 +7,7 @@ use fullshard_graph::{
     DType, Error, Group, Key, Policy, Result, Tensor, barrier, custom_vjp, iota, remat, scan,
     transient,
 };
+use fullshard_models::layers::loss::TILE;
 use fullshard_models::{Body, Layer, LayerBody, Place, Tracer};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -351,6 +352,10 @@ impl Tracer for Sharded<'_> {
 
     fn buffer_dtype(&self) -> DType {
         self.placement.options.config.settings.buffer_dtype.unwrap_or(self.compute_dtype())
+    }
+
+    fn vocabulary_tile(&self) -> usize {
+        if self.placement.options.pad_vocabulary { TILE } else { 1 }
     }
 }
 

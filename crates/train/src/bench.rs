@@ -1,28 +1,15 @@
 //! Measuring training steps on made-up tokens.
 //!
-//! Steps are measured in two ways. For the rate they are launched as in training, the host always
-//! one step ahead of what it reads, and the time of all is divided by their number. For the
-//! spread each is launched and waited for by itself, which shows how much one differs from
+//! Steps are measured in two ways. For the rate they are launched as in training, the host one
+//! step ahead of what it reads where that pays, and the time of all is divided by their number. For
+//! the spread each is launched and waited for by itself, which shows how much one differs from
 //! another and what the host adds.
 
 use crate::error::Error;
 use crate::recipe::Batch;
 use crate::runner::{Metrics, Pending, Runner};
 use fullshard_pjrt::HostTensor;
-use fullshard_pjrt::plugins::PluginKind;
 use std::time::Instant;
-
-/// Whether layers are a loop, where nobody says. On CPU always, since its compiler computes the
-/// sum of all layers before anew in each layer when it sees them all; on TPU from nine layers on,
-/// since a loop compiles in the time of one layer; on GPUs never, since XLA overlaps gathers and
-/// computation better when it sees all layers.
-pub fn loops_layers(kind: PluginKind, layers: usize) -> bool {
-    match kind {
-        PluginKind::Cpu => layers > 1,
-        PluginKind::Tpu => layers > 8,
-        PluginKind::Cuda => false,
-    }
-}
 
 /// The batches that are made up beforehand and used in turn.
 const DISTINCT: usize = 8;
@@ -34,6 +21,8 @@ pub struct Bench {
     pub warmup: usize,
     /// Steps measured, once for the rate and once for the spread.
     pub steps: usize,
+    /// Whether a step is launched before the one before it is done.
+    pub ahead: bool,
     /// Whether every step has the same tokens.
     pub fixed_batch: bool,
     /// What tokens are made up from.
@@ -45,7 +34,9 @@ pub struct Bench {
 /// What was measured, times in seconds.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct Measured {
-    /// The time of all steps launched one behind the other.
+    /// Whether each step was launched before the one before it was done.
+    pub ahead: bool,
+    /// The time of all steps.
     pub total: f64,
     /// The time of a step among those: `total` over their number.
     pub step: f64,
@@ -99,7 +90,8 @@ impl Bench {
         let mut behind: Option<Pending> = None;
         for _ in 0..self.steps {
             let step = launch()?;
-            if let Some(done) = behind.replace(step) {
+            let done = if self.ahead { behind.replace(step) } else { Some(step) };
+            if let Some(done) = done {
                 let metrics = done.wait()?;
                 first.get_or_insert(metrics);
             }
@@ -119,7 +111,8 @@ impl Bench {
         }
         match (Spread::of(&waited), first, last) {
             (Some(spread), Some(first), Some(last)) => {
-                Ok(Measured { total, step: total / self.steps as f64, waited, spread, first, last })
+                let step = total / self.steps as f64;
+                Ok(Measured { ahead: self.ahead, total, step, waited, spread, first, last })
             }
             _ => Err(Error::TooFew { what: "the number of steps", found: 0, least: 1 }),
         }
@@ -193,11 +186,5 @@ mod tests {
         seen.sort_unstable();
         seen.dedup();
         assert_eq!(seen, (0..37).collect::<Vec<i32>>());
-    }
-
-    #[test]
-    fn layers_loop_where_it_pays() {
-        assert!(!loops_layers(PluginKind::Cpu, 1) && loops_layers(PluginKind::Cpu, 2));
-        assert!(loops_layers(PluginKind::Tpu, 18) && !loops_layers(PluginKind::Cuda, 48));
     }
 }

@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::recipe::Recipe;
 use fullshard_graph::DType;
 use fullshard_models::layers::attention::BLOCKWISE_FROM;
-use fullshard_models::layers::loss::{CHUNKED_FROM, chunk_size};
+use fullshard_models::layers::loss::{CHUNKED_FROM, TILE, chunk_size};
 use fullshard_parallel::{Layout, PlacedUnit, Remat, Stored};
 
 /// Bytes on each device.
@@ -64,9 +64,6 @@ pub struct UnitRow {
 }
 
 const F32: usize = 4;
-
-/// What a loss in chunks pads the vocabulary to a multiple of.
-const TILE: usize = 128;
 
 impl Recipe {
     /// The elements of all parameters; tied ones count once.
@@ -193,7 +190,8 @@ impl Recipe {
         if model.vocabulary < CHUNKED_FROM {
             return 2 * tokens * model.vocabulary * F32;
         }
-        let vocabulary = model.vocabulary.next_multiple_of(TILE);
+        let tile = if self.placement.options.pad_vocabulary { TILE } else { 1 };
+        let vocabulary = model.vocabulary.next_multiple_of(tile);
         (2 * chunk_size(tokens, vocabulary) + model.hidden) * vocabulary * F32
     }
 

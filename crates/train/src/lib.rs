@@ -14,11 +14,13 @@ mod init;
 mod recipe;
 mod runner;
 mod step;
+mod suits;
 
-pub use bench::{Bench, Measured, Spread, loops_layers};
+pub use bench::{Bench, Measured, Spread};
 pub use chips::Chip;
 pub use error::Error;
 pub use estimate::{Estimate, UnitRow};
 pub use flops::{Flops, utilization};
 pub use recipe::{Batch, Recipe};
 pub use runner::{Compiled, Compiler, Metrics, Pending, Runner};
+pub use suits::{launches_ahead, loops_layers, pads_vocabulary};

@@ -83,6 +83,7 @@ fn options(case: &Case) -> Options {
         }),
         scan_layers: choice("layers") != "written out",
         gather_ahead: choice("layers") == "ahead" && !nothing_ahead,
+        pad_vocabulary: choice("layers") != "ahead",
         frozen: Vec::new(),
     }
 }

@@ -7,6 +7,7 @@ use crate::op::{Binary, Collective, Comparison, DotDims, Op, Reduction, Unary};
 use crate::ops::{barrier, full, select, zeros};
 use crate::tensor::Tensor;
 use std::f64::consts::FRAC_2_SQRT_PI;
+use std::ops::Range;
 
 /// The gradients of a node's inputs for those of its outputs.
 pub(super) fn backward(
@@ -210,74 +211,59 @@ fn through_reduce(kind: Reduction, dims: &[usize], seen: &Seen<'_>, ct: &Tensor)
     }
 }
 
-fn through_dot(dims: &DotDims, seen: &Seen<'_>, ct: &Tensor) -> Result<Vec<Cotangent>> {
-    let (a, b) = (&seen.inputs[0], &seen.inputs[1]);
-    let batches = dims.lhs_batch.len();
-    let free = |rank: usize, batch: &[usize], contract: &[usize]| -> Vec<usize> {
-        (0..rank).filter(|dim| !batch.contains(dim) && !contract.contains(dim)).collect()
-    };
-    let a_free = free(a.rank(), &dims.lhs_batch, &dims.lhs_contract);
-    let b_free = free(b.rank(), &dims.rhs_batch, &dims.rhs_contract);
-    let ct_batch: Vec<usize> = (0..batches).collect();
-    let ct_a: Vec<usize> = (batches..batches + a_free.len()).collect();
-    let ct_b: Vec<usize> = (batches + a_free.len()..ct.rank()).collect();
-    let ct = ct.convert(a.dtype())?;
+/// An operand of a product: its dimensions by what becomes of them.
+struct Operand<'a> {
+    tensor: &'a Tensor,
+    batch: &'a [usize],
+    contract: &'a [usize],
+    free: Vec<usize>,
+}
 
-    // One operand's gradient: the gradient contracted with the other operand over the other's
-    // free dimensions, and then put into the operand's own order.
-    let side = |other: &Tensor,
-                ct_contract: &[usize],
-                other_free: &[usize],
-                other_batch: &[usize],
-                other_contract: &[usize],
-                own_batch: &[usize],
-                own_free: &[usize],
-                own_contract: &[usize]| {
-        let product = ct.dot(
-            other,
-            DotDims {
-                lhs_batch: ct_batch.clone(),
-                rhs_batch: other_batch.to_vec(),
-                lhs_contract: ct_contract.to_vec(),
-                rhs_contract: other_free.to_vec(),
-            },
-        )?;
-        // The product's dimensions: batch, own free, and the contracted ones in the other's order.
-        let mut contracted: Vec<usize> = (0..other_contract.len()).collect();
-        contracted.sort_by_key(|&i| other_contract[i]);
-        let sources: Vec<usize> = own_batch
-            .iter()
-            .chain(own_free)
-            .copied()
-            .chain(contracted.iter().map(|&i| own_contract[i]))
-            .collect();
-        product.transpose(&inverse(&sources))
-    };
-    let left = seen.wanted[0].then(|| {
-        side(
-            b,
-            &ct_b,
-            &b_free,
-            &dims.rhs_batch,
-            &dims.rhs_contract,
-            &dims.lhs_batch,
-            &a_free,
-            &dims.lhs_contract,
-        )
-    });
-    let right = seen.wanted[1].then(|| {
-        side(
-            a,
-            &ct_a,
-            &a_free,
-            &dims.lhs_batch,
-            &dims.lhs_contract,
-            &dims.rhs_batch,
-            &b_free,
-            &dims.rhs_contract,
-        )
-    });
+impl<'a> Operand<'a> {
+    fn new(tensor: &'a Tensor, batch: &'a [usize], contract: &'a [usize]) -> Operand<'a> {
+        let kept = |dim: &usize| !batch.contains(dim) && !contract.contains(dim);
+        Operand { tensor, batch, contract, free: (0..tensor.rank()).filter(kept).collect() }
+    }
+}
+
+fn through_dot(dims: &DotDims, seen: &Seen<'_>, ct: &Tensor) -> Result<Vec<Cotangent>> {
+    let a = Operand::new(&seen.inputs[0], &dims.lhs_batch, &dims.lhs_contract);
+    let b = Operand::new(&seen.inputs[1], &dims.rhs_batch, &dims.rhs_contract);
+    let of_b = a.batch.len() + a.free.len();
+    let ct = ct.convert(a.tensor.dtype())?;
+    let left = seen.wanted[0].then(|| through_operand(&a, &b, &ct, of_b..ct.rank()));
+    let right = seen.wanted[1].then(|| through_operand(&b, &a, &ct, a.batch.len()..of_b));
     Ok(vec![left.transpose()?, right.transpose()?])
+}
+
+/// The gradient of one operand of a product: the product's contracted with the other operand over
+/// the other's free dimensions, which in the product's gradient are `others`.
+fn through_operand(
+    own: &Operand<'_>,
+    other: &Operand<'_>,
+    ct: &Tensor,
+    others: Range<usize>,
+) -> Result<Tensor> {
+    let ct_batch: Vec<usize> = (0..own.batch.len()).collect();
+    let from_ct = (ct, ct_batch, others.collect::<Vec<_>>());
+    let from_other = (other.tensor, other.batch.to_vec(), other.free.clone());
+    // Which comes first in the operand comes first in the product, so that it is in the operand's
+    // order as it is.
+    let contracted_first = own.contract.first() < own.free.first();
+    let (lhs, rhs) = if contracted_first { (from_other, from_ct) } else { (from_ct, from_other) };
+    let dims =
+        DotDims { lhs_batch: lhs.1, rhs_batch: rhs.1, lhs_contract: lhs.2, rhs_contract: rhs.2 };
+    let product = lhs.0.dot(rhs.0, dims)?;
+    // What was contracted is in the other's order.
+    let mut order: Vec<usize> = (0..other.contract.len()).collect();
+    order.sort_by_key(|&i| other.contract[i]);
+    let contracted = order.into_iter().map(|i| own.contract[i]);
+    let mut sources = own.batch.to_vec();
+    match contracted_first {
+        true => sources.extend(contracted.chain(own.free.iter().copied())),
+        false => sources.extend(own.free.iter().copied().chain(contracted)),
+    }
+    product.transpose(&inverse(&sources))
 }
 
 /// What undoes a slice: zeros around and between.

@@ -31,8 +31,30 @@ impl Tensor {
             let reason = format!("{} indexed by {} along {dim}", self.ty(), indices.ty());
             return Err(Error::new("take_along", reason));
         }
+        self.gather(&indices.expand(self.rank())?, self.element_dims(dim), indices.dims())
+    }
+
+    /// Elements added along a dimension, each where its index says: what undoes
+    /// [`Tensor::take_along`]. Elements whose index is past the end are added to the last.
+    pub fn add_along(&self, indices: &Tensor, dim: usize, elements: &Tensor) -> Result<Tensor> {
+        let fits = self.rank() == indices.rank()
+            && dim < self.rank()
+            && indices.dtype().is_integer()
+            && (0..self.rank()).all(|i| i == dim || self.dims()[i] == indices.dims()[i])
+            && elements.dims() == indices.dims()
+            && elements.dtype() == self.dtype();
+        if !fits {
+            let (to, at) = (self.ty(), indices.ty());
+            let reason = format!("{} to {to} at {at} along {dim}", elements.ty());
+            return Err(Error::new("add_along", reason));
+        }
+        self.scatter_add(&indices.expand(self.rank())?, elements, self.element_dims(dim))
+    }
+
+    /// How indices of the same rank pick elements along a dimension of this.
+    fn element_dims(&self, dim: usize) -> GatherDims {
         let others: Vec<usize> = (0..self.rank()).filter(|&i| i != dim).collect();
-        let dims = GatherDims {
+        GatherDims {
             offset: vec![],
             collapsed: vec![dim],
             operand_batch: others.clone(),
@@ -40,8 +62,7 @@ impl Tensor {
             start_map: vec![dim],
             index_vector: self.rank(),
             sizes: vec![1; self.rank()],
-        };
-        self.gather(&indices.expand(self.rank())?, dims, indices.dims())
+        }
     }
 
     /// How indices of a rank pick rows of this.

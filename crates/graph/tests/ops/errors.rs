@@ -124,6 +124,8 @@ refused! {
         "take", ["tensor<f32>", "tensor<2x3xi32>"], |x| x[5].take(&x[3]);
         "take_along", ["tensor<4x5xf32>", "tensor<2x3xi32>"], |x| x[1].take_along(&x[3], 0);
         "take_along", ["tensor<2x3xf32>", "tensor<2x3xi32>"], |x| x[0].take_along(&x[3], 2);
+        "add_along", ["tensor<2x3xf32>", "tensor<4x5xf32>", "tensor<2x3xi32>"],
+            |x| x[0].add_along(&x[3], 0, &x[1]);
         "add_rows", ["tensor<2x3xf32>", "tensor<4x5xf32>", "tensor<2x3xi32>"],
             |x| x[0].add_rows(&x[3], &x[1]);
         "add_rows", ["tensor<2x3xf32>", "tensor<2xf32>"],

@@ -48,6 +48,15 @@ fn sorted_at(x: &Input, dim: usize, index: &[usize], descending: bool) -> f64 {
     x.at(&from)
 }
 
+/// A dimension, and indices along it that run together with the others.
+fn picks_along(random: &mut Random, dims: &[usize]) -> (usize, Vec<usize>, Vec<i32>) {
+    let dim = random.below(dims.len());
+    let mut pick_dims = dims.to_vec();
+    pick_dims[dim] = 1 + random.below(5);
+    let picks = (0..pick_dims.iter().product()).map(|_| random.below(dims[dim]) as i32).collect();
+    (dim, pick_dims, picks)
+}
+
 proptest! {
     #![proptest_config(config())]
 
@@ -66,18 +75,33 @@ proptest! {
     #[test]
     fn take_along(dims in dims(), seed: u64) {
         let mut random = Random::new(seed);
-        let dim = random.below(dims.len());
-        let mut pick_dims = dims.clone();
-        pick_dims[dim] = 1 + random.below(5);
-        let picks: Vec<i32> = (0..pick_dims.iter().product::<usize>())
-            .map(|_| random.below(dims[dim]) as i32)
-            .collect();
+        let (dim, pick_dims, picks) = picks_along(&mut random, &dims);
         let x = random.around_zero(&dims);
         check(&[&x], |x| x[0].take_along(&constant(&pick_dims, &picks)?, dim), |index| {
             let mut from = index.to_vec();
             from[dim] = picks[flat(&pick_dims, index)] as usize;
             x.at(&from)
         });
+    }
+
+    #[test]
+    fn add_along(dims in dims(), seed: u64) {
+        let mut random = Random::new(seed);
+        let (dim, pick_dims, picks) = picks_along(&mut random, &dims);
+        let (x, added) = (random.around_zero(&dims), random.around_zero(&pick_dims));
+        check(
+            &[&x, &added],
+            |x| x[0].add_along(&constant(&pick_dims, &picks)?, dim, &x[1]),
+            |index| {
+                let from = (0..pick_dims[dim]).map(|i| {
+                    let mut from = index.to_vec();
+                    from[dim] = i;
+                    from
+                });
+                let here = from.filter(|from| picks[flat(&pick_dims, from)] as usize == index[dim]);
+                here.map(|from| added.at(&from)).sum::<f64>() + x.at(index)
+            },
+        );
     }
 
     #[test]

@@ -23,7 +23,7 @@ const CHUNK_BYTES: usize = 512 << 20;
 
 /// What a chunk's tokens and a padded vocabulary are whole multiples of: the width that the
 /// matrix units of accelerators work on.
-const TILE: usize = 128;
+pub const TILE: usize = 128;
 
 /// The loss of hidden states `[batch, sequence, width]` under the linear layer of a name, in the
 /// form that suits.
@@ -35,7 +35,7 @@ pub fn apply(scope: &Scope<'_>, name: &str, hidden: &Tensor, labels: &Tensor) ->
             reference(&hidden.linear(&head.t()?)?, labels)?
         } else {
             let size = chunk_size(labels.ty().elements(), vocabulary);
-            chunked(hidden, &head, labels, size)?
+            chunked(hidden, &head, labels, size, scope.vocabulary_tile())?
         };
         Ok(vec![loss.sum, loss.count])
     })?;
@@ -56,16 +56,23 @@ pub fn reference(logits: &Tensor, labels: &Tensor) -> Result<Loss> {
     Ok(Loss { sum, count: counts.convert(logits.dtype())?.sum_all()? })
 }
 
-/// The loss computed from `size` tokens at a time. When a gradient is taken, each chunk's part of
-/// it is computed together with the loss, so that logits are computed once and never kept.
-pub fn chunked(hidden: &Tensor, head: &Tensor, labels: &Tensor, size: usize) -> Result<Loss> {
+/// The loss computed from `size` tokens at a time, with a vocabulary padded to a multiple of
+/// `tile`. When a gradient is taken, each chunk's part of it is computed together with the loss, so
+/// that logits are computed once and never kept.
+pub fn chunked(
+    hidden: &Tensor,
+    head: &Tensor,
+    labels: &Tensor,
+    size: usize,
+    tile: usize,
+) -> Result<Loss> {
     let [batch, sequence, width] = dims("hidden", hidden)?;
     let labels = shifted(labels)?;
     let (hidden, size) = (hidden.reshape(&[batch * sequence, width])?, size.max(1));
     let results = custom_vjp(
         &[&hidden, head, &labels],
-        |inputs| Chunks::of(&inputs, size)?.loss(),
-        |inputs| Chunks::of(&inputs, size)?.loss_and_gradients(),
+        |inputs| Chunks::of(&inputs, size, tile)?.loss(),
+        |inputs| Chunks::of(&inputs, size, tile)?.loss_and_gradients(),
         scaled_gradients,
     )?;
     sum_and_count(results)
@@ -125,20 +132,26 @@ struct Chunks {
 }
 
 /// What one chunk's loss and gradients are made of.
+///
+/// Exponentials are not divided by their sums: a product is divided instead, which is so much
+/// smaller.
 struct Chunk {
     sum: Tensor,
     count: Tensor,
-    /// `[size, padded vocabulary]`.
-    logits: Tensor,
-    /// The logarithm of each row's sum of exponentials, `[size, 1]`.
-    normalizer: Tensor,
-    /// Where each row's label is, if it counts.
+    /// The exponential of each logit, less its row's shift, but zero at the label: `[size, padded
+    /// vocabulary]`.
+    others: Tensor,
+    /// The exponential at the label, `[size, 1]`.
     right: Tensor,
+    /// Each row's sum of exponentials, `[size, 1]`.
+    total: Tensor,
+    /// Where each row's label is, or any place if it does not count.
+    places: Tensor,
     counts: Tensor,
 }
 
 impl Chunks {
-    fn of(inputs: &[Tensor], size: usize) -> Result<Chunks> {
+    fn of(inputs: &[Tensor], size: usize, tile: usize) -> Result<Chunks> {
         let [hidden, head, labels] = inputs else {
             return Err(Error::new("loss", "hidden states, head and labels were expected"));
         };
@@ -146,7 +159,7 @@ impl Chunks {
         let [vocabulary, _] = dims("head", head)?;
         let chunks = tokens.div_ceil(size);
         let missing = (chunks * size - tokens) as i64;
-        let columns = (vocabulary.next_multiple_of(TILE) - vocabulary) as i64;
+        let columns = (vocabulary.next_multiple_of(tile.max(1)) - vocabulary) as i64;
         let hidden = hidden.pad(0.0, &[0, 0], &[missing, 0], &[0, 0])?;
         let labels = labels.pad(f64::from(IGNORED), &[0], &[missing], &[0])?;
         Ok(Chunks {
@@ -176,9 +189,11 @@ impl Chunks {
         let results = scan(&carries, &[&self.hidden, &self.labels]).run(|sums, slices| {
             let hidden = &slices[0];
             let chunk = self.chunk(hidden, &slices[1])?;
-            let slope = chunk.slope()?.convert(hidden.dtype())?;
-            let of_hidden = einsum("tv,vd->td", &slope, &self.head)?;
-            let of_head = (&sums[2] + widened(&einsum("tv,td->vd", &slope, hidden)?)?)?;
+            let (slope, scale) = (chunk.slope(hidden.dtype())?, chunk.slope_scale()?);
+            let scaled = |x: &Tensor| (widened(x)? * &scale)?.convert(hidden.dtype());
+            let of_hidden = scaled(&einsum("tv,vd->td", &slope, &self.head)?)?;
+            let of_head = widened(&einsum("tv,td->vd", &slope, &scaled(hidden)?)?)?;
+            let of_head = (&sums[2] + of_head)?;
             let sums = vec![(&sums[0] + chunk.sum)?, (&sums[1] + chunk.count)?, of_head];
             Ok((sums, vec![of_hidden]))
         })?;
@@ -191,18 +206,30 @@ impl Chunks {
 
     fn chunk(&self, hidden: &Tensor, labels: &Tensor) -> Result<Chunk> {
         let logits = widened(&einsum("td,vd->tv", hidden, &self.head)?)?;
-        let column = iota(DType::I32, &[1, logits.dims()[1]], 1)?;
+        let zero = self.zero(&[])?;
+        let token = iota(DType::I32, &[1, logits.dims()[1]], 1)?;
+        let logits = self.without_padding(logits, &token)?;
+        let shift = (logits.max(&[1])?.expand(1)? + headroom(self.vocabulary))?;
+        let counts = counted(labels, self.vocabulary)?.expand(1)?;
+        let places = select(&counts, &labels.expand(1)?, &zeros(DType::I32, &[])?)?;
+        let right = (logits.take_along(&places, 1)? - &shift)?;
+        let others = (&logits - &shift)?.exp()?;
+        let others = select(&token.compare(Comparison::Equal, &places)?, &zero, &others)?;
+        let total = (others.sum(&[1])?.expand(1)? + right.exp()?)?;
+        let chance = (&right - total.log()?)?;
+        let sum = (select(&counts, &chance, &zero)?.sum_all()? * -1.0)?;
+        let count = counts.convert(logits.dtype())?.sum_all()?;
+        Ok(Chunk { sum, count, others, right: right.exp()?, total, places, counts })
+    }
+
+    /// Logits that are as low as can be where there is no token.
+    fn without_padding(&self, logits: Tensor, token: &Tensor) -> Result<Tensor> {
+        if logits.dims()[1] == self.vocabulary {
+            return Ok(logits);
+        }
         let end = full(DType::I32, &[], self.vocabulary as f64)?;
         let lowest = full(logits.dtype(), &[], lowest(logits.dtype()))?;
-        let logits = select(&column.compare(Comparison::Less, &end)?, &logits, &lowest)?;
-        let normalizer = logits.logsumexp(1)?.expand(1)?;
-        let right = column.compare(Comparison::Equal, &labels.expand(1)?)?;
-        let counts = counted(labels, self.vocabulary)?;
-        let zero = self.zero(&[])?;
-        let chance = (select(&right, &logits, &zero)?.sum(&[1])?.expand(1)? - &normalizer)?;
-        let sum = (select(&counts.expand(1)?, &chance, &zero)?.sum_all()? * -1.0)?;
-        let count = counts.convert(logits.dtype())?.sum_all()?;
-        Ok(Chunk { sum, count, logits, normalizer, right, counts })
+        select(&token.compare(Comparison::Less, &end)?, &logits, &lowest)
     }
 
     fn zero(&self, dims: &[usize]) -> Result<Tensor> {
@@ -210,14 +237,23 @@ impl Chunks {
     }
 }
 
+/// What exponentials are shifted down by so that no row's sum is beyond the smallest float type.
+fn headroom(vocabulary: usize) -> f64 {
+    (vocabulary as f64 / f64::from(1 << 15)).max(1.0).ln()
+}
+
 impl Chunk {
-    /// The gradient of the sum with regard to the logits: probabilities, less one for what is
-    /// right.
-    fn slope(&self) -> Result<Tensor> {
-        let dtype = self.logits.dtype();
-        let probabilities = (&self.logits - &self.normalizer)?.exp()?;
-        let slope = (probabilities - self.right.convert(dtype)?)?;
-        select(&self.counts.expand(1)?, &slope, &zeros(dtype, &[])?)
+    /// The gradient of the sum with regard to the logits, but for [`Chunk::slope_scale`]:
+    /// exponentials, less their sum for what is right.
+    fn slope(&self, dtype: DType) -> Result<Tensor> {
+        let right = (&self.right - &self.total)?.convert(dtype)?;
+        self.others.convert(dtype)?.add_along(&self.places, 1, &right)
+    }
+
+    /// What the rows of the slope are to be multiplied by, `[size, 1]`.
+    fn slope_scale(&self) -> Result<Tensor> {
+        let dtype = self.total.dtype();
+        select(&self.counts, &(1.0 / &self.total)?, &zeros(dtype, &[])?)
     }
 }
 

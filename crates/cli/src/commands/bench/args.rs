@@ -8,7 +8,7 @@ use fullshard_graph::DType;
 use fullshard_models::{CausalLm, from_file};
 use fullshard_parallel::{FsdpConfig, FsdpConfigError, Options, Placement, Remat, Strategy};
 use fullshard_pjrt::CompileOptions;
-use fullshard_train::{Batch, Bench, Recipe, loops_layers};
+use fullshard_train::{Batch, Bench, Recipe, launches_ahead, loops_layers, pads_vocabulary};
 use std::path::PathBuf;
 
 #[derive(Args)]
@@ -134,6 +134,7 @@ impl StepArgs {
         Bench {
             warmup: self.warmup,
             steps: self.steps,
+            ahead: launches_ahead(self.target.kind()),
             fixed_batch: self.fixed_batch,
             seed: self.seed,
             learning_rate: self.learning_rate(),
@@ -238,6 +239,7 @@ impl StepArgs {
             remat: self.remat.map(RematArg::remat),
             scan_layers,
             gather_ahead: self.gather_ahead,
+            pad_vocabulary: pads_vocabulary(self.target.kind()),
             frozen: self.freeze.clone(),
         })
     }

@@ -100,9 +100,10 @@ fn speed(report: &StepReport) {
     row(
         "step",
         &format!(
-            "{} over {}, launched ahead",
+            "{} over {}, {}",
             format::seconds(time.step),
-            format::count(steps, "step")
+            format::count(steps, "step"),
+            if time.ahead { "launched ahead" } else { "one after another" }
         ),
     );
     row(

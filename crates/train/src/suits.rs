@@ -1,0 +1,39 @@
+//! What suits which kind of device, where nobody says otherwise. Figures are in
+//! `docs/performance.md`.
+
+use fullshard_pjrt::plugins::PluginKind;
+
+/// Whether layers are a loop, where nobody says. On CPU always, since its compiler computes the
+/// sum of all layers before anew in each layer when it sees them all; on TPU from nine layers on,
+/// since a loop compiles in the time of one layer; on GPUs never, since XLA overlaps gathers and
+/// computation better when it sees all layers.
+pub fn loops_layers(kind: PluginKind, layers: usize) -> bool {
+    match kind {
+        PluginKind::Cpu => layers > 1,
+        PluginKind::Tpu => layers > 8,
+        PluginKind::Cuda => false,
+    }
+}
+
+/// Whether the vocabulary is padded to whole tiles in large products. On CPU it is not: products
+/// of any width run equally well there, and padding copies the embedding.
+pub fn pads_vocabulary(kind: PluginKind) -> bool {
+    kind != PluginKind::Cpu
+}
+
+/// Whether a step is launched before the one before it is done. On CPU it is not: the host has
+/// nothing to hide there, and the memory of a second step is memory that the caches do not hold.
+pub fn launches_ahead(kind: PluginKind) -> bool {
+    kind != PluginKind::Cpu
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_loop_where_it_pays() {
+        assert!(!loops_layers(PluginKind::Cpu, 1) && loops_layers(PluginKind::Cpu, 2));
+        assert!(loops_layers(PluginKind::Tpu, 18) && !loops_layers(PluginKind::Cuda, 48));
+    }
+}
