@@ -21,4 +21,4 @@ pub use error::Error;
 pub use estimate::{Estimate, UnitRow};
 pub use flops::{Flops, utilization};
 pub use recipe::{Batch, Recipe};
-pub use runner::{Compiled, Compiler, Metrics, Pending, Runner};
+pub use runner::{Compiled, Compiler, Metrics, Pending, PendingLoss, Runner};
