@@ -39,7 +39,9 @@ impl Scale {
         range(points(curve).map(|(_, loss)| loss))?;
         let (min, max) = range(points(curve).map(|(_, loss)| loss).chain(floor))?;
         let room = if max > min { 0.06 * (max - min) } else { 0.5 };
-        Some(Scale::over(min - room, max + room, count))
+        // The floor's name stands below it.
+        let below = if curve.floor.is_some() { 1.5 * room } else { room };
+        Some(Scale::over(min - below, max + room, count))
     }
 
     /// Where a number is: 0 at the beginning of the scale, 1 at its end.

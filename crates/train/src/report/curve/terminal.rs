@@ -1,8 +1,8 @@
 //! The loss in characters: a line of Braille dots, eight to a character.
 
-use super::Curve;
 use super::scale::Scale;
 use super::smooth::thinned;
+use super::{Curve, Floor};
 use std::fmt::Write as _;
 
 /// How a picture in characters is made.
@@ -22,22 +22,26 @@ impl Default for TerminalStyle {
     }
 }
 
-/// What a character of the plot shows, later ones over earlier ones.
+/// What a character of the plot shows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Cell {
-    Empty,
-    Floor,
-    /// The Braille dots that are set.
-    Line(u8),
+    /// Braille dots: those of the line, and those of the floor, shown where there is no line.
+    Dots {
+        line: u8,
+        floor: u8,
+    },
     Evaluation,
 }
 
 impl Cell {
+    const EMPTY: Cell = Cell::Dots { line: 0, floor: 0 };
+
     fn character(self) -> char {
         match self {
-            Cell::Empty => ' ',
-            Cell::Floor => '╌',
-            Cell::Line(dots) => char::from_u32(0x2800 + u32::from(dots)).unwrap_or(' '),
+            Cell::EMPTY => ' ',
+            Cell::Dots { line: 0, floor: dots } | Cell::Dots { line: dots, .. } => {
+                char::from_u32(0x2800 + u32::from(dots)).unwrap_or(' ')
+            }
             Cell::Evaluation => '◆',
         }
     }
@@ -45,9 +49,9 @@ impl Cell {
     /// The number of its colour among the sixteen that every terminal has.
     fn colour(self) -> Option<u8> {
         match self {
-            Cell::Empty => None,
-            Cell::Floor => Some(33),
-            Cell::Line(_) => Some(36),
+            Cell::EMPTY => None,
+            Cell::Dots { line: 0, .. } => Some(33),
+            Cell::Dots { .. } => Some(36),
             Cell::Evaluation => Some(35),
         }
     }
@@ -64,18 +68,32 @@ impl Plot {
         &self.cells[row * self.width..(row + 1) * self.width]
     }
 
-    /// Sets a dot; there are two across a character and four down.
-    fn dot(&mut self, x: usize, y: usize) {
+    /// The dots of the line and of the floor that hold a dot, and the dot among them; there are
+    /// two across a character and four down.
+    fn dot(&mut self, x: usize, y: usize) -> Option<(&mut u8, &mut u8, u8)> {
         const DOTS: [[u8; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
-        let cell = &mut self.cells[y / 4 * self.width + x / 2];
-        let dots = if let Cell::Line(dots) = *cell { dots } else { 0 };
-        *cell = Cell::Line(dots | DOTS[y % 4][x % 2]);
+        match &mut self.cells[y / 4 * self.width + x / 2] {
+            Cell::Dots { line, floor } => Some((line, floor, DOTS[y % 4][x % 2])),
+            Cell::Evaluation => None,
+        }
+    }
+
+    fn line_dot(&mut self, x: usize, y: usize) {
+        if let Some((line, _, dot)) = self.dot(x, y) {
+            *line |= dot;
+        }
+    }
+
+    fn floor_dot(&mut self, x: usize, y: usize) {
+        if let Some((_, floor, dot)) = self.dot(x, y) {
+            *floor |= dot;
+        }
     }
 }
 
 pub(super) fn draw(curve: &Curve, style: &TerminalStyle) -> String {
     let height = style.height.saturating_sub(4).max(3);
-    let losses = Scale::of_losses(curve, (height / 3).max(2));
+    let losses = Scale::of_losses(curve, (height / 2).max(2));
     let Some(losses) = losses else {
         return format!("{}: no loss was logged\n", curve.title);
     };
@@ -104,13 +122,14 @@ pub(super) fn draw(curve: &Curve, style: &TerminalStyle) -> String {
 }
 
 fn plotted(curve: &Curve, steps: &Scale, losses: &Scale, width: usize, height: usize) -> Plot {
-    let mut plot = Plot { width, cells: vec![Cell::Empty; width * height] };
-    if let Some(floor) = curve.floor.as_ref().filter(|floor| floor.value.is_finite()) {
-        let row = row_of(losses, floor.value, height);
-        plot.cells[row * width..(row + 1) * width].fill(Cell::Floor);
-    }
+    let mut plot = Plot { width, cells: vec![Cell::EMPTY; width * height] };
     let (dots_across, dots_down) = (2 * width, 4 * height);
-    let line: Vec<(usize, usize)> = thinned(&curve.losses, dots_across)
+    if let Some(floor) = curve.floor.as_ref().filter(|floor| floor.value.is_finite()) {
+        let y = at(1.0 - losses.place(floor.value), dots_down);
+        // Every other character, so that it is dashed.
+        (0..dots_across).filter(|x| x % 4 < 2).for_each(|x| plot.floor_dot(x, y));
+    }
+    let line: Vec<(usize, usize)> = thinned(&curve.losses, width)
         .into_iter()
         .map(|(step, loss)| {
             (at(steps.place(step), dots_across), at(1.0 - losses.place(loss), dots_down))
@@ -120,7 +139,7 @@ fn plotted(curve: &Curve, steps: &Scale, losses: &Scale, width: usize, height: u
         connect(&mut plot, pair[0], pair[1]);
     }
     if let [(x, y)] = line[..] {
-        plot.dot(x, y);
+        plot.line_dot(x, y);
     }
     for &(step, loss) in curve.evaluations.iter().filter(|(s, l)| s.is_finite() && l.is_finite()) {
         let (row, column) = (row_of(losses, loss, height), at(steps.place(step), width));
@@ -136,7 +155,7 @@ fn connect(plot: &mut Plot, from: (usize, usize), to: (usize, usize)) {
     let count = from.0.abs_diff(to.0).max(from.1.abs_diff(to.1)).max(1);
     for i in 0..=count {
         let part = i as f64 / count as f64;
-        plot.dot(between(from.0, to.0, part), between(from.1, to.1, part));
+        plot.line_dot(between(from.0, to.0, part), between(from.1, to.1, part));
     }
 }
 
@@ -168,19 +187,21 @@ fn step_axis(steps: &Scale, width: usize, margin: usize) -> String {
 }
 
 fn legend(curve: &Curve, colours: bool) -> String {
-    let mut parts = Vec::new();
-    let mut part = |cell: Cell, characters: usize, text: &str| {
-        let mark = std::iter::repeat_n((cell.character(), cell.colour()), characters);
-        parts.push(format!("{} {text}", coloured(mark, colours)));
+    const DASH: u8 = 0b0001_0010;
+    let (line, floor) = (Cell::Dots { line: DASH, floor: 0 }, Cell::Dots { line: 0, floor: DASH });
+    let part = |mark: &[Cell], text: &str| {
+        let mark = mark.iter().map(|cell| (cell.character(), cell.colour()));
+        format!("{} {text}", coloured(mark, colours))
     };
+    let mut parts = Vec::new();
     if !curve.losses.is_empty() {
-        part(Cell::Line(0b0001_0010), 2, "training loss");
+        parts.push(part(&[line, line], "training"));
     }
     if !curve.evaluations.is_empty() {
-        part(Cell::Evaluation, 1, "evaluation loss");
+        parts.push(part(&[Cell::Evaluation], "evaluation"));
     }
-    if let Some(floor) = &curve.floor {
-        part(Cell::Floor, 2, &format!("{} ({:.3})", floor.label, floor.value));
+    if let Some(Floor { value, label }) = &curve.floor {
+        parts.push(part(&[floor, Cell::EMPTY, floor], &format!("{label} {value:.3}")));
     }
     parts.join("   ")
 }
