@@ -12,6 +12,7 @@ mod estimate;
 mod flops;
 mod init;
 mod recipe;
+pub mod report;
 mod runner;
 mod step;
 
