@@ -3,8 +3,10 @@
 
 mod commands;
 mod error;
+mod flag;
 mod format;
 mod program;
+mod step;
 mod target;
 mod tensors;
 

@@ -107,13 +107,13 @@ impl<'a> Runner<'a> {
         compiler: &'a Compiler<'a>,
         recipe: &'a Recipe,
         seed: u64,
-        parameter: impl Fn(&Stored) -> Vec<f32>,
+        parameter: impl Fn(&Stored) -> Result<Vec<f32>, Error>,
     ) -> Result<Runner<'a>, Error> {
         let step = compiler.compile(&recipe.step_program()?)?;
         let mut state = Vec::new();
         for (i, tensor) in recipe.state()?.iter().enumerate() {
             let values = match recipe.placement.parameters.get(i) {
-                Some(stored) => packed(stored, &parameter(stored))?,
+                Some(stored) => packed(stored, &parameter(stored)?)?,
                 None => {
                     HostTensor::from_values(&tensor.ty.dims, &vec![0.0_f32; tensor.ty.elements()])?
                 }
@@ -135,6 +135,16 @@ impl<'a> Runner<'a> {
         let metrics = Arc::new(upload(compiler.client, &step.program, place, &none)?);
         let seed = seed_tensor(seed)?;
         Ok(Runner { recipe, compiler, step, eval: None, state, metrics, seed, steps: 0 })
+    }
+
+    /// What the programs follow from.
+    pub fn recipe(&self) -> &'a Recipe {
+        self.recipe
+    }
+
+    /// The devices it runs on.
+    pub fn client(&self) -> &'a Client {
+        self.compiler.client
     }
 
     /// The compiled training step.
@@ -283,7 +293,7 @@ fn numbers(array: &Array) -> Result<Vec<f32>, Error> {
     Ok(array.to_host()?.values()?)
 }
 
-fn mismatch(what: &str, found: &str, expected: &str) -> Error {
+pub(crate) fn mismatch(what: &str, found: &str, expected: &str) -> Error {
     let [what, found, expected] = [what, found, expected].map(str::to_owned);
     Error::Mismatch { what, found, expected }
 }

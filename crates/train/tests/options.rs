@@ -33,7 +33,7 @@ fn plain(place: Place, optimizer: Box<dyn Optimizer>) -> Recipe {
 }
 
 fn runner<'a>(compiler: &'a Compiler<'a>, recipe: &'a Recipe, seed: u64) -> Runner<'a> {
-    Runner::with_parameters(compiler, recipe, seed, weights).unwrap()
+    Runner::with_parameters(compiler, recipe, seed, |stored| Ok(weights(stored))).unwrap()
 }
 
 /// Weights large enough for every choice to show in the loss.

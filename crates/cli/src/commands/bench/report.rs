@@ -1,9 +1,10 @@
 //! What `fullshard bench step` has to say, under names that stay.
 
-use super::args::{StepArgs, dtype_name};
+use super::args::StepArgs;
 use super::exchanges::{ExchangeReport, any_layer};
 use crate::error::Result;
 use crate::format;
+use crate::step::dtype_name;
 use fullshard_optim::Optimizer;
 use fullshard_parallel::wrap::{Column, UnitGroup};
 use fullshard_parallel::{Remat, WrapPlan};
@@ -194,7 +195,7 @@ impl SettingsReport {
         let placement = &recipe.placement;
         let follows = follows_learning_rate(recipe.optimizer.as_ref());
         SettingsReport {
-            device: args.target.kind().name(),
+            device: args.step.target.kind().name(),
             devices: placement.devices(),
             fsdp: placement.options.strategy.name(),
             batch: recipe.batch.sequences,
@@ -202,8 +203,8 @@ impl SettingsReport {
             gradient_accumulation_steps: recipe.batch.accumulation,
             no_sync: !recipe.batch.reduce_each,
             tokens_per_step: recipe.tokens_per_step(),
-            optimizer: args.optim.clone(),
-            learning_rate: follows.then(|| args.learning_rate()),
+            optimizer: args.step.optim.clone(),
+            learning_rate: follows.then(|| args.step.rate()),
             max_grad_norm: recipe.max_grad_norm,
             compute_dtype: dtype_name(placement.wire.compute),
             reduce_dtype: dtype_name(placement.wire.reduce),
