@@ -10,7 +10,7 @@ use crate::evaluation::{Evaluated, Evaluation, tensors};
 use crate::meter::{DeviceMemory, Meter};
 use crate::report::{TrainerState, Values};
 use crate::runner::{Metrics, Pending, Runner};
-use fullshard_data::{Batches, Corpus, Loader, Order};
+use fullshard_data::{Batches, Corpus, Loader};
 use fullshard_optim::Schedule;
 use fullshard_pjrt::{Profile, write_profile};
 use std::path::PathBuf;

@@ -18,7 +18,7 @@ pub(crate) fn distance(pattern: &str, text: &str) -> usize {
 }
 
 /// The choice closest to a text, if one is close enough to have been meant. Case does not count.
-pub(crate) fn nearest<'a>(
+pub fn nearest<'a>(
     text: &str,
     choices: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
