@@ -11,6 +11,7 @@ tensorboard, in one environment or, run twice, each in its own.
 
 import hashlib
 import json
+import math
 import pathlib
 import sys
 import tempfile
@@ -38,7 +39,9 @@ def read_events(path):
     events = EventAccumulator(str(path))
     events.Reload()
     tags = events.Tags()
-    scalars = {tag: [[e.wall_time, e.step, e.value] for e in events.Scalars(tag)] for tag in tags["scalars"]}
+    # JSON has no NaN.
+    row = lambda e: [e.wall_time, e.step, e.value if math.isfinite(e.value) else str(e.value)]
+    scalars = {tag: [row(e) for e in events.Scalars(tag)] for tag in tags["scalars"]}
     array = lambda event: tensor_util.make_ndarray(event.tensor_proto)
     texts = {tag: [array(e)[0].decode() for e in events.Tensors(tag)] for tag in tags["tensors"]}
     plugins = {tag: events.SummaryMetadata(tag).plugin_data.plugin_name for tag in tags["tensors"]}
