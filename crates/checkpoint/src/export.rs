@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 pub(crate) const WHOLE: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
-/// A header may not be longer, so that readers can trust its length.
-const MAX_HEADER: usize = 100_000_000;
+/// Headers that are longer are refused, by `safetensors` too.
+pub(crate) const MAX_HEADER: usize = 100_000_000;
 
 /// A tensor by name.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 //! Files are checked when opened, from their headers alone; values are read one tensor at a time.
 
 use crate::error::{Error, Result};
-use crate::export::{INDEX, TensorEntry, WHOLE};
+use crate::export::{INDEX, MAX_HEADER, TensorEntry, WHOLE};
 use half::{bf16, f16};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
@@ -234,9 +234,9 @@ impl Opened {
         }
         file.read_exact(&mut count).map_err(read)?;
         let header_length = u64::from_le_bytes(count);
-        if header_length > length - 8 {
+        if header_length > (length - 8).min(MAX_HEADER as u64) {
             return Err(damaged(format!(
-                "its header should be {header_length} bytes long, but the file has {length}"
+                "its header is said to be {header_length} bytes long, of {length} in all"
             )));
         }
         let mut text = vec![0; header_length as usize];

@@ -164,8 +164,9 @@ fn at(part: f64, count: usize) -> usize {
     ((part * (count - 1) as f64).round().max(0.0) as usize).min(count - 1)
 }
 
+/// The line of characters that has the dots of a loss.
 fn row_of(losses: &Scale, loss: f64, height: usize) -> usize {
-    at(1.0 - losses.place(loss), height)
+    at(1.0 - losses.place(loss), 4 * height) / 4
 }
 
 /// The line below the plot and the steps below it.
