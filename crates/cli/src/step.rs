@@ -194,8 +194,7 @@ impl StepFlags {
                     .into(),
             ));
         }
-        for (flag, value) in
-            [("max_grad_norm", self.max_grad_norm), ("learning_rate", self.rate())]
+        for (flag, value) in [("max_grad_norm", self.max_grad_norm), ("learning_rate", self.rate())]
         {
             if !value.is_finite() || value < 0.0 {
                 let expected = "must be a number of at least 0";
@@ -266,9 +265,7 @@ impl StepFlags {
                 Err(contradiction(first, "`--bf16`".into()))
             }
             (_, true) => Ok(Some((DTypeArg::Bfloat16, "`--bf16`".into()))),
-            (dtype, false) => {
-                Ok(dtype.map(|dtype| (dtype, format!("`--dtype {}`", dtype.name()))))
-            }
+            (dtype, false) => Ok(dtype.map(|dtype| (dtype, format!("`--dtype {}`", dtype.name())))),
         }
     }
 

@@ -53,8 +53,7 @@ impl Meter {
         let recipe = runner.recipe();
         let tokens = recipe.tokens_per_step();
         let parameters = recipe.parameter_count();
-        let flops =
-            Flops::new(parameters, recipe.model.dimensions(), tokens, recipe.batch.tokens);
+        let flops = Flops::new(parameters, recipe.model.dimensions(), tokens, recipe.batch.tokens);
         let device = runner.program().program.devices().first().copied().unwrap_or(0);
         let kind = runner.client().device(device).map(|device| device.description().kind.clone());
         let chip = kind.ok().and_then(|kind| Chip::of_kind(&kind));

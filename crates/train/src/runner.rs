@@ -174,7 +174,8 @@ impl<'a> Runner<'a> {
         let scalars = HostTensor::from_values(&[scalars.len()], &scalars)?;
         let feed: [_; FED] = [tokens, labels, &scalars, &self.seed, &number];
         let feed = self.upload_after_state(&self.step.program, self.state.len(), &feed)?;
-        let arguments: Vec<&Array> = self.state.iter().chain(&feed).chain([&*self.metrics]).collect();
+        let arguments: Vec<&Array> =
+            self.state.iter().chain(&feed).chain([&*self.metrics]).collect();
         let mut results = self.step.program.execute_arrays(&arguments)?;
         let metrics = results.pop().ok_or_else(|| mismatch("the step", "no results", "metrics"))?;
         self.state = results;

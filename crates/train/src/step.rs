@@ -7,8 +7,8 @@
 use crate::error::Error;
 use crate::recipe::{Recipe, shard};
 use fullshard_graph::{
-    Argument, DType, Group, Key, Program, Result, Sharding, Tensor, concatenate,
-    constant, scan, select, value_aux_and_grad, zeros,
+    Argument, DType, Group, Key, Program, Result, Sharding, Tensor, concatenate, constant, scan,
+    select, value_aux_and_grad, zeros,
 };
 use fullshard_models::{Loss, Scope, label_count};
 use fullshard_optim::{Update, clip_factor, global_norm};

@@ -36,7 +36,10 @@ impl RunArgs {
         let eval_steps = self.eval_steps.unwrap_or(logging_steps);
         Ok(CourseOptions {
             epochs: self.num_train_epochs.unwrap_or(EPOCHS),
-            max_steps: self.max_steps.and_then(|steps| u64::try_from(steps).ok()).filter(|&n| n > 0),
+            max_steps: self
+                .max_steps
+                .and_then(|steps| u64::try_from(steps).ok())
+                .filter(|&n| n > 0),
             warmup: self.warmup_ratio.or(self.warmup_steps).unwrap_or(0.0),
             logging: every(self.logging_strategy, When::Steps, logging_steps),
             log_first: self.logging_first_step,

@@ -1,10 +1,10 @@
 //! All that can be known of a run before its text is read: flags and files, checked.
 
+use super::Mode;
 use super::args::{TrainArgs, When};
 use super::demo::DemoText;
 use super::model::ChosenModel;
 use super::output::Output;
-use super::Mode;
 use crate::error::{Error, Result};
 use crate::step::StepSize;
 use crate::target::cache_root;

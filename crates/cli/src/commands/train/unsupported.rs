@@ -58,8 +58,14 @@ const KNOWN: &[Known] = &[
     known("preprocessing-num-workers", &[], Nothing),
     known("push-to-hub", OFF, Refuse("upload the output folder by hand")),
     known("remove-unused-columns", &[], Nothing),
-    known("resume-from-checkpoint", OFF, Refuse("there are no checkpoints during a run yet; go on \
-        from a finished model with --model_name_or_path")),
+    known(
+        "resume-from-checkpoint",
+        OFF,
+        Refuse(
+            "there are no checkpoints during a run yet; go on \
+        from a finished model with --model_name_or_path",
+        ),
+    ),
     known("run-name", &[], Nothing),
     known("save-on-each-node", &[], Nothing),
     known("save-safetensors", &["true"], Refuse("models are only written as safetensors")),
