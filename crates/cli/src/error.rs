@@ -22,6 +22,10 @@ pub enum Error {
     Optimizer(#[from] fullshard_optim::Error),
     #[error(transparent)]
     Train(#[from] fullshard_train::Error),
+    #[error(transparent)]
+    Data(#[from] fullshard_data::Error),
+    #[error(transparent)]
+    Files(#[from] fullshard_checkpoint::Error),
     #[error("{path}: {reason}")]
     File { path: PathBuf, reason: String },
     #[error("{0}")]

@@ -36,6 +36,14 @@ pub fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
+/// A whole number with its thousands set apart.
+pub fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let groups = digits.as_bytes().rchunks(3).rev();
+    let groups = groups.map(|group| group.iter().map(|&digit| char::from(digit)).collect());
+    groups.collect::<Vec<String>>().join(",")
+}
+
 /// Prints a value as JSON for machines.
 pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value)

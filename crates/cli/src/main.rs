@@ -3,12 +3,16 @@
 
 mod commands;
 mod error;
+mod flag;
 mod format;
+mod plan;
 mod program;
+mod step;
 mod target;
 mod tensors;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use commands::train::{self, Mode};
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -28,6 +32,12 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Train a model on text; without arguments, a demo that needs no data.
+    #[command(allow_negative_numbers = true)]
+    Train(Box<commands::train::TrainArgs>),
+    /// The same, as Hugging Face's script of this name is called.
+    #[command(name = "run_clm", alias = "run-clm", allow_negative_numbers = true)]
+    RunClm(Box<commands::train::TrainArgs>),
     /// Show the devices of this machine, their memory and their plugins.
     Devices(commands::devices::DevicesArgs),
     /// Compile a StableHLO program, run it, and show its results, memory and time.
@@ -41,22 +51,26 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse_from(with_dashes(std::env::args_os()));
+    run().unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run() -> error::Result<ExitCode> {
+    let arguments = train::file::expanded(&Cli::command(), std::env::args_os().collect())?;
+    let cli = Cli::parse_from(with_dashes(arguments.into_iter()));
     start_logging(cli.verbose);
-    let result = match &cli.command {
-        Command::Devices(args) => commands::devices::run(args),
-        Command::Exec(args) => commands::exec::run(args),
-        Command::Compile(args) => commands::compile::run(args),
-        Command::Bench(args) => commands::bench::run(args),
-        Command::Plugins(args) => commands::plugins::run(args),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
+    match cli.command {
+        Command::Train(args) => return train::run(*args, Mode::Train),
+        Command::RunClm(args) => return train::run(*args, Mode::RunClm),
+        Command::Devices(args) => commands::devices::run(&args)?,
+        Command::Exec(args) => commands::exec::run(&args)?,
+        Command::Compile(args) => commands::compile::run(&args)?,
+        Command::Bench(args) => commands::bench::run(&args)?,
+        Command::Plugins(args) => commands::plugins::run(&args)?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Flags may be written with underscores, as in Hugging Face's scripts: `--fsdp_config` is

@@ -74,9 +74,13 @@ impl Target {
 
 /// The compile cache in the user's cache folder.
 pub fn compile_cache() -> Result<CompileCache> {
+    Ok(CompileCache::at(cache_root()?.join("compiled")))
+}
+
+/// The user's cache folder.
+pub fn cache_root() -> Result<PathBuf> {
     let plugins = Store::default_location()?;
-    let root = plugins.folder().parent().unwrap_or(plugins.folder());
-    Ok(CompileCache::at(root.join("compiled")))
+    Ok(plugins.folder().parent().unwrap_or(plugins.folder()).to_owned())
 }
 
 fn parse_kind(text: &str) -> std::result::Result<PluginKind, String> {

@@ -26,7 +26,8 @@ mod settings;
 mod strategy;
 
 pub use error::FsdpConfigError;
-pub(crate) use nearest::{distance, nearest};
+pub(crate) use nearest::distance;
+pub use nearest::nearest;
 pub use settings::{Settings, default_divide_factors};
 pub use strategy::Strategy;
 

@@ -18,7 +18,7 @@ mod stack;
 mod tracer;
 pub mod wrap;
 
-pub use config::{FsdpConfig, FsdpConfigError, Settings, Strategy, WrapPolicy};
+pub use config::{FsdpConfig, FsdpConfigError, Settings, Strategy, WrapPolicy, nearest};
 pub use error::Error;
 pub use exchange::{Exchange, ExchangeKind};
 pub use gather::Wire;

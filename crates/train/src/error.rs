@@ -60,6 +60,37 @@ pub enum Error {
         /// What must be given.
         expected: String,
     },
+    /// A loss or gradient that is no number.
+    #[error(
+        "step {step} has a loss of {loss} and a gradient norm of {gradient_norm}: training stopped \
+         before its update, and no model is written. Try a lower --learning_rate or some \
+         --warmup_steps, a smaller --max_grad_norm, --bf16 rather than float16, and look at the \
+         data"
+    )]
+    NotFinite {
+        /// The first such step, counted from 1.
+        step: u64,
+        /// Its loss.
+        loss: f32,
+        /// The norm of its gradient.
+        gradient_norm: f32,
+    },
+    /// A length or spacing that a run cannot have.
+    #[error("--{what} is {value}, but must be {expected}")]
+    Course {
+        /// The flag.
+        what: &'static str,
+        /// What was given.
+        value: String,
+        /// What it can be.
+        expected: &'static str,
+    },
+    /// The data.
+    #[error(transparent)]
+    Data(#[from] fullshard_data::Error),
+    /// Weights and results on disk.
+    #[error(transparent)]
+    Files(#[from] fullshard_checkpoint::Error),
     /// The placement.
     #[error(transparent)]
     Placement(#[from] fullshard_parallel::Error),

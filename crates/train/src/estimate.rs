@@ -71,6 +71,13 @@ impl Recipe {
         self.placement.parameters.iter().map(Stored::elements).sum()
     }
 
+    /// The elements of all parameters but those of embeddings, which are looked up and not
+    /// computed with: what Hugging Face counts operations by.
+    pub fn count_without_embeddings(&self) -> usize {
+        let computed = |stored: &&Stored| stored.class != "Embedding";
+        self.placement.parameters.iter().filter(computed).map(Stored::elements).sum()
+    }
+
     /// The elements of the parameters that are trained.
     pub fn trained_count(&self) -> usize {
         let trained = self.placement.parameters.iter().filter(|stored| !stored.frozen);

@@ -2,25 +2,36 @@
 //!
 //! A [`Recipe`] has everything that a run's programs follow from. It traces three: one that makes
 //! the state, already cut over the devices; one that is a whole training step, collectives and
-//! update included; and one that evaluates. A [`Runner`] compiles and runs them.
+//! update included; and one that evaluates. A [`Runner`] compiles and runs them. A [`Training`] is
+//! the loop around it: batches, learning rates, logs and evaluations.
 #![forbid(unsafe_code)]
 
 mod bench;
 mod chips;
+mod course;
 mod error;
 mod estimate;
+mod evaluation;
 mod flops;
 mod init;
+mod meter;
 mod recipe;
+pub mod report;
 mod runner;
 mod step;
 mod suits;
+mod trainer;
+mod weights;
 
 pub use bench::{Bench, Measured, Spread};
 pub use chips::Chip;
+pub use course::{Course, CourseOptions, Every};
 pub use error::Error;
 pub use estimate::{Estimate, UnitRow};
+pub use evaluation::{Evaluated, Evaluation};
 pub use flops::{Flops, utilization};
+pub use meter::DeviceMemory;
 pub use recipe::{Batch, Recipe};
-pub use runner::{Compiled, Compiler, Metrics, Pending, Runner};
+pub use runner::{Compiled, Compiler, Metrics, Pending, PendingLoss, Runner};
 pub use suits::{launches_ahead, loops_layers, pads_vocabulary};
+pub use trainer::{Observer, Trained, Training};

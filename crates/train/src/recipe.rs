@@ -108,16 +108,24 @@ impl Recipe {
         Ok(state)
     }
 
-    /// The batches of a step as an argument: `[accumulation, sequences, tokens]`, or without the
-    /// first for evaluation.
-    pub(crate) fn tokens_type(&self, training: bool) -> Result<(TensorType, Sharding), Error> {
+    /// The batches of a step as an argument: `[accumulation, sequences, tokens]`.
+    pub(crate) fn tokens_type(&self) -> Result<(TensorType, Sharding), Error> {
         let Batch { sequences, tokens, accumulation, .. } = self.batch;
-        let (dims, cut): (Vec<usize>, Vec<&[&str]>) = match training {
-            true => (vec![accumulation, sequences, tokens], vec![&[], &[AXIS], &[]]),
-            false => (vec![sequences, tokens], vec![&[AXIS], &[]]),
-        };
-        let sharding = self.placement.mesh.sharding(&cut)?;
-        Ok((TensorType::new(DType::I32, &dims), sharding))
+        let ty = TensorType::new(DType::I32, &[accumulation, sequences, tokens]);
+        Ok((ty, self.placement.mesh.sharding(&[&[], &[AXIS], &[]])?))
+    }
+
+    /// A batch of evaluation as an argument: `[sequences, tokens]`.
+    pub(crate) fn eval_tokens_type(
+        &self,
+        sequences: usize,
+    ) -> Result<(TensorType, Sharding), Error> {
+        let devices = self.placement.devices();
+        if !sequences.is_multiple_of(devices) {
+            return Err(Error::Batch { batch: sequences, devices });
+        }
+        let ty = TensorType::new(DType::I32, &[sequences, self.batch.tokens]);
+        Ok((ty, self.placement.mesh.sharding(&[&[AXIS], &[]])?))
     }
 
     /// An argument that is whole on every device.

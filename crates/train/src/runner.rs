@@ -2,11 +2,13 @@
 
 use crate::error::Error;
 use crate::recipe::Recipe;
+use crate::step::METRICS;
 use fullshard_graph::Program;
 use fullshard_parallel::Stored;
 use fullshard_pjrt::{
     Array, CacheOutcome, Client, CompileCache, CompileOptions, HostTensor, LoadedExecutable,
 };
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Compiles programs for the devices of a client.
@@ -29,13 +31,19 @@ pub struct Compiled {
     pub cached: bool,
 }
 
+/// What a step is fed between the state and the metrics of the step before.
+const FED: usize = 5;
+
 /// Compiled programs and the state they work on.
 pub struct Runner<'a> {
     recipe: &'a Recipe,
     compiler: &'a Compiler<'a>,
     step: Compiled,
-    eval: Option<Compiled>,
+    /// The compiled evaluation step, and for how many sequences it is.
+    eval: Option<(usize, Compiled)>,
     state: Vec<Array>,
+    /// The metrics of the step before, on the devices.
+    metrics: Arc<Array>,
     seed: HostTensor,
     steps: u64,
 }
@@ -53,7 +61,12 @@ pub struct Metrics {
 
 /// What a step will say when it is done.
 pub struct Pending {
-    metrics: Array,
+    metrics: Arc<Array>,
+}
+
+/// What an evaluation will say when it is done.
+pub struct PendingLoss {
+    sums: Array,
 }
 
 impl Compiler<'_> {
@@ -84,8 +97,7 @@ impl<'a> Runner<'a> {
         let state = init.program.execute_arrays(&[&seed_array])?;
         drop(init);
         let step = compiler.compile(&recipe.step_program()?)?;
-        let seed = seed_tensor(seed)?;
-        Ok(Runner { recipe, compiler, step, eval: None, state, seed, steps: 0 })
+        Runner::begin(compiler, recipe, seed, step, state)
     }
 
     /// Compiles the programs of a recipe and takes its parameters from `parameter`: the whole
@@ -95,21 +107,44 @@ impl<'a> Runner<'a> {
         compiler: &'a Compiler<'a>,
         recipe: &'a Recipe,
         seed: u64,
-        parameter: impl Fn(&Stored) -> Vec<f32>,
+        parameter: impl Fn(&Stored) -> Result<Vec<f32>, Error>,
     ) -> Result<Runner<'a>, Error> {
         let step = compiler.compile(&recipe.step_program()?)?;
         let mut state = Vec::new();
         for (i, tensor) in recipe.state()?.iter().enumerate() {
             let values = match recipe.placement.parameters.get(i) {
-                Some(stored) => packed(stored, &parameter(stored))?,
+                Some(stored) => packed(stored, &parameter(stored)?)?,
                 None => {
                     HostTensor::from_values(&tensor.ty.dims, &vec![0.0_f32; tensor.ty.elements()])?
                 }
             };
             state.push(upload(compiler.client, &step.program, i, &values)?);
         }
+        Runner::begin(compiler, recipe, seed, step, state)
+    }
+
+    fn begin(
+        compiler: &'a Compiler<'a>,
+        recipe: &'a Recipe,
+        seed: u64,
+        step: Compiled,
+        state: Vec<Array>,
+    ) -> Result<Runner<'a>, Error> {
+        let none = HostTensor::from_values(&[METRICS], &[0.0_f32; METRICS])?;
+        let place = state.len() + FED;
+        let metrics = Arc::new(upload(compiler.client, &step.program, place, &none)?);
         let seed = seed_tensor(seed)?;
-        Ok(Runner { recipe, compiler, step, eval: None, state, seed, steps: 0 })
+        Ok(Runner { recipe, compiler, step, eval: None, state, metrics, seed, steps: 0 })
+    }
+
+    /// What the programs follow from.
+    pub fn recipe(&self) -> &'a Recipe {
+        self.recipe
+    }
+
+    /// The devices it runs on.
+    pub fn client(&self) -> &'a Client {
+        self.compiler.client
     }
 
     /// The compiled training step.
@@ -122,6 +157,11 @@ impl<'a> Runner<'a> {
         self.steps
     }
 
+    /// The compiled evaluation step, if there was one.
+    pub fn eval_program(&self) -> Option<&Compiled> {
+        self.eval.as_ref().map(|(_, program)| program)
+    }
+
     /// Launches a training step on `[accumulation, sequences, tokens]` tokens and labels.
     pub fn step(
         &mut self,
@@ -132,35 +172,41 @@ impl<'a> Runner<'a> {
         let number = HostTensor::from_values(&[], &[self.steps as i32])?;
         let scalars = self.recipe.optimizer.scalars(self.steps + 1, learning_rate);
         let scalars = HostTensor::from_values(&[scalars.len()], &scalars)?;
-        let feed = [tokens, labels, &scalars, &self.seed, &number];
+        let feed: [_; FED] = [tokens, labels, &scalars, &self.seed, &number];
         let feed = self.upload_after_state(&self.step.program, self.state.len(), &feed)?;
-        let arguments: Vec<&Array> = self.state.iter().chain(&feed).collect();
+        let arguments: Vec<&Array> =
+            self.state.iter().chain(&feed).chain([&*self.metrics]).collect();
         let mut results = self.step.program.execute_arrays(&arguments)?;
         let metrics = results.pop().ok_or_else(|| mismatch("the step", "no results", "metrics"))?;
         self.state = results;
         self.steps += 1;
-        Ok(Pending { metrics })
+        self.metrics = Arc::new(metrics);
+        Ok(Pending { metrics: Arc::clone(&self.metrics) })
     }
 
-    /// The summed loss of `[sequences, tokens]` tokens and labels, and the number of labels that
-    /// counted.
+    /// Compiles the evaluation of so many sequences, unless that is done.
+    pub fn prepare_evaluation(&mut self, sequences: usize) -> Result<(), Error> {
+        if self.eval.as_ref().is_none_or(|(known, _)| *known != sequences) {
+            let program = self.compiler.compile(&self.recipe.eval_program(sequences)?)?;
+            self.eval = Some((sequences, program));
+        }
+        Ok(())
+    }
+
+    /// Launches an evaluation of `[sequences, tokens]` tokens and labels.
     pub fn evaluate(
         &mut self,
         tokens: &HostTensor,
         labels: &HostTensor,
-    ) -> Result<(f32, f32), Error> {
-        if self.eval.is_none() {
-            self.eval = Some(self.compiler.compile(&self.recipe.eval_program()?)?);
-        }
+    ) -> Result<PendingLoss, Error> {
+        self.prepare_evaluation(tokens.dims().first().copied().unwrap_or(0))?;
+        let Some((_, eval)) = &self.eval else { return Err(mismatch("eval", "none", "a program")) };
         let parameters = &self.state[..self.recipe.placement.parameters.len()];
-        let Some(eval) = &self.eval else { return Err(mismatch("eval", "none", "a program")) };
         let feed = self.upload_after_state(&eval.program, parameters.len(), &[tokens, labels])?;
         let arguments: Vec<&Array> = parameters.iter().chain(&feed).collect();
-        let results = eval.program.execute_arrays(&arguments)?;
-        match numbers(&results[0])?[..] {
-            [sum, count] => Ok((sum, count)),
-            _ => Err(mismatch("the result of evaluation", "another shape", "two numbers")),
-        }
+        let mut results = eval.program.execute_arrays(&arguments)?;
+        let sums = results.pop().ok_or_else(|| mismatch("evaluation", "no results", "sums"))?;
+        Ok(PendingLoss { sums })
     }
 
     /// A parameter as it is: the whole of it, of all layers one after another if they are stacked,
@@ -205,6 +251,16 @@ impl Pending {
     }
 }
 
+impl PendingLoss {
+    /// Waits for the summed loss and the number of labels that counted.
+    pub fn wait(&self) -> Result<(f32, f32), Error> {
+        match numbers(&self.sums)?[..] {
+            [sum, count] => Ok((sum, count)),
+            _ => Err(mismatch("the result of evaluation", "another shape", "two numbers")),
+        }
+    }
+}
+
 fn seed_tensor(seed: u64) -> Result<HostTensor, Error> {
     Ok(HostTensor::from_values(&[2], &[(seed >> 32) as u32, seed as u32])?)
 }
@@ -238,7 +294,7 @@ fn numbers(array: &Array) -> Result<Vec<f32>, Error> {
     Ok(array.to_host()?.values()?)
 }
 
-fn mismatch(what: &str, found: &str, expected: &str) -> Error {
+pub(crate) fn mismatch(what: &str, found: &str, expected: &str) -> Error {
     let [what, found, expected] = [what, found, expected].map(str::to_owned);
     Error::Mismatch { what, found, expected }
 }

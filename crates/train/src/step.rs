@@ -1,10 +1,14 @@
 //! A training step and an evaluation step, each one program.
+//!
+//! A step whose loss or gradient is no finite number updates nothing, and neither does any step
+//! after it: each is told the metrics of the one before, so that the host can launch ahead and
+//! still find the state as it was before the first bad step.
 
 use crate::error::Error;
 use crate::recipe::{Recipe, shard};
 use fullshard_graph::{
     Argument, DType, Group, Key, Program, Result, Sharding, Tensor, concatenate, constant, scan,
-    value_aux_and_grad, zeros,
+    select, value_aux_and_grad, zeros,
 };
 use fullshard_models::{Loss, Scope, label_count};
 use fullshard_optim::{Update, clip_factor, global_norm};
@@ -17,28 +21,35 @@ struct Feed {
     labels: Tensor,
     scalars: Tensor,
     dropout: Key,
+    /// The metrics of the step before.
+    previous: Tensor,
 }
+
+/// What a step says of itself: the mean loss, the norm of the gradient, the number of labels.
+pub(crate) const METRICS: usize = 3;
 
 impl Recipe {
     /// The program of a training step. From the state, tokens and labels
-    /// (`i32[accumulation, sequences, tokens]`), the optimizer's scalars, a seed (`u32[2]`) and
-    /// the number of the step (`i32`), to the next state and `f32[3]`: the mean loss, the norm of
-    /// the gradient before clipping and the number of labels that counted.
+    /// (`i32[accumulation, sequences, tokens]`), the optimizer's scalars, a seed (`u32[2]`), the
+    /// number of the step (`i32`) and the metrics of the step before, to the next state and its
+    /// metrics. These are `f32[3]`: the mean loss, the norm of the gradient before clipping and
+    /// the number of labels that counted.
     pub fn step_program(&self) -> std::result::Result<Program, Error> {
         let mesh = &self.placement.mesh;
         let state = self.state()?;
-        let (tokens, cut) = self.tokens_type(true)?;
+        let (tokens, cut) = self.tokens_type()?;
         let tokens = Argument::new(tokens).sharded(&cut);
         let (scalars, vector) = self.whole(DType::F32, &[self.optimizer.scalar_count()]);
         let (seed, _) = self.whole(DType::U32, &[2]);
         let (number, scalar) = self.whole(DType::I32, &[]);
+        let (previous, _) = self.whole(DType::F32, &[METRICS]);
         let donated = state.iter().enumerate().map(|(i, tensor)| {
             Argument::new(tensor.ty.clone()).sharded(&tensor.sharding).donated_to(i)
         });
-        let feed = [tokens.clone(), tokens, scalars, seed, number];
+        let feed = [tokens.clone(), tokens, scalars, seed, number, previous];
         let arguments: Vec<Argument> = donated.chain(feed).collect();
         let mut shardings: Vec<Sharding> = state.iter().map(|s| s.sharding.clone()).collect();
-        let feed = [cut.clone(), cut, vector.clone(), vector.clone(), scalar];
+        let feed = [cut.clone(), cut, vector.clone(), vector.clone(), scalar, vector.clone()];
         let inputs: Vec<Sharding> = shardings.iter().cloned().chain(feed).collect();
         shardings.push(vector);
         let program = Program::trace("train_step", &arguments, |arguments| {
@@ -48,14 +59,14 @@ impl Recipe {
         Ok(program.sharded_results(&shardings)?)
     }
 
-    /// The program of an evaluation step: from the parameters, tokens and labels
-    /// (`i32[sequences, tokens]`) to `f32[2]`: the sum of the losses and the number of labels
-    /// that counted.
-    pub fn eval_program(&self) -> std::result::Result<Program, Error> {
+    /// The program of an evaluation step on so many sequences: from the parameters, tokens and
+    /// labels (`i32[sequences, tokens]`) to `f32[2]`: the sum of the losses and the number of
+    /// labels that counted.
+    pub fn eval_program(&self, sequences: usize) -> std::result::Result<Program, Error> {
         let mesh = &self.placement.mesh;
         let state = self.state()?;
         let state = &state[..self.placement.parameters.len()];
-        let (tokens, cut) = self.tokens_type(false)?;
+        let (tokens, cut) = self.eval_tokens_type(sequences)?;
         let tokens = Argument::new(tokens).sharded(&cut);
         let kept = state.iter().map(|s| Argument::new(s.ty.clone()).sharded(&s.sharding));
         let arguments: Vec<Argument> = kept.chain([tokens.clone(), tokens]).collect();
@@ -82,8 +93,9 @@ impl Recipe {
         let feed = locals.split_off(state);
         let slots = locals.split_off(self.placement.parameters.len());
         let dropout = Key::new(&feed[3])?.named("dropout")?.fold(&feed[4])?;
-        let [tokens, labels, scalars] = [&feed[0], &feed[1], &feed[2]].map(Tensor::clone);
-        let feed = Feed { tokens, labels, scalars, dropout };
+        let [tokens, labels, scalars, previous] =
+            [&feed[0], &feed[1], &feed[2], &feed[5]].map(Tensor::clone);
+        let feed = Feed { tokens, labels, scalars, dropout, previous };
 
         let vocabulary = self.model.dimensions().vocabulary;
         let count = group.sum(&label_count(&feed.labels, vocabulary)?)?;
@@ -104,6 +116,13 @@ impl Recipe {
             }
             None => gradients,
         };
+        let metrics = [loss.expand(0)?, norm.expand(0)?, count.expand(0)?];
+        let metrics = concatenate(&metrics.iter().collect::<Vec<_>>(), 0)?;
+        let before = all_finite(&feed.previous)?;
+        let good = before.and(&all_finite(&metrics)?)?;
+        let metrics = select(&before, &metrics, &feed.previous)?;
+
+        let old_slots = slots.clone();
         let mut slots = slots.into_iter();
         let updates = trained.iter().zip(shards).zip(gradients).map(|((&i, shard), gradient)| {
             let count = self.optimizer.slots(&shard).len();
@@ -116,12 +135,13 @@ impl Recipe {
         let mut results = locals.clone();
         let mut next_slots = Vec::new();
         for (&i, updated) in trained.iter().zip(updated) {
-            results[i] = updated.parameter;
+            results[i] = select(&good, &updated.parameter, &locals[i])?;
             next_slots.extend(updated.slots);
         }
-        results.extend(next_slots);
-        let metrics = [loss.expand(0)?, norm.expand(0)?, count.expand(0)?];
-        results.push(concatenate(&metrics.iter().collect::<Vec<_>>(), 0)?);
+        for (next, old) in next_slots.iter().zip(&old_slots) {
+            results.push(select(&good, next, old)?);
+        }
+        results.push(metrics);
         Ok(results)
     }
 
@@ -212,6 +232,11 @@ impl Recipe {
         let count = both.remove(1);
         Ok(Loss { sum: both.remove(0), count })
     }
+}
+
+/// Whether all numbers of a vector are finite.
+fn all_finite(vector: &Tensor) -> Result<Tensor> {
+    vector.is_finite()?.min(&[0])
 }
 
 /// All tensors, with those that are trained replaced.

@@ -233,11 +233,11 @@ fn accumulated_batches_exchange_each_or_once() {
 }
 
 /// The bytes of arguments on each device without what a step is fed: two batches, the
-/// optimizer's scalars, a seed and a number.
+/// optimizer's scalars, a seed, a number and the metrics of the step before.
 fn state_bytes(recipe: &Recipe) -> u64 {
     let batch = recipe.batch;
     let tokens = batch.sequences / recipe.placement.devices() * batch.tokens;
-    let fed = 2 * tokens + recipe.optimizer.scalar_count() + 2 + 1;
+    let fed = 2 * tokens + recipe.optimizer.scalar_count() + 2 + 1 + 3;
     compile(recipe).1.arguments - 4 * fed as u64
 }
 

@@ -76,7 +76,8 @@ fn losses(recording: &Recording, optimizer_name: &str, case: Case) -> Vec<f32> {
     recipe.max_grad_norm = trainers_way.then_some(1.0);
     let compiler = compiler(case.devices);
     let parameter = |stored: &_| recording.parameter(stored);
-    let mut runner = Runner::with_parameters(&compiler, &recipe, 0, parameter).unwrap();
+    let mut runner =
+        Runner::with_parameters(&compiler, &recipe, 0, |stored| Ok(parameter(stored))).unwrap();
     let step = |step: usize| {
         let schedule = if trainers_way { Schedule::Linear } else { Schedule::Constant };
         let rate = rate * schedule.factor(step as u64, WARMUP, STEPS as u64);

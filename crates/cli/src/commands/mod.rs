@@ -5,3 +5,4 @@ pub mod compile;
 pub mod devices;
 pub mod exec;
 pub mod plugins;
+pub mod train;

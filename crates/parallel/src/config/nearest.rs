@@ -18,10 +18,7 @@ pub(crate) fn distance(pattern: &str, text: &str) -> usize {
 }
 
 /// The choice closest to a text, if one is close enough to have been meant. Case does not count.
-pub(crate) fn nearest<'a>(
-    text: &str,
-    choices: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
+pub fn nearest<'a>(text: &str, choices: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let text = text.to_lowercase();
     let measured = |choice: &'a str| (distance(&text, &choice.to_lowercase()), choice);
     let by_distance = choices.into_iter().map(measured);

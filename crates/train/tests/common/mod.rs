@@ -81,7 +81,8 @@ pub fn numbers(stored: &Stored) -> Vec<f32> {
 /// The metrics of some steps of training from these numbers.
 pub fn train(recipe: &Recipe, steps: usize) -> Vec<Metrics> {
     let compiler = compiler(recipe.placement.devices());
-    let mut runner = Runner::with_parameters(&compiler, recipe, 42, numbers).unwrap();
+    let mut runner =
+        Runner::with_parameters(&compiler, recipe, 42, |stored| Ok(numbers(stored))).unwrap();
     let vocabulary = recipe.model.dimensions().vocabulary;
     let run = |step: usize| {
         let tokens = tokens(recipe.batch, vocabulary, step % 3);

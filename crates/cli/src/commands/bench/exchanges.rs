@@ -1,5 +1,6 @@
 //! What a pass will send between devices, those of equal units together.
 
+use crate::plan::any_layer;
 use fullshard_parallel::{Exchange, ExchangeKind};
 use serde::Serialize;
 
@@ -62,13 +63,4 @@ impl ExchangeReport {
         self.least_bytes = self.least_bytes.min(other.least_bytes);
         self.most_bytes = self.most_bytes.max(other.most_bytes);
     }
-}
-
-/// A path with a `*` for the layer, as the units of a loop have it.
-pub fn any_layer(path: &str) -> String {
-    let segment = |segment| match segment {
-        number if str::parse::<usize>(number).is_ok() => "*",
-        name => name,
-    };
-    path.split('.').map(segment).collect::<Vec<_>>().join(".")
 }

@@ -40,7 +40,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 fn run_step(args: &StepArgs) -> Result<()> {
     let recipe = args.recipe()?;
     let bench = args.bench();
-    let options = args.compile_options()?;
+    let options = args.step.compile_options()?;
     let plan = PlanReport::new(args, &recipe)?;
     if args.plan {
         return match args.json {
@@ -58,8 +58,7 @@ fn run_step(args: &StepArgs) -> Result<()> {
         return write_text(&recipe, path);
     }
     let client = client(args)?;
-    check_devices(args, &client)?;
-    let cache = if args.no_cache { None } else { Some(compile_cache()?) };
+    let cache = if args.step.no_cache { None } else { Some(compile_cache()?) };
     let compiler = Compiler { client: &client, cache, options };
     let report = measure(&compiler, &recipe, &bench, plan)?;
     if args.json {
@@ -91,27 +90,11 @@ fn measure(
 
 /// The devices to measure on. Plans and texts are for TPUs that are elsewhere as well.
 fn client(args: &StepArgs) -> Result<Client> {
-    fullshard_pjrt::keep_freed_memory();
-    match args.target.client(args.num_cores) {
-        Ok((client, _)) => Ok(client),
-        Err(error) if args.target.kind() == PluginKind::Tpu => Err(Error::Usage(format!(
+    args.step.client().map_err(|error| match (args.step.target.kind(), error) {
+        (PluginKind::Tpu, error @ (Error::Pjrt(_) | Error::Plugin(_))) => Error::Usage(format!(
             "no TPU can be used here: {error}; --plan tells what one would have to hold, --text \
              writes the step for `fullshard compile`, and --device cpu measures on virtual devices"
-        ))),
-        Err(error) => Err(error),
-    }
-}
-
-fn check_devices(args: &StepArgs, client: &Client) -> Result<()> {
-    let there = client.devices().len();
-    if args.num_cores <= there {
-        return Ok(());
-    }
-    Err(Error::Usage(format!(
-        "--num_cores is {}, but there {} {} here: ask for at most {there}, or try it with virtual \
-         ones, --device cpu",
-        args.num_cores,
-        if there == 1 { "is" } else { "are" },
-        format::count(there, &format!("{} device", client.platform_name())),
-    )))
+        )),
+        (_, error) => error,
+    })
 }

@@ -3,6 +3,7 @@
 use super::exchanges::ExchangeReport;
 use super::report::{CollectiveReport, PlanReport, StepReport};
 use crate::format;
+use crate::plan::print_estimate;
 
 /// The plan: model, units and what they should need.
 pub fn plan(plan: &PlanReport) {
@@ -10,7 +11,7 @@ pub fn plan(plan: &PlanReport) {
     println!(
         "{} of {} parameters on {} ({}), {}",
         model.class,
-        grouped(model.parameters),
+        format::grouped(model.parameters),
         format::count(settings.devices, "device"),
         settings.device,
         settings.fsdp,
@@ -32,18 +33,7 @@ pub fn plan(plan: &PlanReport) {
         if settings.gather_ahead { ", gathered ahead" } else { "" },
     );
     println!("\n{}\n", plan.table);
-    let estimate = &plan.estimate;
-    row("estimated memory", &format!("{} a device", format::bytes(estimate.total)));
-    for (what, bytes) in [
-        ("parameters", estimate.parameters),
-        ("optimizer state", estimate.optimizer),
-        ("gradients", estimate.gradients),
-        ("gathered units", estimate.gathered),
-        ("activations", estimate.activations),
-        ("logits", estimate.logits),
-    ] {
-        row(&format!("  {what}"), &format::bytes(bytes));
-    }
+    print_estimate(&plan.estimate);
     println!();
     exchanges(plan.exchanges.as_deref());
 }
@@ -211,14 +201,6 @@ fn range(least: Option<u64>, most: Option<u64>) -> String {
         (Some(least), Some(most)) => format!("{} to {}", format::bytes(least), format::bytes(most)),
         _ => "?".into(),
     }
-}
-
-/// A whole number with its thousands set apart.
-fn grouped(number: usize) -> String {
-    let digits = number.to_string();
-    let groups = digits.as_bytes().rchunks(3).rev();
-    let groups = groups.map(|group| group.iter().map(|&digit| char::from(digit)).collect());
-    groups.collect::<Vec<String>>().join(",")
 }
 
 fn row(what: &str, text: &str) {

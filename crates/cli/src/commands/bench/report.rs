@@ -1,12 +1,11 @@
 //! What `fullshard bench step` has to say, under names that stay.
 
-use super::args::{StepArgs, dtype_name};
-use super::exchanges::{ExchangeReport, any_layer};
+use super::args::StepArgs;
+use super::exchanges::ExchangeReport;
 use crate::error::Result;
-use crate::format;
+use crate::plan;
+use crate::step::dtype_name;
 use fullshard_optim::Optimizer;
-use fullshard_parallel::wrap::{Column, UnitGroup};
-use fullshard_parallel::{Remat, WrapPlan};
 use fullshard_pjrt::hlo::{self, CollectiveSummary};
 use fullshard_pjrt::{CompiledMemory, MemoryStats};
 use fullshard_train::{
@@ -141,11 +140,7 @@ pub struct FirstAndLast {
 impl PlanReport {
     pub fn new(args: &StepArgs, recipe: &Recipe) -> Result<PlanReport> {
         let tree = recipe.model.tree();
-        let options = &recipe.placement.options;
-        let plan = WrapPlan::new(&tree, &options.config.wrap, &options.frozen)
-            .map_err(fullshard_parallel::Error::from)?;
         let dimensions = recipe.model.dimensions();
-        let units = recipe.unit_rows();
         let exchanges = ExchangeReport::grouped(&recipe.placement.exchanges());
         Ok(PlanReport {
             model: ModelReport {
@@ -162,26 +157,10 @@ impl PlanReport {
             settings: SettingsReport::new(args, recipe),
             estimate: recipe.estimate()?,
             exchanges: (recipe.batch.reduce_each || exchanges.is_empty()).then_some(exchanges),
-            table: table(&plan, &units),
-            units,
+            table: plan::table(recipe)?,
+            units: recipe.unit_rows(),
         })
     }
-}
-
-/// The units with what they take on a device, at rest and gathered.
-fn table(plan: &WrapPlan, units: &[UnitRow]) -> String {
-    let cell = |group: &UnitGroup<'_>, bytes: fn(&UnitRow) -> u64| {
-        let path = &group.units[0].path;
-        let row = units.iter().find(|row| row.path == *path || row.path == any_layer(path));
-        let each = if group.units.len() > 1 { " each" } else { "" };
-        row.map_or("?".into(), |row| format!("{}{each}", format::bytes(bytes(row))))
-    };
-    let parts = |group: &UnitGroup<'_>| cell(group, |row| row.part_bytes);
-    let wholes = |group: &UnitGroup<'_>| cell(group, |row| row.whole_bytes);
-    plan.table(&[
-        Column { heading: "a device", cell: &parts },
-        Column { heading: "gathered", cell: &wholes },
-    ])
 }
 
 /// Whether the steps of an optimizer follow the learning rate.
@@ -194,7 +173,7 @@ impl SettingsReport {
         let placement = &recipe.placement;
         let follows = follows_learning_rate(recipe.optimizer.as_ref());
         SettingsReport {
-            device: args.target.kind().name(),
+            device: args.step.target.kind().name(),
             devices: placement.devices(),
             fsdp: placement.options.strategy.name(),
             batch: recipe.batch.sequences,
@@ -202,16 +181,12 @@ impl SettingsReport {
             gradient_accumulation_steps: recipe.batch.accumulation,
             no_sync: !recipe.batch.reduce_each,
             tokens_per_step: recipe.tokens_per_step(),
-            optimizer: args.optim.clone(),
-            learning_rate: follows.then(|| args.learning_rate()),
+            optimizer: args.step.optim.clone(),
+            learning_rate: follows.then(|| args.step.rate()),
             max_grad_norm: recipe.max_grad_norm,
             compute_dtype: dtype_name(placement.wire.compute),
             reduce_dtype: dtype_name(placement.wire.reduce),
-            remat: match placement.remat {
-                Remat::None => "none",
-                Remat::Dots => "dots",
-                Remat::Full => "full",
-            },
+            remat: plan::remat_name(placement.remat),
             scan_layers: placement.options.scan_layers,
             gather_ahead: placement.options.gather_ahead,
             frozen: placement.options.frozen.clone(),

@@ -1,0 +1,224 @@
+//! Writing weights as Hugging Face does: `model.safetensors`, or shards and an index.
+//!
+//! The `safetensors` crate can write tensors one by one, but has no way to stop when the values
+//! of one cannot be had. So it makes the header, and the values are written after it here.
+
+use crate::error::{Error, Result};
+use crate::place::{Staged, write_error, write_json};
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo};
+use serde_json::json;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+pub(crate) const WHOLE: &str = "model.safetensors";
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
+
+/// Headers that are longer are refused, by `safetensors` too.
+pub(crate) const MAX_HEADER: usize = 100_000_000;
+
+/// A tensor by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorEntry {
+    /// Its name in Hugging Face's state dict.
+    pub name: String,
+    /// Its dimensions.
+    pub dims: Vec<usize>,
+}
+
+impl TensorEntry {
+    /// A tensor's name and dimensions.
+    pub fn new(name: impl Into<String>, dims: impl Into<Vec<usize>>) -> TensorEntry {
+        TensorEntry { name: name.into(), dims: dims.into() }
+    }
+
+    fn elements(&self) -> Result<usize> {
+        let product = self.dims.iter().try_fold(1_usize, |product, &dim| product.checked_mul(dim));
+        product.filter(|elements| elements.checked_mul(size_of::<f32>()).is_some()).ok_or_else(
+            || Error::TooLarge {
+                reason: format!("`{}` has dimensions {:?}", self.name, self.dims),
+            },
+        )
+    }
+
+    fn bytes(&self) -> Result<usize> {
+        Ok(self.elements()? * size_of::<f32>())
+    }
+}
+
+/// How weights are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExportOptions {
+    /// The most bytes of tensors in one file. A tensor that is larger has a file of its own.
+    pub max_shard_bytes: u64,
+}
+
+impl Default for ExportOptions {
+    /// Shards of at most 50 GB, as in `transformers`.
+    fn default() -> ExportOptions {
+        ExportOptions { max_shard_bytes: 50_000_000_000 }
+    }
+}
+
+/// What was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exported {
+    /// The files with weights, in order.
+    pub files: Vec<PathBuf>,
+    /// The bytes of all tensors.
+    pub bytes: u64,
+}
+
+/// Writes tensors into a folder, in the order given, in `f32`.
+///
+/// `values` is asked for one tensor after the other, and only one is held at a time. Tensors that
+/// are tied to others are not listed. Nothing is in its place before everything is written; then
+/// weights of an earlier export that these replace are removed.
+pub fn export<E>(
+    dir: impl AsRef<Path>,
+    tensors: &[TensorEntry],
+    mut values: impl FnMut(&str) -> std::result::Result<Vec<f32>, E>,
+    options: &ExportOptions,
+) -> Result<Exported>
+where
+    E: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let dir = dir.as_ref();
+    let mut seen = HashSet::new();
+    if let Some(tensor) = tensors.iter().find(|tensor| !seen.insert(&tensor.name)) {
+        return Err(Error::Twice { name: tensor.name.clone() });
+    }
+    let shards = shards(tensors, options.max_shard_bytes)?;
+    let mut staged = Vec::new();
+    for (i, shard) in shards.iter().enumerate() {
+        let path = dir.join(shard_name(i, shards.len()));
+        staged.push(Staged::write(&path, |writer| write_shard(&path, writer, shard, &mut values))?);
+    }
+    let files = staged.into_iter().map(Staged::place).collect::<Result<Vec<_>>>()?;
+    let bytes = tensors.iter().map(TensorEntry::bytes).sum::<Result<usize>>()? as u64;
+    if shards.len() > 1 {
+        write_index(dir, &shards, bytes)?;
+    }
+    remove_stale(dir, shards.len())?;
+    Ok(Exported { files, bytes })
+}
+
+/// Cuts the list into runs that fit into a file each; at least one, be it empty.
+fn shards(tensors: &[TensorEntry], max_bytes: u64) -> Result<Vec<&[TensorEntry]>> {
+    let mut shards = Vec::new();
+    let (mut start, mut bytes) = (0, 0_u64);
+    for (i, tensor) in tensors.iter().enumerate() {
+        let more = tensor.bytes()? as u64;
+        if i > start && bytes.saturating_add(more) > max_bytes {
+            shards.push(&tensors[start..i]);
+            (start, bytes) = (i, 0);
+        }
+        bytes = bytes.saturating_add(more);
+    }
+    shards.push(&tensors[start..]);
+    Ok(shards)
+}
+
+fn shard_name(index: usize, of: usize) -> String {
+    match of {
+        1 => WHOLE.to_owned(),
+        _ => format!("model-{:05}-of-{of:05}.safetensors", index + 1),
+    }
+}
+
+fn write_shard<E>(
+    path: &Path,
+    writer: &mut dyn Write,
+    tensors: &[TensorEntry],
+    values: &mut impl FnMut(&str) -> std::result::Result<Vec<f32>, E>,
+) -> Result<()>
+where
+    E: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let mut write = |bytes: &[u8]| writer.write_all(bytes).map_err(|e| write_error(path, e));
+    write(&header(tensors)?)?;
+    for tensor in tensors {
+        let name = &tensor.name;
+        let values = values(name)
+            .map_err(|error| Error::Values { name: name.clone(), source: error.into() })?;
+        let (expected, found) = (tensor.elements()?, values.len());
+        if found != expected {
+            return Err(Error::Count { name: name.clone(), expected, found });
+        }
+        write(bytemuck::cast_slice(&values))?;
+    }
+    Ok(())
+}
+
+/// The length of the header and the header, padded so that values are aligned.
+fn header(tensors: &[TensorEntry]) -> Result<Vec<u8>> {
+    let too_large = |error: &dyn std::fmt::Display| Error::TooLarge { reason: error.to_string() };
+    let mut infos = Vec::with_capacity(tensors.len());
+    let mut offset = 0_usize;
+    for tensor in tensors {
+        let end = offset
+            .checked_add(tensor.bytes()?)
+            .ok_or_else(|| too_large(&"more bytes than can be counted"))?;
+        let info = TensorInfo {
+            dtype: Dtype::F32,
+            shape: tensor.dims.clone(),
+            data_offsets: (offset, end),
+        };
+        infos.push((tensor.name.clone(), info));
+        offset = end;
+    }
+    let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    let metadata = Metadata::new(Some(format), infos).map_err(|error| too_large(&error))?;
+    let mut text = serde_json::to_vec(&metadata).map_err(|error| too_large(&error))?;
+    text.resize(text.len().next_multiple_of(8), b' ');
+    if text.len() > MAX_HEADER {
+        return Err(too_large(&format!("a header of {} bytes", text.len())));
+    }
+    let mut header = (text.len() as u64).to_le_bytes().to_vec();
+    header.append(&mut text);
+    Ok(header)
+}
+
+fn write_index(dir: &Path, shards: &[&[TensorEntry]], bytes: u64) -> Result<()> {
+    let mut files = BTreeMap::new();
+    for (i, shard) in shards.iter().enumerate() {
+        files.extend(shard.iter().map(|tensor| (&tensor.name, shard_name(i, shards.len()))));
+    }
+    let parameters = bytes / size_of::<f32>() as u64;
+    let index = json!({
+        "metadata": { "total_parameters": parameters, "total_size": bytes },
+        "weight_map": files,
+    });
+    write_json(dir.join(INDEX), &index, 2)
+}
+
+/// Removes what another number of shards has left: readers would take it for the weights.
+fn remove_stale(dir: &Path, shards: usize) -> Result<()> {
+    let read = |source| Error::Read { path: dir.to_owned(), source };
+    for entry in std::fs::read_dir(dir).map_err(read)? {
+        let name = entry.map_err(read)?.file_name();
+        if name.to_str().is_some_and(|name| is_stale(name, shards)) {
+            let path = dir.join(name);
+            std::fs::remove_file(&path).map_err(|source| write_error(&path, source))?;
+        }
+    }
+    Ok(())
+}
+
+fn is_stale(name: &str, shards: usize) -> bool {
+    if name == WHOLE {
+        return shards > 1;
+    }
+    if name == INDEX {
+        return shards == 1;
+    }
+    let numbers = name
+        .strip_prefix("model-")
+        .and_then(|name| name.strip_suffix(".safetensors"))
+        .and_then(|name| name.split_once("-of-"));
+    numbers.is_some_and(|(index, of)| {
+        let number = |text: &str| text.parse::<usize>().ok().filter(|_| text.len() == 5);
+        number(index).is_some() && number(of).is_some_and(|of| shards == 1 || of != shards)
+    })
+}

@@ -1,0 +1,78 @@
+//! Putting files in their place: written beside it under a temporary name, synced, renamed.
+
+use crate::error::{Error, Result};
+use serde::Serialize;
+use serde_json::ser::{PrettyFormatter, Serializer};
+use std::fs::Permissions;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
+
+const BUFFER: usize = 1 << 20;
+
+/// A file written in full and not yet in its place. Dropped, it leaves nothing.
+pub(crate) struct Staged {
+    file: NamedTempFile,
+    path: PathBuf,
+}
+
+impl Staged {
+    /// Writes what is to be at `path`, whose folder is made if it is not there.
+    pub(crate) fn write(
+        path: &Path,
+        content: impl FnOnce(&mut dyn Write) -> Result<()>,
+    ) -> Result<Staged> {
+        let error = |source| write_error(path, source);
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = parent.unwrap_or_else(|| Path::new("."));
+        std::fs::create_dir_all(parent).map_err(error)?;
+        let file = tempfile::Builder::new()
+            .prefix(".unfinished-")
+            // As any new file has, where the temporary one would be its owner's alone.
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(parent)
+            .map_err(error)?;
+        let mut writer = BufWriter::with_capacity(BUFFER, file.as_file());
+        content(&mut writer)?;
+        writer.flush().map_err(error)?;
+        drop(writer);
+        file.as_file().sync_all().map_err(error)?;
+        Ok(Staged { file, path: path.to_owned() })
+    }
+
+    /// Puts the file in its place, over what may be there.
+    pub(crate) fn place(self) -> Result<PathBuf> {
+        let Staged { file, path } = self;
+        file.persist(&path).map_err(|error| write_error(&path, error.error))?;
+        Ok(path)
+    }
+}
+
+pub(crate) fn write_error(path: &Path, source: io::Error) -> Error {
+    Error::Write { path: path.to_owned(), source }
+}
+
+/// Writes a file so that it is there in full, or as it was before.
+pub fn write_file(path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> Result<()> {
+    let path = path.as_ref();
+    let write = |writer: &mut dyn Write| {
+        writer.write_all(content.as_ref()).map_err(|source| write_error(path, source))
+    };
+    Staged::write(path, write)?.place().map(drop)
+}
+
+/// Writes a value as a JSON file, the way Python's `json.dump` does with `indent` and sorted
+/// keys. Numbers that are not finite become null.
+pub fn write_json(path: impl AsRef<Path>, value: &impl Serialize, indent: usize) -> Result<()> {
+    let path = path.as_ref();
+    let error = |source: serde_json::Error| write_error(path, source.into());
+    let mut value = serde_json::to_value(value).map_err(error)?;
+    value.sort_all_objects();
+    let spaces = " ".repeat(indent);
+    let mut text = Vec::new();
+    let formatter = PrettyFormatter::with_indent(spaces.as_bytes());
+    value.serialize(&mut Serializer::with_formatter(&mut text, formatter)).map_err(error)?;
+    text.push(b'\n');
+    write_file(path, text)
+}

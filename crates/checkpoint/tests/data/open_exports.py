@@ -1,0 +1,62 @@
+"""Opens exported models with transformers and compares them with what they were made from.
+
+cargo test -p fullshard-checkpoint --test transformers
+python open_exports.py ../../../../target/tmp/exports
+
+For every folder of exports, named like a recording in crates/models/tests/data (or that name and
+`_sharded`), AutoModelForCausalLM must find all weights and no others, the weights must be equal
+to the recorded ones and the logits of the recorded tokens near the recorded ones. What was opened,
+by the SHA-256 of every file, and how near the logits were is written to transformers.json, which
+the test compares with what is exported.
+"""
+
+import hashlib
+import json
+import pathlib
+import sys
+
+import torch
+import transformers
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, GenerationConfig
+
+HERE = pathlib.Path(__file__).parent
+RECORDINGS = HERE.parents[2] / "models" / "tests" / "data"
+
+
+def open_export(folder):
+    recording = load_file(RECORDINGS / f"{folder.name.removesuffix('_sharded')}.safetensors")
+    model, info = AutoModelForCausalLM.from_pretrained(
+        folder, output_loading_info=True, attn_implementation="eager"
+    )
+    assert not any(info.values()), (folder, info)
+    assert model.dtype == torch.float32, model.dtype
+    parameters = dict(model.named_parameters())
+    for name, parameter in parameters.items():
+        assert torch.equal(parameter, recording[name]), (folder, name)
+    assert not [name for name in recording if name.startswith("grad.") and name[5:] not in parameters]
+    GenerationConfig.from_pretrained(folder)
+    with torch.no_grad():
+        logits = model(recording["tokens"][0].long(), use_cache=False).logits
+    expected = recording["logits"]
+    difference = ((logits - expected).abs().max() / expected.abs().max()).item()
+    assert difference < 1e-5, (folder, difference)
+    files = sorted(folder.iterdir())
+    return {
+        "class": type(model).__name__,
+        "parameters": len(parameters),
+        "logits_difference": difference,
+        "files": {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files},
+    }
+
+
+def main():
+    folders = sorted(path for path in pathlib.Path(sys.argv[1]).iterdir() if path.is_dir())
+    opened = {folder.name: open_export(folder) for folder in folders}
+    result = {"transformers": transformers.__version__, "opened": opened}
+    (HERE / "transformers.json").write_text(json.dumps(result, indent=1) + "\n")
+    print(f"opened {len(opened)}; largest difference of logits "
+          f"{max(case['logits_difference'] for case in opened.values()):.1e}")
+
+
+main()

@@ -1,0 +1,76 @@
+//! Whether a step will fit, before it is compiled.
+
+use crate::error::{Error, Result};
+use crate::format;
+use crate::step::StepFlags;
+use fullshard_pjrt::Client;
+use fullshard_pjrt::plugins::PluginKind;
+use fullshard_train::{Chip, Estimate, Recipe};
+
+/// The bytes that each device has, and whose they are.
+pub struct Limit {
+    pub bytes: u64,
+    pub of: &'static str,
+}
+
+impl Limit {
+    /// What the devices say, or the table of chips; virtual devices share this machine's memory.
+    pub fn of(client: &Client, step: &StepFlags) -> Option<Limit> {
+        if step.target.kind() == PluginKind::Cpu {
+            let system = rustix::system::sysinfo();
+            let bytes = u128::from(system.totalram) * u128::from(system.mem_unit);
+            let bytes = u64::try_from(bytes).ok()? / step.devices() as u64;
+            return Some(Limit { bytes, of: "this machine's memory, shared by the devices" });
+        }
+        let device = client.device(0).ok()?;
+        if let Some(bytes) = device.memory_stats().ok().and_then(|stats| stats.limit) {
+            return Some(Limit { bytes, of: "the device" });
+        }
+        let chip = Chip::of_kind(&device.description().kind)?;
+        Some(Limit { bytes: chip.memory as u64, of: chip.name })
+    }
+}
+
+/// Refuses a step that cannot fit, and warns of one that hardly does. The estimate is good to
+/// about a third, but for the state, which is exact.
+pub fn check(recipe: &Recipe, step: &StepFlags, limit: &Limit) -> Result<()> {
+    let estimate = recipe.estimate()?;
+    let (needed, there) = (format::bytes(estimate.total), format::bytes(limit.bytes));
+    let state = estimate.parameters + estimate.optimizer + estimate.gradients;
+    if state > limit.bytes || estimate.total / 4 * 3 > limit.bytes {
+        return Err(Error::Usage(format!(
+            "a step needs about {needed} on each device, of which {} are parameters, gradients \
+             and optimizer state, but there are {there} ({}). {}",
+            format::bytes(state),
+            limit.of,
+            remedies(recipe, step, &estimate, state > limit.bytes)
+        )));
+    }
+    if estimate.total > limit.bytes {
+        tracing::warn!("a step needs about {needed} on each device, where {there} are");
+    }
+    Ok(())
+}
+
+/// What would make it fit.
+fn remedies(recipe: &Recipe, step: &StepFlags, estimate: &Estimate, state: bool) -> String {
+    let devices = step.devices();
+    let mut ways = Vec::new();
+    if step.fsdp.contains("no_shard") && devices > 1 {
+        ways.push("shard the state (--fsdp full_shard)".to_owned());
+    }
+    if step.target.kind() != PluginKind::Cpu {
+        ways.push(format!("more devices than --num_cores {devices}"));
+    }
+    if !state {
+        ways.push("a smaller --per_device_train_batch_size or --block_size".to_owned());
+        if recipe.placement.remat != fullshard_parallel::Remat::Full {
+            ways.push("--gradient_checkpointing".to_owned());
+        }
+    }
+    if estimate.optimizer > estimate.parameters {
+        ways.push("--optim adafactor, which remembers less".to_owned());
+    }
+    ways.push("a smaller model".to_owned());
+    format!("Try {}", ways.join(", or "))
+}

@@ -1,0 +1,83 @@
+//! The plan of a step for people: what is sharded how, and what it should need.
+
+use crate::error::Result;
+use crate::format;
+use crate::step::{StepFlags, dtype_name};
+use fullshard_parallel::wrap::{Column, UnitGroup};
+use fullshard_parallel::{Remat, WrapPlan};
+use fullshard_train::{Estimate, Recipe, UnitRow};
+
+/// Prints the plan of a step.
+pub fn print(recipe: &Recipe, step: &StepFlags) -> Result<()> {
+    let placement = &recipe.placement;
+    println!(
+        "{} of {} parameters on {} ({}), {}",
+        recipe.model.tree().class,
+        format::grouped(recipe.parameter_count()),
+        format::count(placement.devices(), "device"),
+        step.target.kind().name(),
+        placement.options.strategy.name(),
+    );
+    println!(
+        "computing in {} with gradients in {}, {}, remat {}",
+        dtype_name(placement.wire.compute),
+        dtype_name(placement.wire.reduce),
+        step.optim,
+        remat_name(placement.remat),
+    );
+    println!("\n{}\n", table(recipe)?);
+    print_estimate(&recipe.estimate()?);
+    Ok(())
+}
+
+/// The word for what layers remember.
+pub fn remat_name(remat: Remat) -> &'static str {
+    match remat {
+        Remat::None => "none",
+        Remat::Dots => "dots",
+        Remat::Full => "full",
+    }
+}
+
+/// Prints what a step should need on each device.
+pub fn print_estimate(estimate: &Estimate) {
+    let row = |what: &str, bytes: u64, more: &str| {
+        println!("{what:<20} {}{more}", format::bytes(bytes));
+    };
+    row("estimated memory", estimate.total, " a device");
+    row("  parameters", estimate.parameters, "");
+    row("  optimizer state", estimate.optimizer, "");
+    row("  gradients", estimate.gradients, "");
+    row("  gathered units", estimate.gathered, "");
+    row("  activations", estimate.activations, "");
+    row("  logits", estimate.logits, "");
+}
+
+/// The units with what they take on a device, at rest and gathered.
+pub fn table(recipe: &Recipe) -> Result<String> {
+    let options = &recipe.placement.options;
+    let plan = WrapPlan::new(&recipe.model.tree(), &options.config.wrap, &options.frozen)
+        .map_err(fullshard_parallel::Error::from)?;
+    let units = recipe.unit_rows();
+    let cell = |group: &UnitGroup<'_>, bytes: fn(&UnitRow) -> u64| {
+        let path = &group.units[0].path;
+        let row = units.iter().find(|row| row.path == *path || row.path == any_layer(path));
+        let each = if group.units.len() > 1 { " each" } else { "" };
+        row.map_or("?".into(), |row| format!("{}{each}", format::bytes(bytes(row))))
+    };
+    let parts = |group: &UnitGroup<'_>| cell(group, |row| row.part_bytes);
+    let wholes = |group: &UnitGroup<'_>| cell(group, |row| row.whole_bytes);
+    Ok(plan.table(&[
+        Column { heading: "a device", cell: &parts },
+        Column { heading: "gathered", cell: &wholes },
+    ]))
+}
+
+/// A path with a `*` for the layer, as the units of a loop have it.
+pub fn any_layer(path: &str) -> String {
+    let segment = |segment| match segment {
+        number if str::parse::<usize>(number).is_ok() => "*",
+        name => name,
+    };
+    path.split('.').map(segment).collect::<Vec<_>>().join(".")
+}

@@ -1,0 +1,142 @@
+//! The file that a corpus is kept in: a header, then the tokens as 16 or 32 bits each.
+//!
+//! Numbers are in the byte order of the machine; on another the magic does not match. The header
+//! is written last, so a file that was not finished has none.
+
+use super::map;
+use memmap2::Mmap;
+use std::fs::File;
+use std::hash::Hasher;
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::path::Path;
+use tempfile::NamedTempFile;
+use twox_hash::XxHash3_64;
+
+const MAGIC: u64 = u64::from_be_bytes(*b"fstokens");
+/// Grows when the meaning of a file changes; a part of every key.
+pub(super) const VERSION: u64 = 1;
+const HEADER: usize = 64;
+
+/// The header: eight numbers of 64 bits, the last a checksum of those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Header {
+    /// Bytes a token.
+    width: u64,
+    /// Tokens in the file.
+    tokens: u64,
+    /// Tokens of the text, those that went into no block included.
+    seen: u64,
+    /// Examples of the text.
+    examples: u64,
+    /// Of the tokens.
+    checksum: u64,
+}
+
+impl Header {
+    fn to_words(self) -> [u64; 8] {
+        let Self { width, tokens, seen, examples, checksum } = self;
+        let mut words = [MAGIC, VERSION, width, tokens, seen, examples, checksum, 0];
+        words[7] = XxHash3_64::oneshot(bytemuck::cast_slice(&words[..7]));
+        words
+    }
+
+    fn from_words(words: [u64; 8]) -> Option<Self> {
+        let [_, _, width, tokens, seen, examples, checksum, _] = words;
+        let header = Self { width, tokens, seen, examples, checksum };
+        (header.to_words() == words).then_some(header)
+    }
+}
+
+/// The tokens of a corpus, mapped into memory.
+#[derive(Debug)]
+pub(super) struct Tokens {
+    map: Mmap,
+    header: Header,
+}
+
+impl Tokens {
+    /// Opens a file and checks it whole; `None` if it is not there or not as it was written.
+    pub(super) fn open(path: &Path) -> Option<Self> {
+        let map = map::map(&File::open(path).ok()?).ok()?;
+        let header = Header::from_words(bytemuck::pod_read_unaligned(map.get(..HEADER)?))?;
+        let body = &map[HEADER..];
+        let intact = matches!(header.width, 2 | 4)
+            && header.tokens.checked_mul(header.width) == Some(body.len() as u64)
+            && header.checksum == XxHash3_64::oneshot(body);
+        intact.then_some(Self { map, header })
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.header.tokens
+    }
+
+    pub(super) fn seen(&self) -> u64 {
+        self.header.seen
+    }
+
+    pub(super) fn examples(&self) -> u64 {
+        self.header.examples
+    }
+
+    /// Copies the tokens from `start` on, as many as there are and fit.
+    pub(super) fn read(&self, start: u64, out: &mut [i32]) -> usize {
+        let length = self.len().saturating_sub(start).min(out.len() as u64) as usize;
+        let start = start as usize;
+        let body = &self.map[HEADER..];
+        if self.header.width == 2 {
+            let tokens = &bytemuck::cast_slice::<u8, u16>(body)[start..start + length];
+            out.iter_mut().zip(tokens).for_each(|(out, &token)| *out = token.into());
+        } else {
+            let tokens = &bytemuck::cast_slice::<u8, u32>(body)[start..start + length];
+            out.iter_mut().zip(tokens).for_each(|(out, &token)| *out = token as i32);
+        }
+        length
+    }
+}
+
+/// Writes tokens into a file that has its name only once it is whole.
+pub(super) struct Writer {
+    file: BufWriter<NamedTempFile>,
+    checksum: XxHash3_64,
+    width: u64,
+    tokens: u64,
+}
+
+impl Writer {
+    pub(super) fn new(directory: &Path, vocabulary: usize) -> io::Result<Self> {
+        let mut file = BufWriter::with_capacity(1 << 20, NamedTempFile::new_in(directory)?);
+        file.write_all(&[0; HEADER])?;
+        let width = if vocabulary <= 1 << 16 { 2 } else { 4 };
+        Ok(Self { file, checksum: XxHash3_64::with_seed(0), width, tokens: 0 })
+    }
+
+    pub(super) fn write(&mut self, tokens: &[u32]) -> io::Result<()> {
+        let short: Vec<u16>;
+        let bytes: &[u8] = if self.width == 2 {
+            short = tokens.iter().map(|&token| token as u16).collect();
+            bytemuck::cast_slice(&short)
+        } else {
+            bytemuck::cast_slice(tokens)
+        };
+        self.checksum.write(bytes);
+        self.tokens += tokens.len() as u64;
+        self.file.write_all(bytes)
+    }
+
+    pub(super) fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    /// Writes the header and gives the file its name.
+    pub(super) fn finish(self, path: &Path, seen: u64, examples: u64) -> io::Result<()> {
+        let checksum = self.checksum.finish();
+        let header =
+            Header { width: self.width, tokens: self.tokens, seen, examples, checksum }.to_words();
+        let mut file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.seek(SeekFrom::Start(0))?;
+        file.write_all(bytemuck::cast_slice(&header))?;
+        file.as_file().sync_all()?;
+        file.persist(path).map_err(|error| error.error)?;
+        Ok(())
+    }
+}

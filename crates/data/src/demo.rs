@@ -1,0 +1,132 @@
+//! Readable text whose entropy is known, so that a loss has a floor to be held against.
+//!
+//! Words follow each other in a Markov chain of second order with a simple grammar. No model can
+//! do better on it, in the long run, than [`Demo::entropy`] nats a token.
+
+mod chain;
+mod grammar;
+
+use crate::random::Random;
+use crate::tokenizer::{Files, Tokenizer};
+use crate::{Error, Result};
+use chain::Chain;
+use grammar::Words;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
+use tokenizers::models::wordlevel::WordLevel;
+use tokenizers::pre_tokenizers::whitespace::Whitespace;
+
+/// What words that are not the demo's become.
+const UNKNOWN: &str = "<unk>";
+
+/// The token at the end of every sentence, and of a text that goes on.
+const STOP: &str = ".";
+
+/// A source of sentences, a function of its seed.
+pub struct Demo {
+    words: Words,
+    chain: Chain,
+    seed: u64,
+}
+
+/// The files of a demo.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DemoFiles {
+    /// Text to train on.
+    pub train: PathBuf,
+    /// Text to evaluate on, a tenth as long.
+    pub validation: PathBuf,
+    /// The tokenizer.
+    pub tokenizer: PathBuf,
+}
+
+impl Demo {
+    /// The source of a seed.
+    pub fn new(seed: u64) -> Self {
+        let words = Words::new();
+        let chain = Chain::new(&words, seed);
+        Self { words, chain, seed }
+    }
+
+    /// Nats a token for one who knows the whole past: no model can do better. Exact.
+    pub fn entropy(&self) -> f64 {
+        self.chain.entropy()
+    }
+
+    /// Nats a token for one who knows the token before only: what a model without attention gets.
+    pub fn bigram_entropy(&self) -> f64 {
+        self.chain.bigram_entropy()
+    }
+
+    /// Nats a token for one who knows only how often each token comes.
+    pub fn unigram_entropy(&self) -> f64 {
+        self.chain.unigram_entropy()
+    }
+
+    /// The least loss on blocks of this length: the first prediction of a block sees one token.
+    pub fn floor(&self, block_size: usize) -> f64 {
+        let predictions = block_size.saturating_sub(1).max(1) as f64;
+        (self.bigram_entropy() + (predictions - 1.0) * self.entropy()) / predictions
+    }
+
+    /// The tokenizer: a token a word, and one for words it does not know.
+    pub fn tokenizer(&self) -> Result<Tokenizer> {
+        let broken = |error: tokenizers::Error| Error::BadTokenizer {
+            name: "demo".into(),
+            reason: error.to_string(),
+        };
+        let vocabulary = self.words.iter().chain([UNKNOWN]).map(String::from).zip(0..).collect();
+        let model = WordLevel::builder()
+            .vocab(vocabulary)
+            .unk_token(UNKNOWN.into())
+            .build()
+            .map_err(broken)?;
+        let mut tokenizer = tokenizers::Tokenizer::new(model);
+        tokenizer.with_pre_tokenizer(Some(Whitespace));
+        Tokenizer::new("demo".into(), tokenizer, Files::word_level(STOP, UNKNOWN))
+    }
+
+    /// At least so many tokens of text, a sentence a line. `part` tells apart texts of one source.
+    pub fn write_text(&self, out: &mut impl Write, tokens: u64, part: u64) -> std::io::Result<()> {
+        let mut random = Random::new(self.seed, 2 + part);
+        let mut words = (Words::STOP, Words::STOP);
+        let mut written = 0;
+        while written < tokens || words.1 != Words::STOP {
+            let word = self.chain.draw(words.0, words.1, &mut random);
+            let space = if word == Words::STOP || words.1 == Words::STOP { "" } else { " " };
+            write!(out, "{space}{}", self.words.text(word))?;
+            if word == Words::STOP {
+                writeln!(out)?;
+            }
+            words = (words.1, word);
+            written += 1;
+        }
+        Ok(())
+    }
+
+    /// Writes `train.txt` with so many tokens, `validation.txt` with a tenth, and the tokenizer's
+    /// files.
+    pub fn write(directory: &Path, tokens: u64, seed: u64) -> Result<DemoFiles> {
+        let demo = Self::new(seed);
+        std::fs::create_dir_all(directory).map_err(Error::io("create", directory))?;
+        let text = |name: &str, tokens: u64, part: u64| {
+            let path = directory.join(name);
+            demo.write_file(&path, tokens, part).map_err(Error::io("write", &path))?;
+            Ok(path)
+        };
+        let train = text("train.txt", tokens, 0)?;
+        let validation = text("validation.txt", tokens.div_ceil(10), 1)?;
+        demo.tokenizer()?.save(directory)?;
+        Ok(DemoFiles { train, validation, tokenizer: directory.join("tokenizer.json") })
+    }
+
+    fn write_file(&self, path: &Path, tokens: u64, part: u64) -> std::io::Result<()> {
+        let directory = path.parent().unwrap_or(Path::new("."));
+        let mut file = BufWriter::new(NamedTempFile::new_in(directory)?);
+        self.write_text(&mut file, tokens, part)?;
+        let file = file.into_inner().map_err(std::io::IntoInnerError::into_error)?;
+        file.persist(path).map_err(|error| error.error)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,138 @@
+//! Batches, prepared ahead of whoever trains on them.
+
+use crate::{Corpus, Error, Order, Result};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// The label of a position that does not count.
+const IGNORED: i32 = -100;
+
+/// Batches that wait to be asked for, at most.
+const AHEAD: usize = 4;
+
+/// How the blocks of a corpus become batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batches {
+    /// The order of the blocks.
+    pub order: Order,
+    /// Micro-batches in a step.
+    pub accumulation: usize,
+    /// Sequences in a micro-batch, on all devices together.
+    pub sequences: usize,
+    /// Whether blocks that do not fill a step at the end of an epoch are left out.
+    pub drop_last: bool,
+}
+
+impl Batches {
+    /// Sequences in a step.
+    pub fn rows(&self) -> u64 {
+        self.accumulation as u64 * self.sequences as u64
+    }
+
+    /// Steps in an epoch.
+    pub fn steps_per_epoch(&self) -> u64 {
+        let rows = self.rows().max(1);
+        match self.drop_last {
+            true => self.order.length() / rows,
+            false => self.order.length().div_ceil(rows),
+        }
+    }
+
+    /// The blocks of a step, counted over all epochs; a step at the end of one may have fewer.
+    pub fn blocks(&self, step: u64) -> impl Iterator<Item = u64> {
+        let steps = self.steps_per_epoch().max(1);
+        let (epoch, step) = (step / steps, step % steps);
+        let (order, rows) = (self.order, self.rows());
+        (step * rows..(step + 1) * rows).map_while(move |position| order.block(epoch, position))
+    }
+}
+
+/// What one step is trained on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// The step, counted over all epochs.
+    pub step: u64,
+    /// Tokens `[accumulation, sequences, tokens]`, rows one after the other. Rows past the end of
+    /// an epoch, and the end of a shorter block, are 0.
+    pub tokens: Vec<i32>,
+    /// Labels of the same shape: the tokens, or -100 where there are none. They are not shifted.
+    pub labels: Vec<i32>,
+    /// Rows that are blocks of the corpus.
+    pub rows: usize,
+    /// How long whoever asked had to wait for it.
+    pub waited: Duration,
+}
+
+/// Gives batches in order, from a thread that works ahead.
+#[derive(Debug)]
+pub struct Loader {
+    batches: Option<Receiver<Batch>>,
+    worker: Option<JoinHandle<()>>,
+}
+
+impl Loader {
+    /// Prepares the batches of `steps`, counted over all epochs: to go on with a run at step 100,
+    /// start the range there.
+    pub fn start(corpus: Arc<Corpus>, batches: Batches, steps: Range<u64>) -> Result<Self> {
+        if batches.rows() == 0 {
+            let expected = "a step needs at least one";
+            return Err(Error::OutOfRange { what: "sequences in a step", given: 0, expected });
+        }
+        if batches.steps_per_epoch() == 0 {
+            let expected =
+                "fewer blocks than one step takes: use smaller batches, or keep the last";
+            let given = batches.order.length();
+            return Err(Error::OutOfRange { what: "the number of blocks", given, expected });
+        }
+        let (sender, receiver) = sync_channel(AHEAD);
+        let work = move || {
+            for step in steps {
+                if sender.send(fill(&corpus, &batches, step)).is_err() {
+                    break; // nobody is listening any more
+                }
+            }
+        };
+        let worker = thread::Builder::new()
+            .name("loader".into())
+            .spawn(work)
+            .map_err(Error::io("start a thread for", "the loader"))?;
+        Ok(Self { batches: Some(receiver), worker: Some(worker) })
+    }
+}
+
+impl Iterator for Loader {
+    type Item = Batch;
+
+    fn next(&mut self) -> Option<Batch> {
+        let asked = Instant::now();
+        let mut batch = self.batches.as_ref()?.recv().ok()?;
+        batch.waited = asked.elapsed();
+        Some(batch)
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        self.batches = None; // so that the worker stops
+        if let Some(worker) = self.worker.take() {
+            let _ = worker.join();
+        }
+    }
+}
+
+fn fill(corpus: &Corpus, batches: &Batches, step: u64) -> Batch {
+    let size = batches.rows() as usize * corpus.block_size();
+    let mut tokens = vec![0; size];
+    let mut labels = vec![IGNORED; size];
+    let mut rows = 0;
+    let places = tokens.chunks_mut(corpus.block_size()).zip(labels.chunks_mut(corpus.block_size()));
+    for (block, (tokens, labels)) in batches.blocks(step).zip(places) {
+        let length = corpus.read(block, tokens);
+        labels[..length].copy_from_slice(&tokens[..length]);
+        rows += 1;
+    }
+    Batch { step, tokens, labels, rows, waited: Duration::ZERO }
+}

@@ -1,0 +1,126 @@
+//! Text to tokens: GPT-2's tokenizer, built in, or any `tokenizer.json`.
+
+mod files;
+mod gpt2;
+mod pieces;
+
+use crate::{Error, Result};
+pub(crate) use files::Files;
+use sha2::{Digest, Sha256};
+use std::borrow::Cow;
+use std::path::Path;
+
+/// A tokenizer, with the files that go with it.
+pub struct Tokenizer {
+    name: String,
+    inner: tokenizers::Tokenizer,
+    files: Files,
+    vocabulary: usize,
+    cuts_at_spaces: bool,
+    digest: [u8; 32],
+}
+
+impl Tokenizer {
+    /// GPT-2's tokenizer. It is built in: nothing is read or downloaded.
+    pub fn gpt2() -> Result<Self> {
+        Self::new("gpt2".into(), gpt2::build()?, Files::gpt2())
+    }
+
+    /// `gpt2`, a `tokenizer.json`, or a directory that has one.
+    pub fn open(name_or_path: &str) -> Result<Self> {
+        let path = Path::new(name_or_path);
+        let file = if path.is_dir() { path.join("tokenizer.json") } else { path.into() };
+        if !file.is_file() {
+            return match name_or_path {
+                "gpt2" => Self::gpt2(),
+                _ => Err(Error::NoTokenizer { name: name_or_path.into() }),
+            };
+        }
+        let text = std::fs::read_to_string(&file).map_err(Error::io("read", &file))?;
+        let bad = |error: tokenizers::Error| Error::BadTokenizer {
+            name: file.display().to_string(),
+            reason: format!("not a tokenizer.json: {error}"),
+        };
+        let inner = text.parse().map_err(bad)?;
+        let files = Files::read(file.parent().unwrap_or(Path::new(".")))?;
+        Self::new(name_or_path.into(), inner, files)
+    }
+
+    pub(crate) fn new(name: String, inner: tokenizers::Tokenizer, files: Files) -> Result<Self> {
+        let mut inner = inner;
+        // `run_clm` neither cuts nor fills examples, whatever the file says.
+        inner.with_padding(None);
+        let bad = |error: tokenizers::Error| Error::BadTokenizer {
+            name: name.clone(),
+            reason: error.to_string(),
+        };
+        inner.with_truncation(None).map_err(bad)?;
+        let text = inner.to_string(false).map_err(bad)?;
+        let vocabulary = inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1);
+        let cuts_at_spaces = pieces::cuts_at_spaces(&inner);
+        let digest = Sha256::digest(text.as_bytes()).into();
+        Ok(Self { name, inner, files, vocabulary, cuts_at_spaces, digest })
+    }
+
+    /// The name or path it was opened with.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// One more than the largest token.
+    pub fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+
+    /// The longest sequence its model was made for, if that is known.
+    pub fn max_length(&self) -> Option<usize> {
+        self.files.max_length()
+    }
+
+    /// The number of a token, by its text.
+    pub fn token(&self, text: &str) -> Option<u32> {
+        self.inner.token_to_id(text)
+    }
+
+    /// The tokens of each text, worked out on all cores.
+    ///
+    /// Special tokens are added where the tokenizer does so by itself, as Hugging Face's does when
+    /// it is called.
+    pub fn encode_batch<T: AsRef<str>>(&self, texts: &[T]) -> Result<Vec<Vec<u32>>> {
+        let mut pieces = Vec::with_capacity(texts.len());
+        let mut owners = Vec::with_capacity(texts.len());
+        for (owner, text) in texts.iter().enumerate() {
+            let longest = if self.cuts_at_spaces { pieces::LONGEST } else { usize::MAX };
+            for piece in pieces::cut(text.as_ref(), longest) {
+                pieces.push(Cow::Borrowed(piece));
+                owners.push(owner);
+            }
+        }
+        let encodings = self.inner.encode_batch_fast(pieces, true).map_err(|error| {
+            Error::BadTokenizer { name: self.name.clone(), reason: error.to_string() }
+        })?;
+        let mut tokens = vec![Vec::new(); texts.len()];
+        for (owner, encoding) in owners.into_iter().zip(encodings) {
+            tokens[owner].extend_from_slice(encoding.get_ids());
+        }
+        Ok(tokens)
+    }
+
+    /// The text of tokens, special ones included.
+    pub fn decode(&self, tokens: &[u32]) -> Result<String> {
+        self.inner.decode(tokens, false).map_err(|error| Error::BadTokenizer {
+            name: self.name.clone(),
+            reason: error.to_string(),
+        })
+    }
+
+    /// Writes the files that `transformers` opens it from into a directory that exists.
+    pub fn save(&self, directory: &Path) -> Result<()> {
+        self.files.write(directory, &self.inner, &self.name)
+    }
+
+    /// Tells apart tokenizers that may give different tokens.
+    pub(crate) fn digest(&self) -> &[u8; 32] {
+        &self.digest
+    }
+}

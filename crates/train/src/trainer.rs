@@ -1,0 +1,251 @@
+//! The loop: batches in, steps launched, metrics read one step behind.
+//!
+//! The host is always a step ahead of what it reads, so that the devices never wait for it. A
+//! step that is not finite is found one step late, which does no harm: the steps themselves see
+//! to it that nothing is updated from there on.
+
+use crate::course::Course;
+use crate::error::Error;
+use crate::evaluation::{Evaluated, Evaluation, tensors};
+use crate::meter::{DeviceMemory, Meter};
+use crate::report::{TrainerState, Values};
+use crate::runner::{Metrics, Pending, Runner};
+use fullshard_data::{Batches, Corpus, Loader};
+use fullshard_optim::Schedule;
+use fullshard_pjrt::{Profile, write_profile};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What a run does.
+pub struct Training<'a> {
+    /// How long it is and what happens when.
+    pub course: Course,
+    /// How the learning rate goes.
+    pub schedule: Schedule,
+    /// The learning rate that the schedule is in units of.
+    pub learning_rate: f64,
+    /// What is trained on.
+    pub corpus: Arc<Corpus>,
+    /// The batches and their order.
+    pub batches: Batches,
+    /// What is evaluated on, if anything.
+    pub evaluation: Option<Evaluation>,
+    /// Where a profile of a few steps goes, if one is wanted.
+    pub profile: Option<PathBuf>,
+    /// Whether somebody wants the run to stop after the present step.
+    pub stop: &'a dyn Fn() -> bool,
+}
+
+/// Sees a run as it goes.
+pub trait Observer {
+    /// A step is done.
+    fn stepped(&mut self, step: u64, metrics: Metrics) -> Result<(), Error>;
+    /// Something is logged after a step.
+    fn logged(&mut self, step: u64, values: &Values) -> Result<(), Error>;
+    /// The model is evaluated after a step.
+    fn evaluated(&mut self, step: u64, evaluated: &Evaluated) -> Result<(), Error>;
+    /// A profile is written.
+    fn profiled(&mut self, path: PathBuf);
+}
+
+/// What came of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trained {
+    /// Whether it was stopped before its end.
+    pub stopped: bool,
+    /// Its figures by the names that Trainer gives them.
+    pub values: Values,
+    /// The last evaluation, if it was after the last step.
+    pub evaluated: Option<Evaluated>,
+    /// Where it stands and all that was logged.
+    pub state: TrainerState,
+}
+
+/// Steps that are profiled, once the first are done.
+const PROFILED: std::ops::Range<u64> = 2..5;
+
+/// A step that is launched.
+struct Launched {
+    step: u64,
+    pending: Pending,
+    rate: f64,
+    waited: Duration,
+}
+
+/// A run under way.
+struct Run<'r, 'a, 'o> {
+    training: &'r Training<'r>,
+    runner: &'r mut Runner<'a>,
+    observer: &'o mut dyn Observer,
+    state: TrainerState,
+    meter: Meter,
+    behind: Option<Launched>,
+    profile: Option<Profile>,
+    loss: f64,
+    samples: u64,
+    evaluated: Option<Evaluated>,
+}
+
+impl Training<'_> {
+    /// Trains.
+    pub fn run(
+        &self,
+        runner: &mut Runner<'_>,
+        observer: &mut dyn Observer,
+    ) -> Result<Trained, Error> {
+        if let Some(evaluation) = &self.evaluation {
+            runner.prepare_evaluation(evaluation.sequences)?;
+        }
+        let state = self.beginning(runner);
+        let meter = Meter::new(runner);
+        Run {
+            training: self,
+            runner,
+            observer,
+            state,
+            meter,
+            behind: None,
+            profile: None,
+            loss: 0.0,
+            samples: 0,
+            evaluated: None,
+        }
+        .run()
+    }
+
+    fn beginning(&self, runner: &Runner<'_>) -> TrainerState {
+        let recipe = runner.recipe();
+        let per_device = recipe.batch.sequences / recipe.placement.devices();
+        TrainerState {
+            max_steps: self.course.steps,
+            logging_steps: self.course.logging_steps,
+            eval_steps: self.course.evaluation_steps,
+            train_batch_size: Some(per_device as u64),
+            num_train_epochs: self.course.epochs,
+            ..TrainerState::default()
+        }
+    }
+}
+
+impl Run<'_, '_, '_> {
+    fn run(mut self) -> Result<Trained, Error> {
+        let Training { course, corpus, batches, .. } = self.training;
+        let start = Instant::now();
+        let loader = Loader::start(Arc::clone(corpus), *batches, 0..course.steps)?;
+        let mut stopped = false;
+        for batch in loader {
+            if (self.training.stop)() {
+                stopped = true;
+                break;
+            }
+            self.begin_profile(batch.step)?;
+            self.launch(&batch)?;
+            let step = batch.step + 1;
+            self.end_profile(step)?;
+            if course.evaluates_after(step) {
+                self.catch_up()?;
+                self.evaluate()?;
+            }
+        }
+        self.catch_up()?;
+        self.finish(start.elapsed().as_secs_f64(), stopped)
+    }
+
+    fn launch(&mut self, batch: &fullshard_data::Batch) -> Result<(), Error> {
+        let Training { course, schedule, learning_rate, .. } = self.training;
+        let rate = learning_rate * schedule.factor(batch.step, course.warmup, course.steps);
+        let sizes = self.runner.recipe().batch;
+        let dims = [sizes.accumulation, sizes.sequences, sizes.tokens];
+        let [tokens, labels] = tensors(batch, &dims)?;
+        let pending = self.runner.step(&tokens, &labels, rate)?;
+        self.samples += batch.rows as u64;
+        let launched = Launched { step: batch.step + 1, pending, rate, waited: batch.waited };
+        match self.behind.replace(launched) {
+            Some(done) => self.read(done),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for what is launched.
+    fn catch_up(&mut self) -> Result<(), Error> {
+        self.behind.take().map_or(Ok(()), |done| self.read(done))
+    }
+
+    /// Waits for a step and takes in what it says.
+    fn read(&mut self, launched: Launched) -> Result<(), Error> {
+        let Launched { step, pending, rate, waited } = launched;
+        let metrics = pending.wait()?;
+        let Metrics { loss, gradient_norm, .. } = metrics;
+        if !(loss.is_finite() && gradient_norm.is_finite()) {
+            return Err(Error::NotFinite { step, loss, gradient_norm });
+        }
+        let tokens = self.runner.recipe().tokens_per_step() as u64;
+        self.state.global_step = step;
+        self.state.epoch = self.training.course.epoch(step);
+        self.state.num_input_tokens_seen = step * tokens;
+        self.loss += f64::from(loss);
+        self.evaluated = None;
+        self.meter.add(metrics, waited);
+        self.observer.stepped(step, metrics)?;
+        if self.training.course.logs_after(step) {
+            let values = self.meter.log(metrics, rate, DeviceMemory::of(self.runner));
+            self.observer.logged(step, &values)?;
+            self.state.log(values);
+        }
+        Ok(())
+    }
+
+    fn evaluate(&mut self) -> Result<(), Error> {
+        let Some(evaluation) = &self.training.evaluation else { return Ok(()) };
+        let start = Instant::now();
+        let evaluated = evaluation.run(self.runner)?;
+        self.observer.evaluated(self.state.global_step, &evaluated)?;
+        self.state.log(evaluated.values());
+        self.evaluated = Some(evaluated);
+        self.meter.leave_out(start.elapsed());
+        Ok(())
+    }
+
+    /// The steps to be profiled: not the first, if there are others.
+    fn profiled(&self) -> std::ops::Range<u64> {
+        let steps = self.training.course.steps;
+        if steps > PROFILED.end { PROFILED } else { 0..steps }
+    }
+
+    fn begin_profile(&mut self, done: u64) -> Result<(), Error> {
+        if self.training.profile.is_some() && done == self.profiled().start {
+            self.catch_up()?;
+            self.profile = Some(self.runner.client().plugin().start_profile()?);
+        }
+        Ok(())
+    }
+
+    fn end_profile(&mut self, launched: u64) -> Result<(), Error> {
+        if launched != self.profiled().end {
+            return Ok(());
+        }
+        if let (Some(profile), Some(folder)) = (self.profile.take(), &self.training.profile) {
+            self.catch_up()?;
+            self.observer.profiled(write_profile(folder, &profile.finish()?)?);
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, runtime: f64, stopped: bool) -> Result<Trained, Error> {
+        let steps = self.state.global_step;
+        let flops = 6.0 * self.state.num_input_tokens_seen as f64;
+        self.state.total_flos = flops * self.runner.recipe().count_without_embeddings() as f64;
+        let values = Values::from([
+            ("train_loss".to_owned(), (self.loss / steps.max(1) as f64).into()),
+            ("train_runtime".to_owned(), runtime.into()),
+            ("train_samples_per_second".to_owned(), (self.samples as f64 / runtime).into()),
+            ("train_steps_per_second".to_owned(), (steps as f64 / runtime).into()),
+            ("total_flos".to_owned(), self.state.total_flos.into()),
+        ]);
+        self.state.log(values.clone());
+        let mut values = values;
+        values.insert("epoch".to_owned(), self.state.epoch.into());
+        Ok(Trained { stopped, values, evaluated: self.evaluated, state: self.state })
+    }
+}

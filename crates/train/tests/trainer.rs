@@ -1,0 +1,279 @@
+//! The loop on virtual CPU devices: what it learns, when it stops, and what it leaves alone.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{adamw, compiler, recipe};
+use fullshard_data::demo::Demo;
+use fullshard_data::{Batches, Corpus, Grouping, Order, Part, Preparation, Source};
+use fullshard_models::IGNORED;
+use fullshard_optim::Schedule;
+use fullshard_parallel::{FsdpConfig, Options};
+use fullshard_pjrt::HostTensor;
+use fullshard_train::report::Values;
+use fullshard_train::{
+    Batch, Course, CourseOptions, Error, Evaluated, Evaluation, Every, Metrics, Observer, Recipe,
+    Runner, Trained, Training,
+};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+const BLOCK: usize = 12;
+const SEQUENCES: usize = 8;
+const STEPS: u64 = 5;
+
+/// Text of which the last batch of an epoch is not full.
+struct Text {
+    train: Arc<Corpus>,
+    validation: Arc<Corpus>,
+    vocabulary: usize,
+    _folder: tempfile::TempDir,
+}
+
+impl Text {
+    fn new() -> Text {
+        let folder = tempfile::tempdir().unwrap();
+        let files = Demo::write(folder.path(), 400, 3).unwrap();
+        let tokenizer = Demo::new(3).tokenizer().unwrap();
+        let corpus = |file: PathBuf| {
+            let source = Source::open(&[file], true).unwrap();
+            let plan = Preparation {
+                source: &source,
+                part: Part::All,
+                tokenizer: &tokenizer,
+                block_size: BLOCK,
+                grouping: Grouping::Packed,
+            };
+            Arc::new(Corpus::prepare(&plan, folder.path(), &mut |_| ()).unwrap())
+        };
+        let (train, validation) = (corpus(files.train), corpus(files.validation));
+        Text { train, validation, vocabulary: tokenizer.vocabulary(), _folder: folder }
+    }
+
+    fn recipe(&self, devices: usize) -> Recipe {
+        let config = format!(
+            r#"{{"model_type": "gpt2", "vocab_size": {}, "n_positions": {BLOCK}, "n_embd": 12,
+                "n_layer": 2, "n_head": 2, "resid_pdrop": 0.1, "embd_pdrop": 0, "attn_pdrop": 0}}"#,
+            self.vocabulary
+        );
+        let fsdp = r#"{"transformer_layer_cls_to_wrap": "GPT2Block"}"#;
+        let config_of_units = FsdpConfig::from_json(fsdp).unwrap();
+        let options = Options { config: config_of_units, scan_layers: true, ..Options::default() };
+        let batch =
+            Batch { sequences: SEQUENCES, tokens: BLOCK, accumulation: 1, reduce_each: true };
+        recipe(&config, devices, &options, batch, adamw())
+    }
+
+    fn train(&self, devices: usize, rate: f64, stop: &dyn Fn() -> bool) -> Run {
+        let (compiler, recipe) = (compiler(devices), self.recipe(devices));
+        let mut runner = Runner::new(&compiler, &recipe, 42).unwrap();
+        let batches = Batches {
+            order: Order::shuffled(42, self.train.blocks()),
+            accumulation: 1,
+            sequences: SEQUENCES,
+            drop_last: false,
+        };
+        let options = CourseOptions {
+            max_steps: Some(STEPS),
+            logging: Every::Steps(2.0),
+            evaluation: Every::Steps(3.0),
+            ..CourseOptions::default()
+        };
+        let corpus = Arc::clone(&self.validation);
+        let training = Training {
+            course: Course::new(options, batches.steps_per_epoch()).unwrap(),
+            schedule: Schedule::Constant,
+            learning_rate: rate,
+            corpus: Arc::clone(&self.train),
+            batches,
+            evaluation: Some(Evaluation { corpus, sequences: SEQUENCES }),
+            profile: None,
+            stop,
+        };
+        let mut seen = Seen::default();
+        let trained = training.run(&mut runner, &mut seen);
+        Run { trained, seen }
+    }
+}
+
+/// What came of a run, and what was seen of it.
+struct Run {
+    trained: Result<Trained, Error>,
+    seen: Seen,
+}
+
+#[derive(Default)]
+struct Seen {
+    metrics: Vec<Metrics>,
+    logs: Vec<(u64, Values)>,
+    evaluations: Vec<(u64, Evaluated)>,
+}
+
+impl Observer for Seen {
+    fn stepped(&mut self, _: u64, metrics: Metrics) -> Result<(), Error> {
+        self.metrics.push(metrics);
+        Ok(())
+    }
+
+    fn logged(&mut self, step: u64, values: &Values) -> Result<(), Error> {
+        self.logs.push((step, values.clone()));
+        Ok(())
+    }
+
+    fn evaluated(&mut self, step: u64, evaluated: &Evaluated) -> Result<(), Error> {
+        self.evaluations.push((step, *evaluated));
+        Ok(())
+    }
+
+    fn profiled(&mut self, _: PathBuf) {}
+}
+
+fn assert_close(found: f64, expected: f64, what: &str) {
+    assert!((found / expected - 1.0).abs() < 1e-5, "{what}: {found} for {expected}");
+}
+
+/// The same batches, weights and dropout on any number of devices, the same bits twice.
+#[test]
+fn devices_change_nothing_but_rounding() {
+    let text = Text::new();
+    // The last batch of the epoch has fewer blocks than others.
+    assert!(!text.train.blocks().is_multiple_of(SEQUENCES as u64));
+    let never = || false;
+    let one = text.train(1, 1e-2, &never);
+    let again = text.train(1, 1e-2, &never);
+    assert_eq!(one.seen.metrics, again.seen.metrics);
+    assert_eq!(one.seen.evaluations[0].1.loss, again.seen.evaluations[0].1.loss);
+    let losses: Vec<f32> = one.seen.metrics.iter().map(|metrics| metrics.loss).collect();
+    assert!(losses[4] < losses[0] - 0.1, "{losses:?}");
+    for devices in [2, 4, 8] {
+        let many = text.train(devices, 1e-2, &never);
+        assert_eq!(many.seen.metrics.len(), STEPS as usize);
+        for (step, (many, one)) in many.seen.metrics.iter().zip(&one.seen.metrics).enumerate() {
+            let what = format!("{devices} devices, step {step}");
+            assert_close(many.loss.into(), one.loss.into(), &what);
+            assert_close(many.gradient_norm.into(), one.gradient_norm.into(), &what);
+            assert_eq!(many.labels, one.labels, "{what}");
+        }
+        let (many, one) = (many.seen.evaluations[0].1, one.seen.evaluations[0].1);
+        assert_close(many.loss, one.loss, &format!("evaluation on {devices} devices"));
+    }
+
+    // Logs are means of the steps since the last.
+    let seen = &one.seen;
+    let steps: Vec<u64> = seen.logs.iter().map(|(step, _)| *step).collect();
+    assert_eq!(steps, [2, 4]);
+    let mean = (f64::from(losses[2]) + f64::from(losses[3])) / 2.0;
+    assert_close(seen.logs[1].1["loss"].as_f64(), mean, "the second log");
+    assert_eq!(seen.evaluations.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [3]);
+    let trained = one.trained.unwrap();
+    let mean = losses.iter().map(|&loss| f64::from(loss)).sum::<f64>() / losses.len() as f64;
+    assert_close(trained.values["train_loss"].as_f64(), mean, "the mean of all");
+    let history = &trained.state.log_history;
+    assert_eq!(history.len(), 2 + 1 + 1, "two logs, an evaluation and the results");
+    assert_eq!((trained.state.global_step, trained.stopped, trained.evaluated), (5, false, None));
+    let epoch = STEPS as f64 / text.train.blocks().div_ceil(SEQUENCES as u64) as f64;
+    assert_eq!(trained.state.epoch, epoch);
+}
+
+/// The loss of an evaluation is over all labels: rows that only fill a batch do not count.
+#[test]
+fn evaluation_counts_each_block_once() {
+    let text = Text::new();
+    assert!(!text.validation.blocks().is_multiple_of(SEQUENCES as u64));
+    let (compiler, recipe) = (compiler(2), text.recipe(2));
+    let mut runner = Runner::new(&compiler, &recipe, 1).unwrap();
+    let corpus = Arc::clone(&text.validation);
+    let whole = Evaluation { corpus, sequences: SEQUENCES }.run(&mut runner).unwrap();
+    assert_eq!(whole.samples, text.validation.blocks());
+    let (mut sum, mut count) = (0.0, 0.0);
+    for block in 0..text.validation.blocks() {
+        let mut tokens = vec![0; SEQUENCES * BLOCK];
+        let mut labels = vec![IGNORED; SEQUENCES * BLOCK];
+        let length = text.validation.read(block, &mut tokens[..BLOCK]);
+        labels[..length].copy_from_slice(&tokens[..length]);
+        let [tokens, labels] = [tokens, labels]
+            .map(|values| HostTensor::from_values(&[SEQUENCES, BLOCK], &values).unwrap());
+        let (loss, labels) = runner.evaluate(&tokens, &labels).unwrap().wait().unwrap();
+        assert_eq!(labels as usize, length - 1);
+        (sum, count) = (sum + f64::from(loss), count + f64::from(labels));
+    }
+    assert_close(whole.loss, sum / count, "block by block");
+    assert_close(whole.perplexity(), (sum / count).exp(), "perplexity");
+}
+
+/// A step that is asked to stop is the last one, and what it did is kept.
+#[test]
+fn a_run_stops_after_the_step() {
+    let text = Text::new();
+    let asked = std::cell::Cell::new(0);
+    let run = text.train(1, 1e-2, &|| {
+        asked.set(asked.get() + 1);
+        asked.get() > 3
+    });
+    let trained = run.trained.unwrap();
+    assert!(trained.stopped);
+    assert_eq!((trained.state.global_step, run.seen.metrics.len()), (3, 3));
+}
+
+/// With a rate that no model survives, the run ends with the step that shows it.
+#[test]
+fn a_loss_that_is_not_finite_ends_the_run() {
+    let run = Text::new().train(2, 1e30, &|| false);
+    let error = run.trained.unwrap_err();
+    let Error::NotFinite { step, .. } = error else { panic!("{error}") };
+    assert_eq!(run.seen.metrics.len() as u64, step - 1);
+    assert!(step > 1 && run.seen.metrics.iter().all(|metrics| metrics.loss.is_finite()));
+    let said = error.to_string();
+    assert!(
+        said.contains(&format!("step {step} has")) && said.contains("--learning_rate"),
+        "{said}"
+    );
+}
+
+/// Nothing of the state changes at a bad step or after it, and the metrics stay bad.
+#[test]
+fn a_step_that_is_not_finite_updates_nothing() {
+    let text = Text::new();
+    let (compiler, recipe) = (compiler(2), text.recipe(2));
+    let mut runner = Runner::new(&compiler, &recipe, 42).unwrap();
+    let tokens = common::tokens(recipe.batch, text.vocabulary, 0);
+    let state = |runner: &Runner<'_>| -> Vec<Vec<u8>> {
+        let host = |array: &fullshard_pjrt::Array| array.to_host().unwrap().into_bytes();
+        runner.state().iter().map(host).collect()
+    };
+    let mut before = state(&runner);
+    let good = runner.step(&tokens, &tokens, 1e30).unwrap().wait().unwrap();
+    assert!(good.loss.is_finite() && state(&runner) != before, "a good step changes the state");
+    before = state(&runner);
+    let bad = runner.step(&tokens, &tokens, 1e-3).unwrap();
+    let after = runner.step(&tokens, &tokens, 1e-3).unwrap();
+    for (what, metrics) in [("bad", bad.wait().unwrap()), ("after", after.wait().unwrap())] {
+        assert!(!metrics.loss.is_finite() || !metrics.gradient_norm.is_finite(), "{what}");
+    }
+    assert!(state(&runner) == before, "the state is as it was before the bad step");
+}
+
+/// What is exported is read back as it was, however many devices and however layers are kept.
+#[test]
+fn weights_go_out_and_come_back() {
+    let text = Text::new();
+    let folder = tempfile::tempdir().unwrap();
+    let (on_two, two) = (compiler(2), text.recipe(2));
+    let runner = Runner::new(&on_two, &two, 42).unwrap();
+    let exported = runner.export(folder.path()).unwrap();
+    assert_eq!(exported.bytes, 4 * two.parameter_count() as u64);
+    let weights = fullshard_checkpoint::Weights::open(folder.path()).unwrap();
+    let names: Vec<&str> = weights.names().collect();
+    assert_eq!(names.len(), 4 + 2 * 12);
+    assert!(names.contains(&"transformer.h.1.mlp.c_fc.weight"), "{names:?}");
+    let second = weights.read_f32("transformer.h.1.mlp.c_fc.weight").unwrap();
+    let stacked = runner.parameter("transformer.h.*.mlp.c_fc.weight").unwrap();
+    assert_eq!(second, stacked[stacked.len() / 2..]);
+
+    let (on_four, four) = (compiler(4), text.recipe(4));
+    let back = Runner::with_weights(&on_four, &four, 1, &weights).unwrap();
+    for stored in &four.placement.parameters {
+        let [out, back] = [&runner, &back].map(|runner| runner.parameter(&stored.name).unwrap());
+        assert_eq!(out, back, "{}", stored.name);
+    }
+}
