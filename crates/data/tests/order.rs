@@ -91,5 +91,5 @@ fn every_block_is_as_likely_at_every_place() {
 fn the_order_never_changes() {
     // A resumed run must see what the first one saw, so these are for ever.
     let first: Vec<u64> = epoch(&Order::shuffled(42, 1000), 3).into_iter().take(8).collect();
-    assert_eq!(first, [0; 8]);
+    assert_eq!(first, [639, 834, 997, 833, 301, 248, 943, 529]);
 }
