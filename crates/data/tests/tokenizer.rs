@@ -73,6 +73,18 @@ static WHOLE: LazyLock<tokenizers::Tokenizer> = LazyLock::new(|| {
 
 const WORD: &str = r"[ \n\t]{0,3}(\PC{1,4}|[a-z]{1,9}|[0-9]{1,4}|'s|[.,!]{1,3}|<\|endoftext\|>)";
 
+#[test]
+fn the_short_way_knows_every_letter() {
+    let letters: Vec<char> =
+        (0..0x32400).chain(0xe0000..0xe0200).filter_map(char::from_u32).collect();
+    for letters in letters.chunks(512) {
+        let text: String =
+            letters.iter().map(|c| format!("a{c}1{c} {c}{c}  {c}\n{c}'{c}")).collect();
+        let expected = WHOLE.encode_fast(text.as_str(), true).unwrap();
+        assert_eq!(GPT2.encode_batch(&[&text]).unwrap()[0], expected.get_ids(), "{letters:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 6, max_shrink_iters: 50, ..Default::default() })]
     /// Long texts are tokenised in pieces; the pieces must not show.
