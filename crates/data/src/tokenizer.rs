@@ -3,12 +3,17 @@
 mod files;
 mod gpt2;
 mod pieces;
+mod words;
 
 use crate::{Error, Result};
 pub(crate) use files::Files;
+use rayon::prelude::*;
 use sha2::{Digest, Sha256};
-use std::borrow::Cow;
 use std::path::Path;
+use words::Words;
+
+/// Pieces of text that a thread takes at a time.
+const TOGETHER: usize = 32;
 
 /// A tokenizer, with the files that go with it.
 pub struct Tokenizer {
@@ -16,7 +21,8 @@ pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     files: Files,
     vocabulary: usize,
-    cuts_at_spaces: bool,
+    /// The short way, for tokenizers that have it.
+    words: Option<Words>,
     digest: [u8; 32],
 }
 
@@ -57,9 +63,9 @@ impl Tokenizer {
         inner.with_truncation(None).map_err(bad)?;
         let text = inner.to_string(false).map_err(bad)?;
         let vocabulary = inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1);
-        let cuts_at_spaces = pieces::cuts_at_spaces(&inner);
+        let words = Words::of(&inner);
         let digest = Sha256::digest(text.as_bytes()).into();
-        Ok(Self { name, inner, files, vocabulary, cuts_at_spaces, digest })
+        Ok(Self { name, inner, files, vocabulary, words, digest })
     }
 
     /// The name or path it was opened with.
@@ -87,21 +93,30 @@ impl Tokenizer {
     /// Special tokens are added where the tokenizer does so by itself, as Hugging Face's does when
     /// it is called.
     pub fn encode_batch<T: AsRef<str>>(&self, texts: &[T]) -> Result<Vec<Vec<u32>>> {
-        let mut pieces = Vec::with_capacity(texts.len());
-        let mut owners = Vec::with_capacity(texts.len());
-        for (owner, text) in texts.iter().enumerate() {
-            let longest = if self.cuts_at_spaces { pieces::LONGEST } else { usize::MAX };
-            for piece in pieces::cut(text.as_ref(), longest) {
-                pieces.push(Cow::Borrowed(piece));
-                owners.push(owner);
-            }
-        }
-        let encodings = self.inner.encode_batch_fast(pieces, true).map_err(|error| {
-            Error::BadTokenizer { name: self.name.clone(), reason: error.to_string() }
-        })?;
+        let failed = |error: tokenizers::Error| Error::BadTokenizer {
+            name: self.name.clone(),
+            reason: error.to_string(),
+        };
+        let texts = texts.iter().map(AsRef::as_ref);
+        let Some(words) = &self.words else {
+            let encodings = self.inner.encode_batch_fast(texts.collect(), true).map_err(failed)?;
+            return Ok(encodings.iter().map(|encoding| encoding.get_ids().to_vec()).collect());
+        };
         let mut tokens = vec![Vec::new(); texts.len()];
-        for (owner, encoding) in owners.into_iter().zip(encodings) {
-            tokens[owner].extend_from_slice(encoding.get_ids());
+        let (owners, pieces): (Vec<usize>, Vec<&str>) = texts
+            .enumerate()
+            .flat_map(|(owner, text)| pieces::cut(text).map(move |piece| (owner, piece)))
+            .unzip();
+        let encoded: Vec<Vec<Vec<u32>>> = pieces
+            .par_chunks(TOGETHER)
+            .map(|pieces| words.encode(pieces))
+            .collect::<Result<_, _>>()
+            .map_err(failed)?;
+        for (owner, piece) in owners.into_iter().zip(encoded.into_iter().flatten()) {
+            match tokens[owner].is_empty() {
+                true => tokens[owner] = piece,
+                false => tokens[owner].extend_from_slice(&piece),
+            }
         }
         Ok(tokens)
     }

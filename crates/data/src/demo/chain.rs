@@ -33,9 +33,9 @@ impl Chain {
         let mut chances = Vec::with_capacity(n * n * n);
         for first in 0..n {
             for second in 0..n {
-                let weight = |word: usize| match words.allows(first, second, word) {
-                    true => last[second * n + word] * before[first * n + word],
-                    false => 0.0,
+                let weight = |word: usize| {
+                    let chosen = last[second * n + word] * before[first * n + word];
+                    words.weight(first, second, word) * chosen
                 };
                 let total: f64 = (0..n).map(weight).sum();
                 chances.extend((0..n).map(|word| weight(word) / total));

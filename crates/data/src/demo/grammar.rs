@@ -72,18 +72,24 @@ impl Words {
     /// The full stop.
     pub(super) const STOP: usize = 0;
 
-    /// Whether the grammar lets a word come after two others.
-    pub(super) fn allows(&self, first: usize, second: usize, word: usize) -> bool {
+    /// How readily the grammar lets a word come after two others; 0 if not at all.
+    pub(super) fn weight(&self, first: usize, second: usize, word: usize) -> f64 {
         let class = |word: usize| self.words[word].0;
-        match (class(second), class(word)) {
-            (Stop, next) => next == SubjectArticle,
-            (SubjectArticle, next) => matches!(next, Adjective | Agent),
-            (Adjective, next) if class(first) == ObjectArticle => next == Thing,
-            (Adjective, next) => next == Agent,
-            (Agent, next) => next == Verb,
-            (Verb | Preposition, next) => next == ObjectArticle,
-            (ObjectArticle, next) => matches!(next, Adjective | Thing),
-            (Thing, next) => matches!(next, Preposition | Stop),
+        let next = class(word);
+        let allowed = match class(second) {
+            Stop => next == SubjectArticle,
+            SubjectArticle => matches!(next, Adjective | Agent),
+            Adjective if class(first) == ObjectArticle => next == Thing,
+            Adjective => next == Agent,
+            Agent => next == Verb,
+            Verb | Preposition => next == ObjectArticle,
+            ObjectArticle => matches!(next, Adjective | Thing),
+            Thing => matches!(next, Preposition | Stop),
+        };
+        match (allowed, next) {
+            (false, _) => 0.0,
+            (true, Stop) => 15.0, // one word against seven; sentences would have no end
+            (true, _) => 1.0,
         }
     }
 }

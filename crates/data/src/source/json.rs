@@ -48,7 +48,10 @@ pub(super) fn read(
         return Ok(ControlFlow::Break(()));
     }
     outcome.map(ControlFlow::Continue).map_err(|error| {
-        let reason = format!("not JSON, one object a line: {error}");
+        let mut reason = format!("not JSON, one object a line: {error}");
+        if reason.contains("hex escape") {
+            reason.push_str(". Half of a surrogate pair, such as \\ud800 alone, is no character");
+        }
         Error::Malformed { path: path.into(), reason }
     })
 }

@@ -38,7 +38,7 @@ pub(super) fn read(
     };
     let mut record = ByteRecord::new();
     while reader.read_byte_record(&mut record).map_err(malformed)? {
-        let (line, offset) = record.position().map_or((0, 0), |at| (at.line(), at.byte()));
+        let line = record.position().map_or(0, csv::Position::line);
         if record.len() > headers.len() {
             let reason = format!(
                 "line {line} has {} fields but the header {}: quote texts that have commas",
@@ -47,8 +47,11 @@ pub(super) fn read(
             );
             return Err(Error::Malformed { path: path.into(), reason });
         }
-        let text = std::str::from_utf8(record.get(index).unwrap_or_default())
-            .map_err(|_| Error::NotUtf8 { path: path.into(), line, offset })?;
+        let text = record.get(index).unwrap_or_default();
+        let text = std::str::from_utf8(text).map_err(|_| Error::Malformed {
+            path: path.into(),
+            reason: format!("column `{column}` of the row at line {line} is not UTF-8"),
+        })?;
         if visit(text, read.load(Ordering::Relaxed)).is_break() {
             return Ok(ControlFlow::Break(()));
         }

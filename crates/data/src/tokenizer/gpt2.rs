@@ -79,7 +79,7 @@ fn parts<'a>(token: &'a [u8], rank: usize, ranks: &HashMap<&[u8], usize>) -> Vec
 
 /// The letter that byte-level tokenizers write for each byte: itself where it can be seen, else
 /// one of those from 256 on.
-fn letters() -> Vec<char> {
+pub(super) fn letters() -> Vec<char> {
     let mut unseen = 256..;
     (0..=255u8)
         .map(|byte| match byte {

@@ -1,39 +1,17 @@
-//! Cutting long texts where that does not change their tokens.
+//! Cutting long texts where that does not change their tokens, so that all cores get a part.
 //!
-//! The `tokenizers` crate keeps tens of bytes for each byte of a text while it works on it, and
-//! works on one text with one core. GPT-2's rule for words never joins what lies on the two sides
-//! of a lone space with the space to its right, so a long text can be cut before such a space:
-//! memory stays small and all cores get something to do.
-
-use tokenizers::{PostProcessorWrapper, PreTokenizerWrapper, Tokenizer};
+//! GPT-2's rule for words starts a new one at a space between two visible characters, whatever is
+//! around them. So a text can be cut before such a space.
 
 /// Texts longer than this are cut, in bytes.
-pub(super) const LONGEST: usize = 16 << 10;
+const LONGEST: usize = 16 << 10;
 
-/// Whether a text may be cut before a lone space: GPT-2's words, nothing rewritten before them,
-/// nothing added after, and no added token with a space in it.
-pub(super) fn cuts_at_spaces(tokenizer: &Tokenizer) -> bool {
-    let words = match tokenizer.get_pre_tokenizer() {
-        Some(PreTokenizerWrapper::ByteLevel(words)) => words.use_regex && !words.add_prefix_space,
-        _ => false,
-    };
-    let plain_end = match tokenizer.get_post_processor() {
-        None | Some(PostProcessorWrapper::ByteLevel(_)) => true,
-        Some(_) => false,
-    };
-    let added = tokenizer.get_added_tokens_decoder();
-    let plain_tokens = added.values().all(|token| {
-        !token.lstrip && !token.rstrip && !token.single_word && !token.content.contains(' ')
-    });
-    words && plain_end && plain_tokens && tokenizer.get_normalizer().is_none()
-}
-
-/// The text in pieces of about `longest` bytes, or more where there is no place to cut.
-pub(super) fn cut(text: &str, longest: usize) -> impl Iterator<Item = &str> {
+/// The text in pieces of about `LONGEST` bytes, or more where there is no place to cut.
+pub(super) fn cut(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {
         let text = rest?;
-        let (piece, remaining) = match cut_after(text, longest) {
+        let (piece, remaining) = match cut_place(text) {
             Some(end) => (&text[..end], Some(&text[end..])),
             None => (text, None),
         };
@@ -42,14 +20,14 @@ pub(super) fn cut(text: &str, longest: usize) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The first place at or after `longest` with a visible ASCII character, a space and another
+/// The first place at or after `LONGEST` with a visible ASCII character, a space and another
 /// visible ASCII character around it.
-fn cut_after(text: &str, longest: usize) -> Option<usize> {
-    if text.len() <= longest {
+fn cut_place(text: &str) -> Option<usize> {
+    if text.len() <= LONGEST {
         return None;
     }
     let bytes = text.as_bytes();
     let visible = |byte: u8| byte.is_ascii_graphic();
-    (longest.max(1)..bytes.len() - 1)
+    (LONGEST..bytes.len() - 1)
         .find(|&at| bytes[at] == b' ' && visible(bytes[at - 1]) && visible(bytes[at + 1]))
 }

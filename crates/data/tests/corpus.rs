@@ -1,0 +1,207 @@
+//! The cache of tokens: found again, made anew when anything changes or is damaged.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{GPT2, blocks, corpus, file};
+use fullshard_data::demo::Demo;
+use fullshard_data::{Corpus, Error, Grouping, Part, Preparation, Progress, Source};
+use std::path::{Path, PathBuf};
+
+struct Setup {
+    directory: tempfile::TempDir,
+}
+
+impl Setup {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        file(directory.path(), "a.txt", "A line of text.\n".repeat(500));
+        Self { directory }
+    }
+
+    fn cache(&self) -> PathBuf {
+        self.directory.path().join("cache")
+    }
+
+    fn source(&self) -> Source {
+        Source::open(&[self.directory.path().join("a.txt")], true).unwrap()
+    }
+
+    fn corpus(&self) -> Corpus {
+        corpus(&self.source(), Part::All, 32, Grouping::Blocks, &self.cache()).unwrap()
+    }
+
+    fn cached(&self) -> usize {
+        std::fs::read_dir(self.cache()).unwrap().count()
+    }
+}
+
+#[test]
+fn text_is_tokenised_once() {
+    let setup = Setup::new();
+    let first = setup.corpus();
+    let second = setup.corpus();
+    assert!(!first.reused() && second.reused());
+    assert_eq!(first.path(), second.path());
+    assert_eq!(blocks(&first), blocks(&second));
+    assert_eq!(first.tokens(), 2976); // of 3000
+}
+
+#[test]
+fn anything_that_matters_makes_another_file() {
+    let setup = Setup::new();
+    let source = setup.source();
+    let bare = Source::open(source.files(), false).unwrap();
+    let demo = Demo::new(1).tokenizer().unwrap();
+    let plan = Preparation {
+        source: &source,
+        part: Part::All,
+        tokenizer: &GPT2,
+        block_size: 32,
+        grouping: Grouping::Blocks,
+    };
+    let prepare = |plan: Preparation| Corpus::prepare(&plan, &setup.cache(), &mut |_| {}).unwrap();
+    for (made, plan) in [
+        plan,
+        Preparation { source: &bare, ..plan },
+        Preparation { part: Part::First(50), ..plan },
+        Preparation { part: Part::Rest(50), ..plan },
+        Preparation { tokenizer: &demo, ..plan },
+        Preparation { block_size: 31, ..plan },
+        Preparation { grouping: Grouping::Packed, ..plan },
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        assert!(!prepare(plan).reused());
+        assert_eq!(setup.cached(), made + 1);
+    }
+    file(setup.directory.path(), "a.txt", "Another text.\n".repeat(500));
+    assert!(!prepare(plan).reused());
+}
+
+#[test]
+fn damaged_files_are_made_anew() {
+    let setup = Setup::new();
+    let whole = setup.corpus();
+    let path = whole.path().to_owned();
+    let expected = blocks(&whole);
+    drop(whole);
+    let good = std::fs::read(&path).unwrap();
+    let mut damaged: Vec<Vec<u8>> = [0, 10, 64, good.len() / 2, good.len() - 1]
+        .iter()
+        .map(|&length| good[..length].to_vec())
+        .collect();
+    for at in [0, 9, 17, 25, 33, 48, 60, 64, good.len() - 1] {
+        let mut flipped = good.clone();
+        flipped[at] ^= 1;
+        damaged.push(flipped);
+    }
+    damaged.push([good.as_slice(), b"more"].concat());
+    for content in damaged {
+        std::fs::write(&path, content).unwrap();
+        let made = setup.corpus();
+        assert!(!made.reused());
+        assert_eq!(blocks(&made), expected);
+        assert_eq!(std::fs::read(&path).unwrap(), good);
+    }
+    assert_eq!(setup.cached(), 1);
+}
+
+#[test]
+fn processes_do_not_disturb_each_other() {
+    let setup = Setup::new();
+    let expected = blocks(&setup.corpus());
+    std::fs::remove_dir_all(setup.cache()).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| assert_eq!(blocks(&setup.corpus()), expected));
+        }
+    });
+    assert_eq!(setup.cached(), 1);
+}
+
+#[test]
+fn large_vocabularies_take_four_bytes() {
+    let directory = tempfile::tempdir().unwrap();
+    let words: Vec<String> = (0..70_000).map(|word| format!("\"w{word}\":{word}")).collect();
+    let json = format!(
+        r#"{{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,
+        "pre_tokenizer":{{"type":"WhitespaceSplit"}},"post_processor":null,"decoder":null,
+        "model":{{"type":"WordLevel","vocab":{{{}}},"unk_token":"w0"}}}}"#,
+        words.join(",")
+    );
+    let path = file(directory.path(), "tokenizer.json", json);
+    let tokenizer = fullshard_data::Tokenizer::open(path.to_str().unwrap()).unwrap();
+    let text = file(directory.path(), "a.txt", "w1 w65535 w65536 w69999 other\n");
+    let source = Source::open(&[text], true).unwrap();
+    let plan = Preparation {
+        source: &source,
+        part: Part::All,
+        tokenizer: &tokenizer,
+        block_size: 5,
+        grouping: Grouping::Blocks,
+    };
+    let corpus = Corpus::prepare(&plan, directory.path(), &mut |_| {}).unwrap();
+    assert_eq!(blocks(&corpus), [[1, 65535, 65536, 69999, 0]]);
+}
+
+#[test]
+fn samples_are_the_first_blocks() {
+    let setup = Setup::new();
+    let expected = blocks(&setup.corpus());
+    let taken = setup.corpus().take(10);
+    assert_eq!(blocks(&taken), expected[..10]);
+    assert_eq!((taken.blocks(), taken.tokens()), (10, 320));
+    assert_eq!(taken.read(10, &mut [0; 32]), 0);
+    assert_eq!(setup.corpus().take(1000).blocks(), 93);
+}
+
+#[test]
+fn parts_share_the_examples_and_nothing_else() {
+    let setup = Setup::new();
+    let part = |part| corpus(&setup.source(), part, 1, Grouping::Packed, &setup.cache()).unwrap();
+    let (first, rest) = (part(Part::First(5)), part(Part::Rest(5)));
+    assert_eq!((first.examples(), rest.examples()), (25, 475));
+    assert_eq!([blocks(&first), blocks(&rest)].concat(), blocks(&part(Part::All)));
+}
+
+#[test]
+fn progress_goes_up_to_the_whole() {
+    let setup = Setup::new();
+    file(setup.directory.path(), "a.txt", "A line of text.\n".repeat(500_000));
+    let source = setup.source();
+    let plan = Preparation {
+        source: &source,
+        part: Part::All,
+        tokenizer: &Demo::new(1).tokenizer().unwrap(),
+        block_size: 32,
+        grouping: Grouping::Blocks,
+    };
+    let mut seen: Vec<Progress> = Vec::new();
+    Corpus::prepare(&plan, &setup.cache(), &mut |progress| seen.push(progress)).unwrap();
+    assert!(seen.len() > 3 && seen.is_sorted_by(|a, b| a.done <= b.done && a.tokens <= b.tokens));
+    assert!(seen.iter().all(|progress| progress.total == 8_000_000));
+    assert_eq!(seen.last().map(|progress| progress.done), Some(8_000_000));
+}
+
+#[test]
+fn mistakes_are_named_and_leave_nothing() {
+    let setup = Setup::new();
+    let prepare = |part, block_size, cache: &Path| {
+        corpus(&setup.source(), part, block_size, Grouping::Blocks, cache).unwrap_err()
+    };
+    assert!(prepare(Part::All, 0, &setup.cache()).to_string().contains("--block_size"));
+    for percent in [0, 100] {
+        let text = prepare(Part::First(percent), 8, &setup.cache()).to_string();
+        assert!(text.contains("--validation_split_percentage"), "{text}");
+    }
+    assert!(!setup.cache().exists());
+    let short = prepare(Part::All, 100_000, &setup.cache());
+    assert!(matches!(short, Error::NoBlocks { tokens: 3000, block_size: 100_000, .. }), "{short}");
+    file(setup.directory.path(), "a.txt", b"fine\n\xff\n");
+    assert!(matches!(prepare(Part::All, 1, &setup.cache()), Error::NotUtf8 { line: 2, .. }));
+    assert_eq!(setup.cached(), 0);
+    let blocked = prepare(Part::All, 8, &setup.directory.path().join("a.txt"));
+    assert!(matches!(blocked, Error::Io { .. }), "{blocked}");
+}
