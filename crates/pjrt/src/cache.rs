@@ -2,10 +2,15 @@
 //!
 //! An entry's name is a hash of everything that goes into the compiled program. An entry that
 //! cannot be read, for whatever reason, is as good as absent: it is compiled anew and rewritten.
+//!
+//! Programs with collectives are not kept on CPU. The order in which a device comes to its
+//! collectives is lost when its runtime writes a program down, so that a loaded one waits for ever
+//! or lets two collectives of one device meet each other.
 
 use crate::client::Client;
 use crate::compile::CompileOptions;
 use crate::error::{Error, Result};
+use crate::hlo;
 use crate::loaded::LoadedExecutable;
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
@@ -28,7 +33,7 @@ pub enum CacheOutcome {
     Hit,
     /// It was compiled and stored.
     Miss,
-    /// It was compiled, but could not be stored.
+    /// It was compiled, but could not be stored, or is of a kind that is not.
     Unstored,
 }
 
@@ -53,6 +58,9 @@ impl CompileCache {
         }
         let loaded = client.compile(text, &options)?;
         tracing::info!(program = loaded.name(), path = %path.display(), "compile cache miss");
+        if !survives_storing(client, &loaded) {
+            return Ok((loaded, CacheOutcome::Unstored));
+        }
         match loaded.executable().serialize().and_then(|bytes| self.store(&path, &bytes)) {
             Ok(()) => Ok((loaded, CacheOutcome::Miss)),
             Err(error) => {
@@ -81,6 +89,16 @@ fn load(client: &Client, path: &Path) -> Option<LoadedExecutable> {
             tracing::warn!(path = %path.display(), %error, "a compile cache entry is replaced");
         })
         .ok()
+        .filter(|loaded| survives_storing(client, loaded))
+}
+
+/// Whether a program works when it is loaded as it does when it is compiled.
+fn survives_storing(client: &Client, loaded: &LoadedExecutable) -> bool {
+    if client.platform_name() != "cpu" || loaded.devices().len() == 1 {
+        return true;
+    }
+    let module = loaded.executable().optimized_program().and_then(|program| program.module());
+    module.is_ok_and(|module| hlo::collectives(&module).is_empty())
 }
 
 /// A hash of all that decides what the compiler makes of a program.

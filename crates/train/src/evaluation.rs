@@ -31,8 +31,12 @@ pub struct Evaluated {
 }
 
 impl Evaluation {
-    /// Evaluates the parameters as they are.
-    pub fn run(&self, runner: &mut Runner<'_>) -> Result<Evaluated, Error> {
+    /// Evaluates the parameters as they are; nothing comes of it if somebody wants it to stop.
+    pub fn run(
+        &self,
+        runner: &mut Runner<'_>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Option<Evaluated>, Error> {
         runner.prepare_evaluation(self.sequences)?;
         let start = Instant::now();
         let batches = Batches {
@@ -51,17 +55,20 @@ impl Evaluation {
         };
         let mut behind = None;
         for batch in Loader::start(Arc::clone(&self.corpus), batches, 0..steps)? {
+            if stop() {
+                return Ok(None);
+            }
             let [tokens, labels] = tensors(&batch, &[self.sequences, tokens])?;
             let pending = runner.evaluate(&tokens, &labels)?;
             behind.replace(pending).map_or(Ok(()), &mut add)?;
         }
         behind.map_or(Ok(()), &mut add)?;
-        Ok(Evaluated {
+        Ok(Some(Evaluated {
             loss: total.0 / total.1.max(1.0),
             samples: self.corpus.blocks(),
             steps,
             runtime: start.elapsed().as_secs_f64(),
-        })
+        }))
     }
 }
 

@@ -199,7 +199,9 @@ impl Run<'_, '_, '_> {
     fn evaluate(&mut self) -> Result<(), Error> {
         let Some(evaluation) = &self.training.evaluation else { return Ok(()) };
         let start = Instant::now();
-        let evaluated = evaluation.run(self.runner)?;
+        let Some(evaluated) = evaluation.run(self.runner, self.training.stop)? else {
+            return Ok(());
+        };
         self.observer.evaluated(self.state.global_step, &evaluated)?;
         self.state.log(evaluated.values());
         self.evaluated = Some(evaluated);

@@ -183,7 +183,9 @@ fn evaluation_counts_each_block_once() {
     let (compiler, recipe) = (compiler(2), text.recipe(2));
     let mut runner = Runner::new(&compiler, &recipe, 1).unwrap();
     let corpus = Arc::clone(&text.validation);
-    let whole = Evaluation { corpus, sequences: SEQUENCES }.run(&mut runner).unwrap();
+    let evaluation = Evaluation { corpus, sequences: SEQUENCES };
+    assert_eq!(evaluation.run(&mut runner, &|| true).unwrap(), None);
+    let whole = evaluation.run(&mut runner, &|| false).unwrap().unwrap();
     assert_eq!(whole.samples, text.validation.blocks());
     let (mut sum, mut count) = (0.0, 0.0);
     for block in 0..text.validation.blocks() {

@@ -56,6 +56,10 @@ pub fn run(args: TrainArgs, mode: Mode) -> Result<ExitCode> {
         run.args.data.validation_file = vec![files.validation];
     }
     let corpora = Corpora::prepare(&run)?;
+    let training_set = match corpora.train {
+        Some(corpus) => Some(TrainingSet::new(&run, corpus)?),
+        None => None,
+    };
     let client = run.args.step.client()?;
     check(&run, &client)?;
     let compiler = Compiler {
@@ -67,11 +71,11 @@ pub fn run(args: TrainArgs, mode: Mode) -> Result<ExitCode> {
     let evaluation = corpora.evaluation.map(|corpus| Evaluation { corpus, sequences });
     let (mut runner, compile_time) = compile(&run, &compiler, evaluation.as_ref())?;
 
+    let signals = Signals::watch()?;
     let mut evaluated = None;
     let mut epoch = 0.0;
-    if let Some(corpus) = corpora.train {
-        let signals = Signals::watch()?;
-        let trained = train(&run, &mut runner, corpus, evaluation.clone(), &signals, compile_time)?;
+    if let Some(set) = training_set {
+        let trained = train(&run, &mut runner, set, evaluation.clone(), &signals, compile_time)?;
         if let Some(signal) = signals.came().filter(|_| trained.stopped) {
             println!(
                 "stopped by {} after step {} of {}: the model is as it was then, and nothing more \
@@ -85,7 +89,10 @@ pub fn run(args: TrainArgs, mode: Mode) -> Result<ExitCode> {
     if let Some(evaluation) = evaluation.filter(|_| run.does.evaluate) {
         let last = match evaluated {
             Some(evaluated) => evaluated,
-            None => evaluation.run(&mut runner)?,
+            None => match evaluation.run(&mut runner, &|| signals.came().is_some())? {
+                Some(evaluated) => evaluated,
+                None => return Ok(interrupted(&signals)),
+            },
         };
         let values = results(&last, epoch);
         run.output.evaluation(&values)?;
@@ -96,6 +103,42 @@ pub fn run(args: TrainArgs, mode: Mode) -> Result<ExitCode> {
         demo.conclude(evaluated.as_ref(), run.output.folder(), run.block());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The text to train on, and how long that takes.
+struct TrainingSet {
+    corpus: Arc<Corpus>,
+    batches: Batches,
+    course: Course,
+}
+
+impl TrainingSet {
+    fn new(run: &Prepared, corpus: Arc<Corpus>) -> Result<TrainingSet> {
+        let (flags, batch) = (&run.args.run, run.recipe.batch);
+        let batches = Batches {
+            order: Order::shuffled(flags.data_seed.unwrap_or(flags.seed), corpus.blocks()),
+            accumulation: batch.accumulation,
+            sequences: batch.sequences,
+            drop_last: flags.dataloader_drop_last,
+        };
+        if batches.steps_per_epoch() == 0 {
+            return Err(Error::Usage(format!(
+                "there are {} blocks to train on, but a step takes {}: leave out \
+                 --dataloader_drop_last, lower --per_device_train_batch_size, or give more text",
+                corpus.blocks(),
+                batches.rows()
+            )));
+        }
+        let course = Course::new(run.course, batches.steps_per_epoch())?;
+        Ok(TrainingSet { corpus, batches, course })
+    }
+}
+
+/// Says that the last evaluation was not finished.
+fn interrupted(signals: &Signals) -> ExitCode {
+    let Some(signal) = signals.came() else { return ExitCode::SUCCESS };
+    println!("stopped by {} during the evaluation, of which nothing is kept", signal.name);
+    ExitCode::from(signal.exit_code)
 }
 
 /// What the devices have to say before anything is compiled.
@@ -142,20 +185,13 @@ fn compile<'a>(
 fn train(
     run: &Prepared,
     runner: &mut Runner<'_>,
-    corpus: Arc<Corpus>,
+    set: TrainingSet,
     evaluation: Option<Evaluation>,
     signals: &Signals,
     compile_time: f64,
 ) -> Result<Trained> {
-    let flags = &run.args.run;
-    let batch = run.recipe.batch;
-    let batches = Batches {
-        order: Order::shuffled(flags.data_seed.unwrap_or(flags.seed), corpus.blocks()),
-        accumulation: batch.accumulation,
-        sequences: batch.sequences,
-        drop_last: flags.dataloader_drop_last,
-    };
-    let course = Course::new(run.course, batches.steps_per_epoch())?;
+    let (flags, batch) = (&run.args.run, run.recipe.batch);
+    let TrainingSet { corpus, batches, course } = set;
     let samples = corpus.blocks();
     let training = Training {
         course,

@@ -1,0 +1,121 @@
+//! Running the trainer in a folder of its own.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use fullshard_data::demo::Demo;
+use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// A model that compiles quickly and has more tokens than the demo's tokenizer.
+pub const TINY: &str = r#"{"model_type": "gpt2", "vocab_size": 96, "n_positions": 16, "n_embd": 16,
+    "n_layer": 2, "n_head": 2, "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0}"#;
+
+pub const BLOCKS: &str = r#"{"transformer_layer_cls_to_wrap": "GPT2Block"}"#;
+
+/// A folder of its own for a test: text, tokenizer, config, caches.
+pub struct Folder(pub tempfile::TempDir);
+
+impl Folder {
+    pub fn new() -> Folder {
+        let folder = Folder(tempfile::tempdir().unwrap());
+        Demo::write(folder.0.path(), 2000, 5).unwrap();
+        folder.write("tiny.json", TINY);
+        folder.write("fsdp.json", BLOCKS);
+        folder
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, contents: &str) {
+        fs::write(self.path(name), contents).unwrap();
+    }
+
+    /// A command in this folder, with empty caches but the CPU plugin at hand.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let store = Store::default_location().unwrap();
+        let cpu = find_or_install(PluginKind::Cpu, None, &store).unwrap().path;
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fullshard"));
+        command.args(args).current_dir(self.0.path());
+        command.env("FULLSHARD_CACHE", self.path("cache")).env("FULLSHARD_CPU_PLUGIN", cpu);
+        command.env_remove("PJRT_DEVICE");
+        command
+    }
+
+    pub fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// What a run prints that must succeed.
+    pub fn says(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    pub fn json(&self, name: &str) -> Value {
+        serde_json::from_slice(&fs::read(self.path(name)).unwrap()).unwrap()
+    }
+
+    /// Everything in the folder.
+    pub fn names(&self) -> Vec<PathBuf> {
+        let mut names = Vec::new();
+        let mut folders = vec![self.0.path().to_owned()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path.clone());
+                }
+                names.push(path);
+            }
+        }
+        names.sort();
+        names
+    }
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+pub fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// The flags of a short run on two devices.
+const SHORT: [&str; 16] = [
+    "run_clm",
+    "--config_name",
+    "tiny.json",
+    "--tokenizer_name",
+    "tokenizer.json",
+    "--train_file",
+    "train.txt",
+    "--validation_file",
+    "validation.txt",
+    "--num_cores",
+    "2",
+    "--fsdp_config",
+    "fsdp.json",
+    "--do_train",
+    "--output_dir",
+    "out",
+];
+
+pub fn short(more: &[&'static str]) -> Vec<&'static str> {
+    [&SHORT[..], more].concat()
+}
+
+/// Runs what must fail before anything is done: the reason is told, nothing is left behind.
+pub fn refused(folder: &Folder, args: &[&str], code: i32, expected: &str) {
+    let before = folder.names();
+    let output = folder.run(args);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+    assert!(said.contains("error: ") && said.contains(expected), "{args:?}: {said}");
+    assert_eq!(folder.names(), before, "{args:?}");
+}
