@@ -21,8 +21,6 @@ pub struct Bench {
     pub warmup: usize,
     /// Steps measured, once for the rate and once for the spread.
     pub steps: usize,
-    /// Whether a step is launched before the one before it is done.
-    pub ahead: bool,
     /// Whether every step has the same tokens.
     pub fixed_batch: bool,
     /// What tokens are made up from.
@@ -75,6 +73,7 @@ impl Bench {
         let batches = (0..distinct as u64).map(|i| tokens(batch, vocabulary, self.seed ^ i));
         let batches = batches.collect::<Result<Vec<_>, _>>()?;
         let mut next = batches.iter().cycle();
+        let ahead = runner.launches_ahead();
         let mut launch = || match next.next() {
             Some(tokens) => runner.step(tokens, tokens, self.learning_rate),
             None => Err(Error::TooFew { what: "the number of steps", found: 0, least: 1 }),
@@ -90,7 +89,7 @@ impl Bench {
         let mut behind: Option<Pending> = None;
         for _ in 0..self.steps {
             let step = launch()?;
-            let done = if self.ahead { behind.replace(step) } else { Some(step) };
+            let done = if ahead { behind.replace(step) } else { Some(step) };
             if let Some(done) = done {
                 let metrics = done.wait()?;
                 first.get_or_insert(metrics);
@@ -112,7 +111,7 @@ impl Bench {
         match (Spread::of(&waited), first, last) {
             (Some(spread), Some(first), Some(last)) => {
                 let step = total / self.steps as f64;
-                Ok(Measured { ahead: self.ahead, total, step, waited, spread, first, last })
+                Ok(Measured { ahead, total, step, waited, spread, first, last })
             }
             _ => Err(Error::TooFew { what: "the number of steps", found: 0, least: 1 }),
         }

@@ -60,7 +60,9 @@ impl Evaluation {
             }
             let [tokens, labels] = tensors(&batch, &[self.sequences, tokens])?;
             let pending = runner.evaluate(&tokens, &labels)?;
-            behind.replace(pending).map_or(Ok(()), &mut add)?;
+            let done =
+                if runner.launches_ahead() { behind.replace(pending) } else { Some(pending) };
+            done.map_or(Ok(()), &mut add)?;
         }
         behind.map_or(Ok(()), &mut add)?;
         Ok(Some(Evaluated {

@@ -147,6 +147,14 @@ impl<'a> Runner<'a> {
         self.compiler.client
     }
 
+    /// Whether a program is to be launched before the one before it is done. On CPU it is not: the
+    /// host has nothing to hide there, the memory of a second step is memory that the caches do
+    /// not hold, and two programs with collectives that do not depend on each other may wait for
+    /// ever, since they share too few threads.
+    pub fn launches_ahead(&self) -> bool {
+        self.client().platform_name() != "cpu"
+    }
+
     /// The compiled training step.
     pub fn program(&self) -> &Compiled {
         &self.step

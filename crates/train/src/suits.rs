@@ -21,12 +21,6 @@ pub fn pads_vocabulary(kind: PluginKind) -> bool {
     kind != PluginKind::Cpu
 }
 
-/// Whether a step is launched before the one before it is done. On CPU it is not: the host has
-/// nothing to hide there, and the memory of a second step is memory that the caches do not hold.
-pub fn launches_ahead(kind: PluginKind) -> bool {
-    kind != PluginKind::Cpu
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,8 +1,8 @@
-//! The loop: batches in, steps launched, metrics read one step behind.
+//! The loop: batches in, steps launched, metrics read.
 //!
-//! The host is always a step ahead of what it reads, so that the devices never wait for it. A
-//! step that is not finite is found one step late, which does no harm: the steps themselves see
-//! to it that nothing is updated from there on.
+//! On accelerators the host is a step ahead of what it reads, so that they never wait for it. A
+//! step that is not finite is then found one step late, which does no harm: the steps themselves
+//! see to it that nothing is updated from there on.
 
 use crate::course::Course;
 use crate::error::Error;
@@ -161,10 +161,9 @@ impl Run<'_, '_, '_> {
         let pending = self.runner.step(&tokens, &labels, rate)?;
         self.samples += batch.rows as u64;
         let launched = Launched { step: batch.step + 1, pending, rate, waited: batch.waited };
-        match self.behind.replace(launched) {
-            Some(done) => self.read(done),
-            None => Ok(()),
-        }
+        let ahead = self.runner.launches_ahead();
+        let done = if ahead { self.behind.replace(launched) } else { Some(launched) };
+        done.map_or(Ok(()), |done| self.read(done))
     }
 
     /// Waits for what is launched.

@@ -5,7 +5,7 @@ use crate::flag::count;
 use crate::step::{StepFlags, StepSize};
 use clap::Args;
 use fullshard_models::from_file;
-use fullshard_train::{Bench, Recipe, launches_ahead};
+use fullshard_train::{Bench, Recipe};
 use std::path::PathBuf;
 
 #[derive(Args)]
@@ -51,7 +51,6 @@ impl StepArgs {
         Bench {
             warmup: self.warmup,
             steps: self.steps,
-            ahead: launches_ahead(self.step.target.kind()),
             fixed_batch: self.fixed_batch,
             seed: self.seed,
             learning_rate: self.step.rate(),
