@@ -5,7 +5,7 @@ mod common;
 
 use common::{GPT2, blocks, corpus, file};
 use fullshard_data::demo::Demo;
-use fullshard_data::{Corpus, Error, Grouping, Part, Preparation, Progress, Source};
+use fullshard_data::{Corpus, Error, Grouping, Part, Preparation, Progress, Source, Tokenizer};
 use std::path::{Path, PathBuf};
 
 struct Setup {
@@ -45,6 +45,24 @@ fn text_is_tokenised_once() {
     assert_eq!(first.path(), second.path());
     assert_eq!(blocks(&first), blocks(&second));
     assert_eq!(first.tokens(), 2976); // of 3000
+}
+
+#[test]
+fn the_same_tokenizer_opened_again_finds_it() {
+    let setup = Setup::new();
+    setup.corpus();
+    GPT2.save(setup.directory.path()).unwrap();
+    let opened = Tokenizer::open(setup.directory.path().to_str().unwrap()).unwrap();
+    for tokenizer in [Tokenizer::gpt2().unwrap(), opened] {
+        let plan = Preparation {
+            source: &setup.source(),
+            part: Part::All,
+            tokenizer: &tokenizer,
+            block_size: 32,
+            grouping: Grouping::Blocks,
+        };
+        assert!(Corpus::prepare(&plan, &setup.cache(), &mut |_| {}).unwrap().reused());
+    }
 }
 
 #[test]
@@ -132,7 +150,7 @@ fn large_vocabularies_take_four_bytes() {
         words.join(",")
     );
     let path = file(directory.path(), "tokenizer.json", json);
-    let tokenizer = fullshard_data::Tokenizer::open(path.to_str().unwrap()).unwrap();
+    let tokenizer = Tokenizer::open(path.to_str().unwrap()).unwrap();
     let text = file(directory.path(), "a.txt", "w1 w65535 w65536 w69999 other\n");
     let source = Source::open(&[text], true).unwrap();
     let plan = Preparation {

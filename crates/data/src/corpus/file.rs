@@ -7,7 +7,7 @@ use super::map;
 use memmap2::Mmap;
 use std::fs::File;
 use std::hash::Hasher;
-use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use tempfile::NamedTempFile;
 use twox_hash::XxHash3_64;
@@ -57,13 +57,20 @@ pub(super) struct Tokens {
 impl Tokens {
     /// Opens a file and checks it whole; `None` if it is not there or not as it was written.
     pub(super) fn open(path: &Path) -> Option<Self> {
-        let map = map::map(&File::open(path).ok()?).ok()?;
-        let header = Header::from_words(bytemuck::pod_read_unaligned(map.get(..HEADER)?))?;
-        let body = &map[HEADER..];
+        let mut file = File::open(path).ok()?;
+        let mut words = [0; 8];
+        file.read_exact(bytemuck::cast_slice_mut(&mut words)).ok()?;
+        let header = Header::from_words(words)?;
+        // Read, not mapped: a mapping would count every page of the file as this process's memory.
+        let (length, checksum) = sum(&mut file).ok()?;
         let intact = matches!(header.width, 2 | 4)
-            && header.tokens.checked_mul(header.width) == Some(body.len() as u64)
-            && header.checksum == XxHash3_64::oneshot(body);
-        intact.then_some(Self { map, header })
+            && header.tokens.checked_mul(header.width) == Some(length)
+            && header.checksum == checksum;
+        if !intact {
+            return None;
+        }
+        let map = map::map(&file).ok()?;
+        Some(Self { map, header })
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -91,6 +98,21 @@ impl Tokens {
             out.iter_mut().zip(tokens).for_each(|(out, &token)| *out = token as i32);
         }
         length
+    }
+}
+
+/// The length and the checksum of what is left to read.
+fn sum(mut rest: impl Read) -> io::Result<(u64, u64)> {
+    let mut checksum = XxHash3_64::with_seed(0);
+    let mut buffer = vec![0; 1 << 20];
+    let mut length = 0;
+    loop {
+        let read = rest.read(&mut buffer)?;
+        if read == 0 {
+            return Ok((length, checksum.finish()));
+        }
+        checksum.write(&buffer[..read]);
+        length += read as u64;
     }
 }
 
