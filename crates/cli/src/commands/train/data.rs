@@ -4,7 +4,7 @@ use super::args::TrainArgs;
 use super::bar;
 use super::prepare::Prepared;
 use crate::error::{Error, Result};
-use fullshard_data::hub::{self, Split};
+use fullshard_data::hub::{Hub, Split};
 use fullshard_data::{Corpus, Grouping, Part, Preparation, Source};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -96,10 +96,10 @@ impl Texts {
 
 fn fetched(name: &str, args: &TrainArgs) -> Result<(Vec<PathBuf>, Vec<PathBuf>)> {
     let config = args.data.dataset_config_name.as_deref();
-    let cache = args.model.cache_dir.as_deref();
+    let hub = Hub::new(args.model.cache_dir.as_deref());
     println!("fetching {name} unless it is here");
-    let train = hub::fetch(name, config, Split::Train, cache)?;
-    let validation = hub::fetch(name, config, Split::Validation, cache)?;
+    let train = hub.fetch(name, config, Split::Train)?;
+    let validation = hub.fetch(name, config, Split::Validation)?;
     Ok((train.unwrap_or_default(), validation.unwrap_or_default()))
 }
 
