@@ -202,8 +202,9 @@ fn in_f32_it_is_the_run_of_pytorch_and_transformers_opens_it() {
     let losses = numbers(&recorded["loss"]);
     assert!(losses.last().unwrap() < &(losses[0] * 0.6), "the recording is to learn something");
     let distance = Distance::of(&output, &recorded);
-    assert!(distance.loss < 1e-3 && distance.grad_norm < 1e-2, "{distance:?}");
-    assert!(distance.learning_rate < 1e-6, "{distance:?}");
+    assert!(distance.loss < 1e-3 && distance.learning_rate < 1e-6, "{distance:?}");
+    // Torch sums the squares of a million small numbers in f32, and is off by 2e-4 itself.
+    assert!(distance.grad_norm < 1e-3, "{distance:?}");
     assert!(distance.eval_loss < 1e-3 && distance.perplexity < 1e-3, "{distance:?}");
 
     let results = json(output.join("eval_results.json"));
@@ -226,12 +227,14 @@ fn in_bfloat16_as_the_post_has_it() {
     assert_files(&near);
 
     let anew = output("anew");
-    let flags = ["--config_name", &data("gpt2_config.json"), "--logging_strategy", "no"];
-    bench.post(&anew, &[&flags[..], &fsdp].concat());
+    let flags = "--config_name gpt2_config.json --logging_strategy no --max_train_samples 30";
+    fs::copy(data("gpt2_config.json"), bench.folder.path().join("gpt2_config.json")).unwrap();
+    let flags: Vec<&str> = flags.split_whitespace().chain(fsdp).collect();
+    bench.post(&anew, &flags);
     let state = json(anew.join("trainer_state.json"));
     assert!(logged(&state, "loss").is_empty(), "nothing was to be logged");
     let loss = number(&json(anew.join("eval_results.json"))["eval_loss"]);
-    assert!(loss < (50257_f64).ln() / 2.0, "{loss} after training");
+    assert!(loss < (50257_f64).ln() - 0.1, "{loss} after training");
     assert_files(&anew);
 }
 
