@@ -3,9 +3,10 @@
 use super::gpt2::END_OF_TEXT;
 use crate::{Error, Result};
 use serde_json::{Map, Value, json};
+use std::fs::Permissions;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use tempfile::NamedTempFile;
 use tokenizers::{Model, ModelWrapper, Tokenizer};
 
 const CONFIG: &str = "tokenizer_config.json";
@@ -98,7 +99,11 @@ fn pretty(value: &Value) -> String {
 /// Writes a file under a temporary name, then gives it its own.
 fn write(path: &Path, text: &str) -> Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
-    let mut file = NamedTempFile::new_in(directory).map_err(Error::io("write", path))?;
+    let mut file = tempfile::Builder::new()
+        // As any new file has, where the temporary one would be its owner's alone.
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(directory)
+        .map_err(Error::io("write", path))?;
     file.write_all(text.as_bytes()).map_err(Error::io("write", path))?;
     file.persist(path).map_err(|error| error.error).map_err(Error::io("write", path))?;
     Ok(())
