@@ -72,7 +72,7 @@ impl Bench {
 
     /// A folder with the model of the recording as it begins.
     fn model(&self) -> String {
-        let config = json(&data("gpt2_config.json"));
+        let config = json(data("gpt2_config.json"));
         let tree = from_json(&config.to_string()).unwrap().tree();
         let parameters = tree.named_parameters().into_iter();
         let own = parameters.filter(|(_, parameter)| parameter.tied_to.is_none());
