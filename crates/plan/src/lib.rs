@@ -1,0 +1,17 @@
+//! Planning: will a run fit a machine that is not here, how fast will it be, and what is in the way?
+//!
+//! A [`Machine`] is what a run is planned for. Two ways lead to the same [`Report`]: the quick one
+//! computes it from the recipe alone, and the compiled one reads it from what the real compiler
+//! makes of the very step program that training would run.
+#![forbid(unsafe_code)]
+
+mod machine;
+mod network;
+mod report;
+
+pub use machine::Machine;
+pub use network::Network;
+pub use report::{
+    Basis, Exchanged, LargeBuffer, MachineSummary, Memory, ModelSummary, ModuleTime, Part, Rates,
+    Report, Settings, Time, Warning,
+};
