@@ -10,7 +10,7 @@ use fullshard_graph::DType;
 use fullshard_models::CausalLm;
 use fullshard_parallel::{FsdpConfig, FsdpConfigError, Options, Placement, Remat, Strategy};
 use fullshard_pjrt::{Client, CompileOptions};
-use fullshard_train::{Batch, Recipe, loops_layers, pads_vocabulary};
+use fullshard_train::{Batch, Recipe, calls_products, loops_layers, pads_vocabulary};
 
 #[derive(Args, Clone)]
 #[command(next_help_heading = "The step")]
@@ -254,6 +254,7 @@ impl StepFlags {
             scan_layers,
             gather_ahead: self.gather_ahead,
             pad_vocabulary: pads_vocabulary(self.target.kind()),
+            call_products: calls_products(self.target.kind()),
             frozen: self.freeze.clone(),
         })
     }

@@ -64,5 +64,6 @@ pub use ops::{
 pub use program::{Argument, Program};
 pub use random::{Draw, Key, threefry};
 pub use tensor::Tensor;
+pub use text::PRODUCT;
 pub use trace::{module, module_path};
 pub use types::TensorType;

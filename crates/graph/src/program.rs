@@ -58,6 +58,7 @@ pub struct Program {
     pub(crate) arguments: Vec<Argument>,
     pub(crate) results: Vec<Option<Sharding>>,
     pub(crate) mesh: Option<Mesh>,
+    pub(crate) called_products: bool,
 }
 
 impl Program {
@@ -81,6 +82,7 @@ impl Program {
             arguments: arguments.to_vec(),
             results,
             mesh: None,
+            called_products: false,
         };
         program.check_donations()?;
         let mut meshes: Vec<Mesh> = Vec::new();
@@ -147,6 +149,13 @@ impl Program {
     /// The types of the results.
     pub fn result_types(&self) -> Vec<TensorType> {
         self.graph.result_types().iter().map(|ty| (**ty).clone()).collect()
+    }
+
+    /// Calls the platform for large matrix products, by the name [`PRODUCT`](crate::PRODUCT),
+    /// rather than leaving them to the compiler.
+    pub fn with_called_products(mut self, called: bool) -> Program {
+        self.called_products = called;
+        self
     }
 
     /// The program as StableHLO text.

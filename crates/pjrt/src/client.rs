@@ -1,5 +1,6 @@
 //! Clients and their devices.
 
+use crate::calls;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::in_flight::InFlight;
@@ -86,6 +87,9 @@ impl Client {
         handle.platform = handle.text::<sys::ClientPlatformName>()?;
         handle.version = handle.text::<sys::ClientPlatformVersion>()?;
         handle.devices = handle.list_devices()?;
+        if handle.is_cpu() {
+            calls::register(plugin, handle.devices.len())?;
+        }
         Ok(Client { handle: Arc::new(handle) })
     }
 

@@ -15,6 +15,8 @@ pub struct Plugin {
     table: *const Table,
     path: PathBuf,
     attributes: NamedValues,
+    /// Whether it knows our handlers of custom calls.
+    pub(crate) has_handlers: Mutex<bool>,
 }
 
 // SAFETY: the table is immutable, and PJRT functions may be called from any thread.
@@ -67,7 +69,7 @@ impl Plugin {
         if table.is_null() {
             return Err(Error::BadTable { path, reason: "GetPjrtApi returned null".into() });
         }
-        Ok(Plugin { table, path, attributes: Vec::new() })
+        Ok(Plugin { table, path, attributes: Vec::new(), has_handlers: Mutex::new(false) })
     }
 
     /// Refuses tables without which nothing can be done safely.

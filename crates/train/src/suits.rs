@@ -21,9 +21,20 @@ pub fn pads_vocabulary(kind: PluginKind) -> bool {
     kind != PluginKind::Cpu
 }
 
+/// Whether large matrix products are called rather than left to the compiler. On CPU they are: its
+/// own take up to six times as long in batches, and twice in the orientation of the loss.
+pub fn calls_products(kind: PluginKind) -> bool {
+    kind == PluginKind::Cpu
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn products_are_called_by_the_name_that_is_registered() {
+        assert_eq!(fullshard_graph::PRODUCT, fullshard_pjrt::PRODUCT);
+    }
 
     #[test]
     fn layers_loop_where_it_pays() {

@@ -44,7 +44,9 @@ fn options(case: Case, block: &str) -> Options {
     let settings = Settings { shard_param_on_dim_0: case.rows, ..Settings::default() };
     let wrap = WrapPolicy::Classes(vec![block.to_owned()]);
     let config = FsdpConfig { wrap, settings, ..FsdpConfig::default() };
-    Options { config, scan_layers: case.looped, ..Options::default() }
+    // Half of the cases call for their products, as programs for the CPU do.
+    let call_products = case.looped == case.rows;
+    Options { config, scan_layers: case.looped, call_products, ..Options::default() }
 }
 
 /// The optimizer that the script calls so, its learning rate, and whether gradients are clipped

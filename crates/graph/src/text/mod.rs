@@ -3,8 +3,11 @@
 mod collectives;
 mod constants;
 mod plain;
+mod product;
 mod regions;
 mod windows;
+
+pub use product::PRODUCT;
 
 use crate::graph::{Graph, Node, ValueId};
 use crate::mesh::{Mesh, Sharding};
@@ -17,7 +20,7 @@ use std::rc::Rc;
 
 /// The program as text.
 pub(crate) fn write(program: &Program) -> String {
-    let mut writer = Writer::new();
+    let mut writer = Writer::new(program.called_products);
     let main = writer.function("main", &program.graph, |writer| {
         let arguments = program.graph.parameters.iter().zip(&program.arguments);
         let arguments: Vec<String> = arguments
@@ -90,6 +93,7 @@ fn symbol(name: &str) -> String {
 type Names = Vec<Option<Rc<str>>>;
 
 struct Writer {
+    called_products: bool,
     body: String,
     indent: usize,
     next_value: usize,
@@ -110,8 +114,9 @@ struct Function {
 }
 
 impl Writer {
-    fn new() -> Writer {
+    fn new(called_products: bool) -> Writer {
         Writer {
+            called_products,
             body: String::new(),
             indent: 2,
             next_value: 0,
@@ -230,6 +235,10 @@ impl Writer {
             Op::Manual(manual) if manual.mesh.devices() == 1 => self.graph(&manual.body, inputs),
             Op::Manual(manual) => self.manual(manual, &context),
             Op::AxisIndex { axes } => vec![self.axis_index(axes, &context)],
+            Op::Dot(dims) if self.called_products => match self.product(dims, &context) {
+                Some(result) => vec![result],
+                None => self.plain(&node.op, &context),
+            },
             op => self.plain(op, &context),
         }
     }

@@ -15,12 +15,14 @@ mod abi;
 mod buffer;
 mod client;
 mod executable;
+mod ffi;
 mod profiler;
 mod topology;
 
 pub(crate) use buffer::*;
 pub(crate) use client::*;
 pub(crate) use executable::*;
+pub(crate) use ffi::*;
 pub(crate) use profiler::*;
 pub(crate) use topology::*;
 

@@ -1,0 +1,197 @@
+//! Matrix products that are called by name instead of being left to the compiler.
+//!
+//! A platform that knows [`PRODUCT`] computes two operands of `f32` into a dense result, as three
+//! attributes say: `sizes` has two batch sizes, rows, columns and what is summed over; `lhs` and
+//! `rhs` have the strides of both batches, then of rows and sums, and of sums and columns. So no
+//! operand has to be transposed or copied first.
+
+use super::Context;
+use super::Writer;
+use crate::dtype::DType;
+use crate::op::DotDims;
+use crate::types::TensorType;
+use std::rc::Rc;
+
+/// The name that platforms know products by.
+pub const PRODUCT: &str = "fullshard.product";
+
+/// Below so many multiplications a matrix, a call costs more than it saves.
+const LEAST: usize = 1 << 15;
+
+/// A dimension in both operands: its size and strides.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Shared {
+    size: usize,
+    lhs: usize,
+    rhs: usize,
+}
+
+/// A product as sizes and strides.
+#[derive(PartialEq, Debug)]
+struct Strided {
+    sizes: [usize; 5],
+    lhs: [usize; 4],
+    rhs: [usize; 4],
+}
+
+impl Writer {
+    /// Writes a product as a call, if it is one that a call is good for.
+    pub(super) fn product(&mut self, dims: &DotDims, context: &Context<'_>) -> Option<Rc<str>> {
+        let [lhs, rhs] = &context.input_types[..] else { return None };
+        let result = &context.output_types[0];
+        let narrow = |ty: &TensorType| matches!(ty.dtype, DType::F32 | DType::Bf16 | DType::F16);
+        let [.., rows, columns, sums] = Strided::new(dims, lhs, rhs)?.sizes;
+        let large = rows.min(columns).min(sums) > 1 && rows * columns * sums >= LEAST;
+        if !large || !narrow(lhs) || !narrow(result) {
+            return None;
+        }
+        let strided = Strided::new(dims, lhs, rhs)?;
+        let operands = [0, 1].map(|i| {
+            self.converted(&context.inputs[i], &context.input_types[i], DType::F32, context.path)
+        });
+        let wide = |ty: &TensorType| TensorType::new(DType::F32, &ty.dims);
+        let text = format!(
+            "stablehlo.custom_call @{PRODUCT}({}, {}) {{api_version = 4 : i32, backend_config = \
+             {{lhs = {}, rhs = {}, sizes = {}}}}}",
+            operands[0],
+            operands[1],
+            integers(&strided.lhs),
+            integers(&strided.rhs),
+            integers(&strided.sizes),
+        );
+        let types = format!("({}, {}) -> {}", wide(lhs), wide(rhs), wide(result));
+        let product = self.op_one(&text, &types, context.path);
+        Some(self.converted(&product, &wide(result), result.dtype, context.path))
+    }
+
+    fn converted(
+        &mut self,
+        value: &Rc<str>,
+        ty: &TensorType,
+        dtype: DType,
+        path: &Rc<str>,
+    ) -> Rc<str> {
+        if ty.dtype == dtype {
+            return value.clone();
+        }
+        let types = format!("({ty}) -> {}", TensorType::new(dtype, &ty.dims));
+        self.op_one(&format!("stablehlo.convert {value}"), &types, path)
+    }
+}
+
+impl Strided {
+    /// The product of two dense tensors, if rows, columns and sums have one stride each and there
+    /// are at most two batches.
+    fn new(dims: &DotDims, lhs: &TensorType, rhs: &TensorType) -> Option<Strided> {
+        let (lhs_strides, rhs_strides) = (strides(lhs), strides(rhs));
+        let shared = |left: &[usize], right: &[usize]| -> Vec<Shared> {
+            let pairs = left.iter().zip(right);
+            let shared = pairs.map(|(&l, &r)| (lhs.dims[l], lhs_strides[l], rhs_strides[r]));
+            merged(shared.map(|(size, lhs, rhs)| Shared { size, lhs, rhs }))
+        };
+        let free = |ty: &TensorType, strides: &[usize], used: [&[usize]; 2]| -> Vec<Shared> {
+            let free = (0..ty.rank()).filter(|dim| !used.iter().any(|used| used.contains(dim)));
+            // The other operand does not have the dimension, so its stride never stands in the way.
+            merged(free.map(|dim| Shared { size: ty.dims[dim], lhs: strides[dim], rhs: 0 }))
+        };
+        let batches = shared(&dims.lhs_batch, &dims.rhs_batch);
+        let rows = one(&free(lhs, &lhs_strides, [&dims.lhs_batch, &dims.lhs_contract]))?;
+        let columns = one(&free(rhs, &rhs_strides, [&dims.rhs_batch, &dims.rhs_contract]))?;
+        let sums = one(&shared(&dims.lhs_contract, &dims.rhs_contract))?;
+        let nothing = Shared { size: 1, lhs: 0, rhs: 0 };
+        let [outer, inner] = match batches[..] {
+            [] => [nothing, nothing],
+            [inner] => [nothing, inner],
+            [outer, inner] => [outer, inner],
+            _ => return None,
+        };
+        Some(Strided {
+            sizes: [outer.size, inner.size, rows.size, columns.size, sums.size],
+            lhs: [outer.lhs, inner.lhs, rows.lhs, sums.lhs],
+            rhs: [outer.rhs, inner.rhs, sums.rhs, columns.lhs],
+        })
+    }
+}
+
+/// The strides of a dense tensor.
+fn strides(ty: &TensorType) -> Vec<usize> {
+    (0..ty.rank()).map(|dim| ty.dims[dim + 1..].iter().product()).collect()
+}
+
+/// Dimensions with those put together that lie one inside the other in both operands.
+fn merged(dims: impl Iterator<Item = Shared>) -> Vec<Shared> {
+    let mut merged: Vec<Shared> = Vec::new();
+    for dim in dims.filter(|dim| dim.size != 1) {
+        match merged.last_mut() {
+            Some(last) if last.lhs == dim.size * dim.lhs && last.rhs == dim.size * dim.rhs => {
+                *last = Shared { size: last.size * dim.size, ..dim };
+            }
+            _ => merged.push(dim),
+        }
+    }
+    merged
+}
+
+/// The only dimension; none is one of size 1.
+fn one(dims: &[Shared]) -> Option<Shared> {
+    match dims {
+        [] => Some(Shared { size: 1, lhs: 0, rhs: 0 }),
+        [dim] => Some(*dim),
+        _ => None,
+    }
+}
+
+fn integers(values: &[usize]) -> String {
+    format!("dense<{values:?}> : tensor<{}xi64>", values.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strided(
+        lhs: &[usize],
+        rhs: &[usize],
+        batch: [&[usize]; 2],
+        contract: [&[usize]; 2],
+    ) -> Option<Strided> {
+        let dims = DotDims {
+            lhs_batch: batch[0].to_vec(),
+            rhs_batch: batch[1].to_vec(),
+            lhs_contract: contract[0].to_vec(),
+            rhs_contract: contract[1].to_vec(),
+        };
+        let ty = |dims: &[usize]| TensorType::new(DType::F32, dims);
+        Strided::new(&dims, &ty(lhs), &ty(rhs))
+    }
+
+    #[test]
+    fn a_linear_layer_is_one_matrix_whatever_its_batch() {
+        let found = strided(&[4, 8, 16], &[16, 32], [&[], &[]], [&[2], &[0]]);
+        let sizes = [1, 1, 32, 32, 16];
+        let expected = Strided { sizes, lhs: [0, 0, 16, 1], rhs: [0, 0, 32, 1] };
+        assert_eq!(found, Some(expected));
+    }
+
+    #[test]
+    fn heads_need_no_transposing() {
+        // bqhd,bkhd->bhqk
+        let shape = [2, 64, 3, 16];
+        let found = strided(&shape, &shape, [&[0, 2], &[0, 2]], [&[3], &[3]]);
+        let (lhs, rhs) = ([3072, 16, 48, 1], [3072, 16, 1, 48]);
+        assert_eq!(found, Some(Strided { sizes: [2, 3, 64, 64, 16], lhs, rhs }));
+    }
+
+    #[test]
+    fn gradients_of_weights_sum_over_tokens() {
+        let found = strided(&[4, 8, 16], &[4, 8, 32], [&[], &[]], [&[0, 1], &[0, 1]]);
+        let expected =
+            Strided { sizes: [1, 1, 16, 32, 32], lhs: [0, 0, 1, 16], rhs: [0, 0, 32, 1] };
+        assert_eq!(found, Some(expected));
+    }
+
+    #[test]
+    fn what_has_no_single_stride_is_left_to_the_compiler() {
+        assert_eq!(strided(&[4, 8, 16], &[8, 32], [&[], &[]], [&[1], &[0]]), None);
+    }
+}

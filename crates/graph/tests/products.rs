@@ -1,0 +1,72 @@
+//! Products that are called by name: the same numbers as the compiler's own.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{assert_close, numbers, run};
+use fullshard_graph::{Argument, DType, PRODUCT, Program, TensorType, einsum};
+use fullshard_pjrt::HostTensor;
+
+/// A product of two tensors, called or not.
+fn product(spec: &str, lhs: &[usize], rhs: &[usize], dtype: DType, called: bool) -> Program {
+    let arguments = [lhs, rhs].map(|dims| Argument::new(TensorType::new(DType::F32, dims)));
+    let program = Program::trace("product", &arguments, |inputs| {
+        let [lhs, rhs] = [&inputs[0], &inputs[1]].map(|input| input.convert(dtype));
+        Ok(vec![einsum(spec, &lhs?, &rhs?)?.convert(DType::F32)?])
+    });
+    program.unwrap().with_called_products(called)
+}
+
+fn random(dims: &[usize], seed: u64) -> HostTensor {
+    let values: Vec<f32> =
+        numbers(dims.iter().product(), seed).iter().map(|&number| number as f32).collect();
+    HostTensor::from_values(dims, &values).unwrap()
+}
+
+fn both(spec: &str, lhs: &[usize], rhs: &[usize], dtype: DType, tolerance: f64) {
+    let inputs = [random(lhs, 1), random(rhs, 2)];
+    let [called, compiled] = [true, false].map(|called| {
+        let program = product(spec, lhs, rhs, dtype, called);
+        assert_eq!(program.to_text().contains(PRODUCT), called, "{spec}");
+        run(&program, &inputs)[0].to_f64().unwrap()
+    });
+    assert_close(&called, &compiled, tolerance);
+}
+
+#[test]
+fn every_orientation_gives_the_compilers_numbers() {
+    for (spec, lhs, rhs) in [
+        ("mk,kn->mn", &[37, 41][..], &[41, 53][..]),
+        ("mk,nk->mn", &[37, 41], &[53, 41]),
+        ("km,kn->mn", &[41, 37], &[41, 53]),
+        ("km,nk->mn", &[41, 37], &[53, 41]),
+        ("btk,kn->btn", &[3, 16, 41], &[41, 53]),
+        ("bti,bto->io", &[3, 40, 37], &[3, 40, 29]),
+        ("bqhd,bkhd->bhqk", &[2, 48, 3, 32], &[2, 56, 3, 32]),
+        ("bhqk,bkhd->bqhd", &[2, 3, 48, 56], &[2, 56, 3, 32]),
+        ("bhqk,bqhd->bkhd", &[2, 3, 48, 56], &[2, 48, 3, 32]),
+        ("bmk,bkn->bmn", &[5, 33, 34], &[5, 34, 35]),
+    ] {
+        both(spec, lhs, rhs, DType::F32, 1e-5);
+    }
+}
+
+/// Sums are in `f32`, as the compiler's are, and rounded once.
+#[test]
+fn short_types_are_summed_in_f32() {
+    both("mk,kn->mn", &[64, 128], &[128, 64], DType::Bf16, 0.01);
+    both("mk,kn->mn", &[64, 128], &[128, 64], DType::F16, 0.002);
+}
+
+#[test]
+fn what_calls_are_not_good_for_is_left_to_the_compiler() {
+    for (spec, lhs, rhs, dtype) in [
+        ("mk,kn->mn", &[8, 8][..], &[8, 8][..], DType::F32),
+        ("mk,kn->mn", &[1, 512], &[512, 512], DType::F32),
+        ("mk,kn->mn", &[64, 64], &[64, 64], DType::F64),
+        ("akb,kn->abn", &[8, 64, 8], &[64, 64], DType::F32),
+    ] {
+        let program = product(spec, lhs, rhs, dtype, true);
+        assert!(!program.to_text().contains(PRODUCT), "{spec}");
+    }
+}

@@ -1,0 +1,130 @@
+//! The frame of a custom call: its operands, results and attributes, read with care.
+
+use crate::sys;
+use std::ffi::{CString, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{ptr, slice};
+
+/// The stage of a call in which it is carried out.
+const EXECUTE: c_int = 3;
+
+/// `INTERNAL`, of the codes that all of XLA shares.
+const INTERNAL: c_int = 13;
+
+/// A call under way.
+pub(super) struct Frame<'a> {
+    raw: &'a sys::CallFrame,
+}
+
+/// A tensor of `f32` in a call.
+pub(super) struct Floats {
+    pub data: *mut f32,
+    pub elements: usize,
+}
+
+impl Frame<'_> {
+    /// # Safety
+    /// `raw` is a live frame of the plugin.
+    pub(super) unsafe fn new(raw: *mut sys::CallFrame) -> Self {
+        // SAFETY: the caller promises a live frame.
+        Frame { raw: unsafe { &*raw } }
+    }
+
+    /// Says what the handler is when that is asked, and otherwise runs it. Null is success.
+    pub(super) fn answer(&self, run: impl FnOnce(&Self) -> Result<(), String>) -> *mut c_void {
+        if self.describe() || self.raw.stage != EXECUTE {
+            return ptr::null_mut();
+        }
+        // A panic must not unwind into the plugin.
+        let outcome = catch_unwind(AssertUnwindSafe(|| run(self)));
+        match outcome.unwrap_or_else(|_| Err("a custom call panicked".into())) {
+            Ok(()) => ptr::null_mut(),
+            Err(message) => self.error(message),
+        }
+    }
+
+    /// Fills in what the plugin asks when a handler is registered.
+    fn describe(&self) -> bool {
+        let extension = self.raw.extension_start;
+        // SAFETY: null is checked for, and extensions of a frame live as long as it.
+        if extension.is_null() || unsafe { (*extension).kind } != sys::FRAME_METADATA {
+            return false;
+        }
+        // SAFETY: an extension of this kind has this type; the plugin's table is live.
+        unsafe {
+            let metadata = (*extension.cast::<sys::MetadataExtension>()).metadata;
+            (*metadata).version.major = (*self.raw.api).version.major;
+            (*metadata).version.minor = (*self.raw.api).version.minor;
+            (*metadata).traits = 0;
+        }
+        true
+    }
+
+    fn error(&self, message: String) -> *mut c_void {
+        let message = CString::new(message.replace('\0', " ")).unwrap_or_default();
+        let mut create = sys::FfiErrorCreate {
+            struct_size: size_of::<sys::FfiErrorCreate>(),
+            extension_start: ptr::null_mut(),
+            message: message.as_ptr(),
+            code: INTERNAL,
+        };
+        // SAFETY: the plugin's table is live, and the message outlives the call, which copies it.
+        unsafe {
+            match (*self.raw.api).error_create {
+                Some(error_create) => error_create(&raw mut create),
+                None => ptr::null_mut(),
+            }
+        }
+    }
+
+    /// An operand.
+    pub(super) fn operand(&self, index: usize) -> Result<Floats, String> {
+        floats(&self.raw.arguments, index).map_err(|reason| format!("operand {index} {reason}"))
+    }
+
+    /// A result.
+    pub(super) fn result(&self, index: usize) -> Result<Floats, String> {
+        floats(&self.raw.results, index).map_err(|reason| format!("result {index} {reason}"))
+    }
+
+    /// An attribute of so many integers.
+    pub(super) fn integers<const N: usize>(&self, name: &str) -> Result<[i64; N], String> {
+        let attributes = &self.raw.attributes;
+        for i in 0..usize::try_from(attributes.size).unwrap_or(0) {
+            // SAFETY: the frame has as many names, types and values as it says, all live.
+            let (known, kind, value) = unsafe {
+                let span = &**attributes.names.add(i);
+                let known = slice::from_raw_parts(span.data, span.len);
+                (known, *attributes.types.add(i), *attributes.values.add(i))
+            };
+            if known != name.as_bytes() || kind != sys::ATTRIBUTE_ARRAY {
+                continue;
+            }
+            // SAFETY: an attribute of this kind has this type.
+            let array = unsafe { &*value.cast::<sys::ArrayAttribute>() };
+            if array.dtype == sys::TYPE_S64 && array.size == N {
+                // SAFETY: so many integers are there.
+                return Ok(unsafe { ptr::read_unaligned(array.data.cast::<[i64; N]>()) });
+            }
+        }
+        Err(format!("there is no attribute `{name}` of {N} integers"))
+    }
+}
+
+fn floats(buffers: &sys::CallBuffers, index: usize) -> Result<Floats, &'static str> {
+    if usize::try_from(buffers.size).unwrap_or(0) <= index {
+        return Err("is missing");
+    }
+    // SAFETY: the frame has as many buffers as it says, with as many dimensions as they say.
+    let (buffer, dims) = unsafe {
+        let buffer = &**buffers.buffers.add(index);
+        let rank = usize::try_from(buffer.rank).unwrap_or(0);
+        let dims = if rank == 0 { &[] } else { slice::from_raw_parts(buffer.dims, rank) };
+        (buffer, dims)
+    };
+    if buffer.dtype != sys::TYPE_F32 {
+        return Err("is not of f32");
+    }
+    let elements = dims.iter().map(|&dim| usize::try_from(dim).unwrap_or(0)).product();
+    Ok(Floats { data: buffer.data.cast(), elements })
+}

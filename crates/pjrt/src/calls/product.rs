@@ -1,0 +1,108 @@
+//! Products of matrices on the CPU, in any orientation and in batches.
+//!
+//! A call has two operands and a result of `f32` and says in three attributes where things are:
+//! `sizes` has two batch sizes, rows, columns and what is summed over; `lhs` and `rhs` have the
+//! strides of both batches, then of rows and sums, and of sums and columns. Results are dense.
+
+use super::frame::{Floats, Frame};
+use gemm::Parallelism;
+
+/// The name that programs call products by.
+pub const PRODUCT: &str = "fullshard.product";
+
+/// What a call says of itself.
+struct Product {
+    batches: [usize; 2],
+    rows: usize,
+    columns: usize,
+    sums: usize,
+    lhs: [isize; 4],
+    rhs: [isize; 4],
+}
+
+/// Carries out a call on so many threads.
+pub(super) fn run(frame: &Frame<'_>, threads: usize) -> Result<(), String> {
+    let (lhs, rhs, result) = (frame.operand(0)?, frame.operand(1)?, frame.result(0)?);
+    let sizes = frame.integers::<5>("sizes")?;
+    let product = Product::new(sizes, frame.integers("lhs")?, frame.integers("rhs")?)?;
+    product.check(&lhs, &rhs, &result)?;
+    product.compute(lhs.data, rhs.data, result.data, threads);
+    Ok(())
+}
+
+impl Product {
+    fn new(sizes: [i64; 5], lhs: [i64; 4], rhs: [i64; 4]) -> Result<Product, String> {
+        let whole = |sizes: &[i64]| sizes.iter().all(|&size| size >= 0);
+        if !whole(&sizes) || !whole(&lhs) || !whole(&rhs) {
+            return Err("sizes and strides must not be negative".into());
+        }
+        let [outer, inner, rows, columns, sums] = sizes.map(|size| size as usize);
+        let (lhs, rhs) = (lhs.map(|stride| stride as isize), rhs.map(|stride| stride as isize));
+        Ok(Product { batches: [outer, inner], rows, columns, sums, lhs, rhs })
+    }
+
+    /// Refuses a product that would read or write beyond its tensors.
+    fn check(&self, lhs: &Floats, rhs: &Floats, result: &Floats) -> Result<(), String> {
+        let [outer, inner] = self.batches;
+        let dense = [inner * self.rows * self.columns, self.rows * self.columns, self.columns, 1];
+        let dense = dense.map(|stride| stride as isize);
+        let tensors = [
+            (lhs, self.lhs, [outer, inner, self.rows, self.sums]),
+            (rhs, self.rhs, [outer, inner, self.sums, self.columns]),
+            (result, dense, [outer, inner, self.rows, self.columns]),
+        ];
+        for (floats, strides, sizes) in tensors {
+            if sizes.contains(&0) {
+                return Err("a product of nothing".into());
+            }
+            let last = sizes.iter().zip(strides).try_fold(0_usize, |last, (size, stride)| {
+                last.checked_add((size - 1).checked_mul(stride.unsigned_abs())?)
+            });
+            if last.is_none_or(|last| last >= floats.elements) {
+                return Err(format!("strides lead beyond a tensor of {} numbers", floats.elements));
+            }
+        }
+        Ok(())
+    }
+
+    fn compute(&self, lhs: *const f32, rhs: *const f32, result: *mut f32, threads: usize) {
+        let parallelism = match threads {
+            0 | 1 => Parallelism::None,
+            threads => Parallelism::Rayon(threads),
+        };
+        let [lhs_outer, lhs_inner, lhs_row, lhs_sum] = self.lhs;
+        let [rhs_outer, rhs_inner, rhs_sum, rhs_column] = self.rhs;
+        let (rows, columns, sums) = (self.rows, self.columns, self.sums);
+        for outer in 0..self.batches[0] {
+            for inner in 0..self.batches[1] {
+                let (o, i) = (outer as isize, inner as isize);
+                let matrix = (outer * self.batches[1] + inner) * rows * columns;
+                // SAFETY: `check` has seen that every element is inside its tensor, and the
+                // plugin gives results memory of their own.
+                unsafe {
+                    gemm::gemm(
+                        rows,
+                        columns,
+                        sums,
+                        result.add(matrix),
+                        1,
+                        columns as isize,
+                        false,
+                        lhs.offset(o * lhs_outer + i * lhs_inner),
+                        lhs_sum,
+                        lhs_row,
+                        rhs.offset(o * rhs_outer + i * rhs_inner),
+                        rhs_column,
+                        rhs_sum,
+                        0.0,
+                        1.0,
+                        false,
+                        false,
+                        false,
+                        parallelism,
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Custom calls: the extension that registers handlers, and the frame they are called with.
+//!
+//! Only what our handlers read is declared. Frames are made by the plugin, so ours are prefixes
+//! of its structs.
+
+use super::{Error, ExtensionBase};
+use std::ffi::{c_char, c_int, c_void};
+
+/// `PJRT_Extension_Type_FFI`.
+pub(crate) const EXTENSION_FFI: c_int = 5;
+
+/// The extension as it hangs in the plugin's chain.
+#[repr(C)]
+pub(crate) struct FfiExtension {
+    pub base: ExtensionBase,
+    type_register: *const c_void,
+    user_data_add: *const c_void,
+    pub register_handler: Option<unsafe extern "C" fn(*mut RegisterHandler) -> *mut Error>,
+}
+
+/// A handler of custom calls.
+pub(crate) type Handler = unsafe extern "C" fn(*mut CallFrame) -> *mut c_void;
+
+/// Arguments of `register_handler`.
+#[repr(C)]
+pub(crate) struct RegisterHandler {
+    pub struct_size: usize,
+    pub target_name: *const c_char,
+    pub target_name_size: usize,
+    pub handler: Handler,
+    pub platform_name: *const c_char,
+    pub platform_name_size: usize,
+    pub traits: c_int,
+}
+
+/// The head of the chain of a frame's extensions.
+#[repr(C)]
+pub(crate) struct FrameExtension {
+    pub struct_size: usize,
+    pub kind: c_int,
+    pub next: *mut FrameExtension,
+}
+
+/// The kind of extension with which a plugin asks what a handler is.
+pub(crate) const FRAME_METADATA: c_int = 1;
+
+/// That extension.
+#[repr(C)]
+pub(crate) struct MetadataExtension {
+    pub base: FrameExtension,
+    pub metadata: *mut Metadata,
+}
+
+/// What a handler says of itself.
+#[repr(C)]
+pub(crate) struct Metadata {
+    pub struct_size: usize,
+    pub version: FfiVersion,
+    pub traits: u32,
+}
+
+/// The version of the interface of custom calls.
+#[repr(C)]
+pub(crate) struct FfiVersion {
+    pub struct_size: usize,
+    pub extension_start: *mut FrameExtension,
+    pub major: c_int,
+    pub minor: c_int,
+}
+
+/// The beginning of the plugin's function table for handlers.
+#[repr(C)]
+pub(crate) struct FfiApi {
+    pub struct_size: usize,
+    pub extension_start: *mut FrameExtension,
+    pub version: FfiVersion,
+    internal: *const c_void,
+    pub error_create: Option<unsafe extern "C" fn(*mut FfiErrorCreate) -> *mut c_void>,
+}
+
+/// Arguments of `error_create`.
+#[repr(C)]
+pub(crate) struct FfiErrorCreate {
+    pub struct_size: usize,
+    pub extension_start: *mut FrameExtension,
+    pub message: *const c_char,
+    pub code: c_int,
+}
+
+/// Operands or results of a call.
+#[repr(C)]
+pub(crate) struct CallBuffers {
+    struct_size: usize,
+    extension_start: *mut FrameExtension,
+    pub size: i64,
+    types: *const c_int,
+    pub buffers: *const *const CallBuffer,
+}
+
+/// A tensor of a call.
+#[repr(C)]
+pub(crate) struct CallBuffer {
+    struct_size: usize,
+    extension_start: *mut FrameExtension,
+    pub dtype: c_int,
+    pub data: *mut c_void,
+    pub rank: i64,
+    pub dims: *const i64,
+}
+
+/// The attributes of a call, by name.
+#[repr(C)]
+pub(crate) struct CallAttributes {
+    struct_size: usize,
+    extension_start: *mut FrameExtension,
+    pub size: i64,
+    pub types: *const c_int,
+    pub names: *const *const ByteSpan,
+    pub values: *const *const c_void,
+}
+
+/// Text that does not end with a zero.
+#[repr(C)]
+pub(crate) struct ByteSpan {
+    pub data: *const u8,
+    pub len: usize,
+}
+
+/// The kind of attribute that is an array of numbers.
+pub(crate) const ATTRIBUTE_ARRAY: c_int = 1;
+
+/// Such an attribute.
+#[repr(C)]
+pub(crate) struct ArrayAttribute {
+    pub dtype: c_int,
+    pub size: usize,
+    pub data: *const c_void,
+}
+
+/// Element types, as XLA numbers them.
+pub(crate) const TYPE_S64: c_int = 5;
+pub(crate) const TYPE_F32: c_int = 11;
+
+/// A call.
+#[repr(C)]
+pub(crate) struct CallFrame {
+    pub struct_size: usize,
+    pub extension_start: *mut FrameExtension,
+    pub api: *const FfiApi,
+    context: *mut c_void,
+    pub stage: c_int,
+    pub arguments: CallBuffers,
+    pub results: CallBuffers,
+    pub attributes: CallAttributes,
+}

@@ -1,0 +1,71 @@
+//! Custom calls of the CPU: on every device, and refused where they would leave their tensors.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{cpu, upload, values};
+use fullshard_pjrt::{CompileOptions, PRODUCT};
+
+/// A product of `f32[2, 3]` and `f32[3, 2]` with given attributes.
+fn program(attributes: &str) -> String {
+    format!(
+        "module @product {{
+  func.func public @main(%a: tensor<2x3xf32>, %b: tensor<3x2xf32>) -> tensor<2x2xf32> {{
+    %c = stablehlo.custom_call @{PRODUCT}(%a, %b) {{api_version = 4 : i32,
+        backend_config = {{{attributes}}}}} : (tensor<2x3xf32>, tensor<3x2xf32>) -> tensor<2x2xf32>
+    return %c : tensor<2x2xf32>
+  }}
+}}"
+    )
+}
+
+fn attributes(sizes: [i64; 5], lhs: [i64; 4], rhs: [i64; 4]) -> String {
+    format!(
+        "lhs = dense<{lhs:?}> : tensor<4xi64>, rhs = dense<{rhs:?}> : tensor<4xi64>, \
+         sizes = dense<{sizes:?}> : tensor<5xi64>"
+    )
+}
+
+fn run(attributes: &str) -> Result<Vec<f32>, String> {
+    let client = cpu(1);
+    let product = client.compile(&program(attributes), &CompileOptions::new(1)).unwrap();
+    let a = upload(&client, &[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 0);
+    let b = upload(&client, &[3, 2], &[1.0, 0.0, 0.0, 1.0, 1.0, 1.0], 0);
+    let results = product.execute(&[[&a, &b]]).map_err(|error| error.to_string())?;
+    let result = results[0][0].to_host().map_err(|error| error.to_string())?;
+    Ok(result.values().unwrap())
+}
+
+#[test]
+fn a_product_is_computed() {
+    let found = run(&attributes([1, 1, 2, 2, 3], [0, 0, 3, 1], [0, 0, 2, 1]));
+    assert_eq!(found.unwrap(), [4.0, 5.0, 10.0, 11.0]);
+}
+
+#[test]
+fn what_leaves_its_tensors_is_refused() {
+    for (sizes, lhs, rhs, said) in [
+        ([1, 1, 2, 2, 4], [0, 0, 3, 1], [0, 0, 2, 1], "beyond a tensor of 6"),
+        ([1, 1, 2, 2, 3], [0, 0, 4, 1], [0, 0, 2, 1], "beyond a tensor of 6"),
+        ([1, 2, 2, 2, 3], [0, 0, 3, 1], [0, 0, 2, 1], "beyond a tensor of 4"),
+        ([1, 1, 2, 2, -3], [0, 0, 3, 1], [0, 0, 2, 1], "negative"),
+        ([1, 1, 2, 0, 3], [0, 0, 3, 1], [0, 0, 2, 1], "nothing"),
+    ] {
+        let error = run(&attributes(sizes, lhs, rhs)).unwrap_err();
+        assert!(error.contains(said), "{error}");
+    }
+    let error = run("lhs = dense<[0, 0, 3, 1]> : tensor<4xi64>").unwrap_err();
+    assert!(error.contains("no attribute `sizes` of 5 integers"), "{error}");
+}
+
+#[test]
+fn clients_of_one_plugin_share_the_handlers() {
+    let (one, two) = (cpu(1), cpu(2));
+    let text = program(&attributes([1, 1, 2, 2, 3], [0, 0, 3, 1], [0, 0, 2, 1]));
+    for client in [one, two] {
+        let product = client.compile(&text, &CompileOptions::new(1)).unwrap();
+        let a = upload(&client, &[2, 3], &[1.0; 6], 0);
+        let b = upload(&client, &[3, 2], &[2.0; 6], 0);
+        assert_eq!(values(&product.execute(&[[&a, &b]]).unwrap()[0][0]), [6.0; 4]);
+    }
+}
