@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use fullshard_graph::DType;
 use fullshard_models::CausalLm;
 use fullshard_parallel::{FsdpConfig, FsdpConfigError, Options, Placement, Remat, Strategy};
+use fullshard_pjrt::plugins::PluginKind;
 use fullshard_pjrt::{Client, CompileOptions};
 use fullshard_train::{Batch, Recipe, calls_products, loops_layers, pads_vocabulary};
 
@@ -114,6 +115,10 @@ enum ScanArg {
 /// What indices of 32 bits can tell apart.
 const MOST_TOKENS: usize = i32::MAX as usize;
 
+/// The threads that the CPU's runtime has at most; each virtual device needs one of them when they
+/// exchange something.
+const MOST_VIRTUAL: usize = 256;
+
 /// Trainer's default.
 const LEARNING_RATE: f64 = 5e-5;
 
@@ -187,6 +192,13 @@ impl StepFlags {
     }
 
     fn check_numbers(&self) -> Result<()> {
+        if self.target.kind() == PluginKind::Cpu && self.devices() > MOST_VIRTUAL {
+            return Err(Error::Usage(format!(
+                "--num_cores is {}, but a CPU can stand in for at most {MOST_VIRTUAL} devices: \
+                 lower it, or ask `fullshard plan` about a larger machine",
+                self.devices()
+            )));
+        }
         if self.no_sync && self.gradient_accumulation_steps == 1 {
             return Err(Error::Usage(
                 "--no_sync does nothing to a single batch: add --gradient_accumulation_steps, or \

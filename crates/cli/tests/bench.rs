@@ -348,6 +348,7 @@ fn mistakes_are_told_before_a_device_is_touched() {
         (&["--fsdp", "full_shard no_shard"], "contradict each other: choose one"),
         (&["--batch", "3", "--num_cores", "2"], "make it a multiple of 2, or use fewer devices"),
         (&["--batch", "2", "--num_cores", "4"], "2 sequences cannot be cut over 4 devices"),
+        (&["--batch", "100000", "--num_cores", "100000"], "stand in for at most 256 devices"),
         (&["--seq", "17"], "17 tokens are longer than the 16 positions of the model"),
         (&["--seq", "1"], "the number of tokens in a sequence is 1, but must be at least 2"),
         (&["--batch", "1000000000000000000"], "lower --batch, --seq"),

@@ -98,6 +98,7 @@ fn mistakes_are_told_and_leave_nothing() {
             ],
             "which is no folder here",
         ),
+        (with(&["--num_cores", "100000"]), "a CPU can stand in for at most 256 devices"),
         (vec!["train", "--tokenizer_name", "gpt2"], "name text files with --train_file"),
     ] {
         refused(&folder, &args, 1, expected);
