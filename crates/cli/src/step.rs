@@ -11,7 +11,9 @@ use fullshard_models::CausalLm;
 use fullshard_parallel::{FsdpConfig, FsdpConfigError, Options, Placement, Remat, Strategy};
 use fullshard_pjrt::plugins::PluginKind;
 use fullshard_pjrt::{Client, CompileOptions};
-use fullshard_train::{Batch, Recipe, calls_products, loops_layers, pads_vocabulary};
+use fullshard_train::{
+    Batch, Recipe, calls_products, fuses_attention, loops_layers, pads_vocabulary,
+};
 
 #[derive(Args, Clone)]
 #[command(next_help_heading = "The step")]
@@ -266,6 +268,7 @@ impl StepFlags {
             scan_layers,
             gather_ahead: self.gather_ahead,
             pad_vocabulary: pads_vocabulary(self.target.kind()),
+            fused_attention: fuses_attention(self.target.kind()),
             call_products: calls_products(self.target.kind()),
             frozen: self.freeze.clone(),
         })

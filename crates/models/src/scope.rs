@@ -59,6 +59,11 @@ pub trait Tracer {
         self.compute_dtype()
     }
 
+    /// Whether the platform has attention as a kernel.
+    fn has_fused_attention(&self) -> bool {
+        false
+    }
+
     /// What the vocabulary is padded to a multiple of where it is the width of a large product:
     /// what the matrix units of accelerators work on.
     fn vocabulary_tile(&self) -> usize {
@@ -146,6 +151,11 @@ impl<'a> Scope<'a> {
     /// The type to compute in.
     pub fn compute_dtype(&self) -> DType {
         self.tracer.compute_dtype()
+    }
+
+    /// Whether the platform has attention as a kernel.
+    pub fn has_fused_attention(&self) -> bool {
+        self.tracer.has_fused_attention()
     }
 
     /// What the vocabulary is padded to a multiple of in large products.

@@ -1,4 +1,6 @@
-//! The two forms of attention agree, in values and gradients.
+//! The forms of attention agree, in values and gradients. The kernel needs a GPU:
+//!
+//!     FULLSHARD_TEST_DEVICE=cuda cargo test -p fullshard-models --test attention -- --ignored
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -7,12 +9,17 @@ use common::{difference, eval, random};
 use fullshard_graph::{
     Argument, DType, Program, Result, Tensor, TensorType, concatenate, value_aux_and_grad,
 };
-use fullshard_models::layers::attention::{Heads, Scores, attention, blockwise, reference};
+use fullshard_models::layers::attention::{
+    Heads, Scores, attention, blockwise, fused, obstacle, reference,
+};
 use fullshard_models::{Body, LayerBody, Place, Scope, Tracer};
 use fullshard_pjrt::HostTensor;
 
 /// A tracer without parameters, whose dropout takes everything times what is kept.
 struct Shrinking(DType);
+
+/// The same where attention is a kernel.
+struct Fusing(Shrinking);
 
 impl Tracer for Shrinking {
     fn module(&self, _: &Place, body: Body<'_>) -> Result<Vec<Tensor>> {
@@ -39,6 +46,38 @@ impl Tracer for Shrinking {
 
     fn compute_dtype(&self) -> DType {
         self.0
+    }
+}
+
+impl Tracer for Fusing {
+    fn module(&self, _: &Place, body: Body<'_>) -> Result<Vec<Tensor>> {
+        body()
+    }
+
+    fn layers(
+        &self,
+        place: &Place,
+        count: usize,
+        carries: Vec<Tensor>,
+        body: LayerBody<'_>,
+    ) -> Result<Vec<Tensor>> {
+        self.0.layers(place, count, carries, body)
+    }
+
+    fn parameter(&self, place: &Place, name: &str) -> Result<Tensor> {
+        self.0.parameter(place, name)
+    }
+
+    fn dropout(&self, place: &Place, name: &str, x: &Tensor, probability: f64) -> Result<Tensor> {
+        self.0.dropout(place, name, x, probability)
+    }
+
+    fn compute_dtype(&self) -> DType {
+        self.0.compute_dtype()
+    }
+
+    fn has_fused_attention(&self) -> bool {
+        true
     }
 }
 
@@ -161,4 +200,77 @@ fn long_sequences_are_computed_in_blocks() {
     assert!(!text.contains("512x512x"), "the upper triangle is computed");
     assert!(text.contains("256x512x"), "the last block sees the whole sequence");
     assert!(text.contains("optimization_barrier"), "blocks are computed again");
+}
+
+/// What keeps the kernel from being used is told, and it is used where nothing does.
+#[test]
+fn the_kernel_is_for_what_it_can_do() {
+    let program = Program::trace("scores", &[], |_| {
+        let scores = Scores::scaled(DType::Bf16, 0.125)?;
+        let found = |dtype, sequence, head, scores: &Scores| {
+            obstacle(dtype, sequence, head, scores).unwrap_or_default()
+        };
+        assert_eq!(obstacle(DType::Bf16, 1024, 128, &scores), None);
+        assert_eq!(obstacle(DType::F16, 2, 8, &scores), None);
+        assert!(found(DType::F32, 1024, 128, &scores).contains("not in f32"));
+        assert!(found(DType::Bf16, 1024, 12, &scores).contains("heads are 12 wide"));
+        assert!(found(DType::Bf16, 1024, 256, &scores).contains("at most 128"));
+        assert!(found(DType::Bf16, 1023, 64, &scores).contains("odd"));
+        let dropping = Scores { dropout: 0.1, ..scores.clone() };
+        assert!(found(DType::Bf16, 1024, 64, &dropping).contains("the same in every step"));
+        let upcast = Scores { upcast: true, ..scores.clone() };
+        assert!(found(DType::Bf16, 1024, 64, &upcast).contains("f32 were asked for"));
+        let by_layer = Scores { factor: None, ..scores };
+        assert!(found(DType::Bf16, 1024, 64, &by_layer).contains("scaled by the layer"));
+        Ok(vec![])
+    });
+    program.unwrap();
+}
+
+#[test]
+fn the_kernel_is_called_where_the_platform_has_it() {
+    let argument = |heads| Argument::new(TensorType::new(DType::Bf16, &[2, heads, 64, 16]));
+    let arguments = [argument(4), argument(2), argument(2), argument(4)];
+    let program = Program::trace("called", &arguments, |inputs| {
+        traced(&inputs[..3], &inputs[3], 0.0, |_, heads, scores| {
+            let tracer = Fusing(Shrinking(DType::Bf16));
+            let mixed = Scope::root(&tracer, |scope| Ok(vec![attention(scope, heads, scores)?]))?;
+            Ok(mixed[0].clone())
+        })
+    });
+    let text = program.unwrap().to_text();
+    assert_eq!(text.matches("@__cudnn$fmhaSoftmax(").count(), 1);
+    assert_eq!(text.matches("@__cudnn$fmhaSoftmaxBackward(").count(), 1);
+    assert!(!text.contains("dot_general"));
+}
+
+#[test]
+#[ignore = "needs a GPU of NVIDIA's"]
+fn the_kernel_agrees_with_the_reference() {
+    for (heads, key_heads, sequence, head) in [(4, 4, 256, 64), (6, 2, 190, 128), (3, 3, 1024, 80)]
+    {
+        let (query, key) = ([2, heads, sequence, head], [2, key_heads, sequence, head]);
+        let inputs = [random(&query, 1), random(&key, 2), random(&key, 3), random(&query, 4)];
+        for dtype in [DType::Bf16, DType::F16] {
+            let [expected, found] = [false, true].map(|kernel| {
+                let results = eval(&inputs, |inputs| {
+                    let short: Result<Vec<Tensor>> =
+                        inputs.iter().map(|input| input.convert(dtype)).collect();
+                    let short = short?;
+                    let form = |scope: &Scope<'_>, heads: &Heads, scores: &Scores| match kernel {
+                        true => fused(heads, scores),
+                        false => reference(scope, heads, scores),
+                    };
+                    let results = traced(&short[..3], &short[3], 0.0, form)?;
+                    results.iter().map(|result| result.convert(DType::F32)).collect()
+                });
+                results.iter().map(|result| result.to_f64().unwrap()).collect::<Vec<_>>()
+            });
+            for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                let apart = difference(found, expected);
+                println!("{heads} heads of {head}, {sequence} tokens, {dtype:?}: {i}: {apart:.1e}");
+                assert!(apart < 0.02, "result {i}: {apart}");
+            }
+        }
+    }
 }

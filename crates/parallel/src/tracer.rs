@@ -354,6 +354,10 @@ impl Tracer for Sharded<'_> {
         self.placement.options.config.settings.buffer_dtype.unwrap_or(self.compute_dtype())
     }
 
+    fn has_fused_attention(&self) -> bool {
+        self.placement.options.fused_attention
+    }
+
     fn vocabulary_tile(&self) -> usize {
         if self.placement.options.pad_vocabulary { TILE } else { 1 }
     }

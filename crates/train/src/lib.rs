@@ -33,5 +33,5 @@ pub use flops::{Flops, utilization};
 pub use meter::DeviceMemory;
 pub use recipe::{Batch, Recipe};
 pub use runner::{Compiled, Compiler, Metrics, Pending, PendingLoss, Runner};
-pub use suits::{calls_products, loops_layers, pads_vocabulary};
+pub use suits::{calls_products, fuses_attention, loops_layers, pads_vocabulary};
 pub use trainer::{Observer, Trained, Training};

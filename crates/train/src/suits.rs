@@ -21,6 +21,11 @@ pub fn pads_vocabulary(kind: PluginKind) -> bool {
     kind != PluginKind::Cpu
 }
 
+/// Whether attention is a kernel: cuDNN's on NVIDIA's GPUs.
+pub fn fuses_attention(kind: PluginKind) -> bool {
+    kind == PluginKind::Cuda
+}
+
 /// Whether large matrix products are called rather than left to the compiler. On CPU they are: its
 /// own take up to six times as long in batches, and twice in the orientation of the loss.
 pub fn calls_products(kind: PluginKind) -> bool {

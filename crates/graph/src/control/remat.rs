@@ -17,7 +17,7 @@ pub enum Policy {
     Everything,
     /// Nothing but what goes in.
     Nothing,
-    /// The results of matrix products, which are dear to compute again.
+    /// The results of matrix products and custom calls, which are dear to compute again.
     Dots,
     /// The values that were given one of these names with [`Tensor::named`].
     Named(Vec<String>),
@@ -64,7 +64,7 @@ impl Policy {
     pub(crate) fn saves(&self, op: &Op) -> bool {
         match (self, op) {
             (Policy::Everything, _) => true,
-            (Policy::Dots, Op::Dot(_) | Op::Convolution(_)) => true,
+            (Policy::Dots, Op::Dot(_) | Op::Convolution(_) | Op::CustomCall(_)) => true,
             (Policy::Named(names), Op::Name(name)) => names.iter().any(|known| **known == **name),
             _ => false,
         }

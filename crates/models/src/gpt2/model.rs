@@ -139,6 +139,7 @@ impl Gpt2 {
         if config.scale_attn_by_inverse_layer_idx {
             let number = (scope.layer()? + 1.0)?.convert(scores.scale.dtype())?;
             scores.scale = (scores.scale / number)?;
+            scores.factor = None;
         }
         scores.upcast = config.reorder_and_upcast_attn;
         scores.dropout = config.attn_pdrop;

@@ -1,7 +1,12 @@
-//! Causal attention in two forms that agree: [`reference()`] keeps all probabilities, [`blockwise`]
-//! neither computes those of the future nor keeps any.
+//! Causal attention in forms that agree: [`reference()`] keeps all probabilities, [`blockwise`]
+//! neither computes those of the future nor keeps any, and [`fused()`] is a kernel that does the
+//! same, where the platform has one.
 //!
 //! Dropout in blocks drops other probabilities than dropout without them, as likely ones.
+
+mod fused;
+
+pub use fused::{fused, obstacle};
 
 use super::{dims, lowest, wide, widened};
 use crate::scope::Scope;
@@ -35,6 +40,8 @@ pub struct Scores {
     /// What they are multiplied by: a number of the type that softmax is computed in, `f32` or,
     /// for queries in `f64`, that.
     pub scale: Tensor,
+    /// The same as a number, where it is known while tracing.
+    pub factor: Option<f64>,
     /// Whether the products themselves are in `f32`.
     pub upcast: bool,
     /// The probability that a probability is dropped in training.
@@ -44,14 +51,18 @@ pub struct Scores {
 impl Scores {
     /// Scores of queries of a type that are scaled by a number.
     pub fn scaled(dtype: DType, scale: f64) -> Result<Scores> {
-        Ok(Scores { scale: full(wide(dtype), &[], scale)?, upcast: false, dropout: 0.0 })
+        let number = full(wide(dtype), &[], scale)?;
+        Ok(Scores { scale: number, factor: Some(scale), upcast: false, dropout: 0.0 })
     }
 }
 
 /// Causal attention, `[batch, heads, sequence, head]`, in the form that suits.
 pub fn attention(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Tensor> {
-    let [_, _, sequence, _] = dims("query", &heads.query)?;
-    if sequence >= BLOCKWISE_FROM {
+    let [_, _, sequence, head] = dims("query", &heads.query)?;
+    let dtype = heads.query.dtype();
+    if scope.has_fused_attention() && obstacle(dtype, sequence, head, scores).is_none() {
+        fused(heads, scores)
+    } else if sequence >= BLOCKWISE_FROM {
         blockwise(scope, heads, scores, BLOCK)
     } else {
         reference(scope, heads, scores)

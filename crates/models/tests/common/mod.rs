@@ -27,10 +27,16 @@ pub const RECORDINGS: &[&str] = &[
     "llama_padded",
 ];
 
+/// The CPU, or what FULLSHARD_TEST_DEVICE names.
 static CLIENT: LazyLock<Client> = LazyLock::new(|| {
+    let kind = std::env::var("FULLSHARD_TEST_DEVICE").unwrap_or("cpu".into());
+    let kind: PluginKind = kind.parse().unwrap();
     let store = Store::default_location().unwrap();
-    let located = find_or_install(PluginKind::Cpu, None, &store).unwrap();
-    let options = ClientOptions::new().cpu_device_count(1);
+    let located = find_or_install(kind, None, &store).unwrap();
+    let options = match kind {
+        PluginKind::Cpu => ClientOptions::new().cpu_device_count(1),
+        _ => ClientOptions::new(),
+    };
     Client::new(Plugin::load(&located.path).unwrap(), &options).unwrap()
 });
 

@@ -1,0 +1,153 @@
+//! Attention as one kernel of cuDNN, forwards and backwards, which keeps no probabilities.
+//!
+//! The kernel is a custom call that XLA's GPU compiler knows. What it cannot do is told by
+//! [`obstacle`], and computed in blocks instead.
+
+use super::{Heads, Scores};
+use fullshard_graph::{DType, Error, Result, Tensor, TensorType, custom_call, custom_vjp};
+use serde_json::{Value, json};
+
+/// The widest head of the kernel on all GPUs that have it.
+const WIDEST: usize = 128;
+
+/// The dimension order in which the kernel reads: `[batch, sequence, heads, head]` as written.
+const STRAIGHT: &[usize] = &[3, 2, 1, 0];
+
+/// The order in which it writes `[batch, heads, sequence, head]`: the same bytes as above.
+const SWAPPED: &[usize] = &[3, 1, 2, 0];
+
+/// The version of the calling convention with configurations in JSON.
+const JSON_CONFIG: i32 = 2;
+
+/// What stands in the way of the kernel, if anything does.
+pub fn obstacle(dtype: DType, sequence: usize, head: usize, scores: &Scores) -> Option<String> {
+    let reason = match () {
+        () if !matches!(dtype, DType::Bf16 | DType::F16) => {
+            format!("it computes in bf16 and f16, not in {}", dtype.name())
+        }
+        () if head > WIDEST || !head.is_multiple_of(8) => {
+            format!("heads are {head} wide, but must be a multiple of 8 and at most {WIDEST}")
+        }
+        () if !sequence.is_multiple_of(2) => format!("{sequence} tokens are an odd number"),
+        () if scores.dropout > 0.0 => "its dropout would be the same in every step".into(),
+        () if scores.upcast => "products in f32 were asked for".into(),
+        () if scores.factor.is_none() => "scores are scaled by the layer".into(),
+        () => return None,
+    };
+    Some(reason)
+}
+
+/// Causal attention, `[batch, heads, sequence, head]`, by the kernel.
+pub fn fused(heads: &Heads, scores: &Scores) -> Result<Tensor> {
+    let factor = scores.factor.ok_or_else(|| wrong("scores of a known scale"))?;
+    let straight = |x: &Tensor| x.transpose(&[0, 2, 1, 3]);
+    let inputs = [straight(&heads.query)?, straight(&heads.key)?, straight(&heads.value)?];
+    let mut results = custom_vjp(
+        &inputs.each_ref(),
+        |inputs| Ok(vec![forward(&inputs, factor)?.0]),
+        |inputs| {
+            let (mixed, sums) = forward(&inputs, factor)?;
+            let kept = inputs.into_iter().chain([sums, mixed.clone()]).collect();
+            Ok((vec![mixed], kept))
+        },
+        |kept, gradients| backward(&kept, &gradients[0], factor),
+    )?;
+    straight(&results.pop().ok_or_else(|| wrong("one result"))?)
+}
+
+fn wrong(what: &str) -> Error {
+    Error::new("attention", format!("the fused kernel has {what}"))
+}
+
+/// The values weighed, `[batch, sequence, heads, head]`, and what the way back needs of the sums.
+fn forward(inputs: &[Tensor], factor: f64) -> Result<(Tensor, Tensor)> {
+    let &[batch, sequence, heads, _] = inputs[0].dims() else { return Err(wrong("four dims")) };
+    let sums = TensorType::new(DType::F32, &[batch, heads, sequence]);
+    let config = config(inputs, factor, &FORWARD_PRODUCTS);
+    let results = custom_call("__cudnn$fmhaSoftmax")
+        .backend_config(&config, JSON_CONFIG)
+        .layouts(&[STRAIGHT; 3], &[SWAPPED, &[2, 1, 0], &[0]])
+        .call(&[&inputs[0], &inputs[1], &inputs[2]], &[swapped(&inputs[0]), sums, workspace()])?;
+    Ok((results[0].transpose(&[0, 2, 1, 3])?, results[1].clone()))
+}
+
+/// The gradients of queries, keys and values.
+fn backward(kept: &[Tensor], gradient: &Tensor, factor: f64) -> Result<Vec<Tensor>> {
+    let [query, key, value, sums, mixed] = kept else { return Err(wrong("five kept values")) };
+    let config = config(kept, factor, &BACKWARD_PRODUCTS);
+    let types = [swapped(query), swapped(key), swapped(value), workspace()];
+    let operands = [STRAIGHT, STRAIGHT, STRAIGHT, &[2, 1, 0], STRAIGHT, STRAIGHT];
+    let results = custom_call("__cudnn$fmhaSoftmaxBackward")
+        .backend_config(&config, JSON_CONFIG)
+        .layouts(&operands, &[SWAPPED, SWAPPED, SWAPPED, &[0]])
+        .call(&[query, key, value, sums, gradient, mixed], &types)?;
+    results[..3].iter().map(|gradient| gradient.transpose(&[0, 2, 1, 3])).collect()
+}
+
+/// The type of `[batch, sequence, heads, head]` with heads before the sequence.
+fn swapped(x: &Tensor) -> TensorType {
+    let dims = x.dims();
+    TensorType::new(x.dtype(), &[dims[0], dims[2], dims[1], dims[3]])
+}
+
+/// Scratch memory, whose size the compiler fills in.
+fn workspace() -> TensorType {
+    TensorType::new(DType::U8, &[0])
+}
+
+/// A product of the kernel: its name, and the batch and contracted dims of its operands.
+type Product = (&'static str, [usize; 2], usize, [usize; 2], usize);
+
+const FORWARD_PRODUCTS: [Product; 2] = [
+    ("bmm1_dot_dimension_numbers", [0, 2], 3, [0, 2], 3),
+    ("bmm2_dot_dimension_numbers", [0, 1], 3, [0, 2], 1),
+];
+
+const BACKWARD_PRODUCTS: [Product; 4] = [
+    ("bmm1_grad_gemm1_dot_dimension_numbers", [0, 1], 2, [0, 2], 1),
+    ("bmm1_grad_gemm2_dot_dimension_numbers", [0, 1], 3, [0, 2], 1),
+    ("bmm2_grad_gemm1_dot_dimension_numbers", [0, 1], 2, [0, 2], 1),
+    ("bmm2_grad_gemm2_dot_dimension_numbers", [0, 2], 3, [0, 2], 3),
+];
+
+/// What the compiler is told of the kernel.
+fn config(inputs: &[Tensor], factor: f64, products: &[Product]) -> String {
+    let (query, key) = (inputs[0].dims(), inputs[1].dims());
+    let strings =
+        |numbers: &[usize]| -> Vec<String> { numbers.iter().map(ToString::to_string).collect() };
+    let element = if inputs[0].dtype() == DType::F16 { "F16" } else { "BF16" };
+    let mut kernel = json!({
+        "algorithm": {
+            "algo_id": "0",
+            "math_type": "TENSOR_OP_MATH",
+            "tuning_knobs": {"17": "1", "24": "0"},
+            "is_cudnn_frontend": true,
+            "workspace_size": "0",
+        },
+        "fmha_scale": factor,
+        "intermediate_tensor_shape": {
+            "element_type": element,
+            "dimensions": strings(&[query[0], query[2], query[1], key[1]]),
+            "tuple_shapes": [],
+            "layout": {"minor_to_major": strings(STRAIGHT)},
+            "is_dynamic_dimension": [false, false, false, false],
+        },
+        "is_flash_attention": true,
+        "mask_type": "CAUSAL",
+        "dropout_rate": 0.0,
+        "seed": 42,
+        "sliding_window_length": 0,
+        "max_seg_per_batch": 1,
+        "is_paged_attention": false,
+    });
+    for &(name, lhs_batch, lhs, rhs_batch, rhs) in products {
+        kernel[name] = json!({
+            "lhs_contracting_dimensions": strings(&[lhs]),
+            "rhs_contracting_dimensions": strings(&[rhs]),
+            "lhs_batch_dimensions": strings(&lhs_batch),
+            "rhs_batch_dimensions": strings(&rhs_batch),
+        });
+    }
+    let config: Value = json!({"operation_queue_id": "0", "cudnn_fmha_backend_config": kernel});
+    config.to_string()
+}
