@@ -4,7 +4,7 @@
 mod common;
 
 use common::{assert_close, numbers, run};
-use fullshard_graph::{Argument, DType, PRODUCT, Program, TensorType, einsum};
+use fullshard_graph::{Argument, DType, PRODUCT, Program, Tensor, TensorType, einsum};
 use fullshard_pjrt::HostTensor;
 
 /// A product of two tensors, called or not.
@@ -49,6 +49,32 @@ fn every_orientation_gives_the_compilers_numbers() {
     ] {
         both(spec, lhs, rhs, DType::F32, 1e-5);
     }
+}
+
+/// Heads that are cut out of a projection, turned and grouped are read where they are.
+#[test]
+fn views_are_not_written_out() {
+    let dims = [2, 48, 3 * 96];
+    let attend = |called: bool| {
+        let argument = Argument::new(TensorType::new(DType::F32, &dims));
+        let program = Program::trace("heads", &[argument], |inputs| {
+            let parts = inputs[0].split(2, 3)?;
+            let heads = |part: &Tensor| {
+                part.reshape(&[2, 48, 3, 32])?.transpose(&[0, 2, 1, 3])?.reshape(&[2, 3, 1, 48, 32])
+            };
+            let (query, key) = (heads(&parts[1])?, heads(&parts[2])?.reshape(&[2, 3, 48, 32])?);
+            let scores = einsum("bgrqd,bgkd->bgrqk", &query, &key)?;
+            Ok(vec![einsum("bgrqk,bgkd->bgrqd", &scores, &key)?])
+        });
+        program.unwrap().with_called_products(called)
+    };
+    let text = attend(true).to_text();
+    let call = text.lines().find(|line| line.contains(PRODUCT)).unwrap();
+    assert!(call.contains("(%arg0, %arg0)") && call.contains("[96, 192]"), "{call}");
+    let inputs = [random(&dims, 3)];
+    let [called, compiled] =
+        [true, false].map(|called| run(&attend(called), &inputs)[0].to_f64().unwrap());
+    assert_close(&called, &compiled, 1e-5);
 }
 
 /// Sums are in `f32`, as the compiler's are, and rounded once.

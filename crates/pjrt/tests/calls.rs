@@ -20,8 +20,12 @@ fn program(attributes: &str) -> String {
 }
 
 fn attributes(sizes: [i64; 5], lhs: [i64; 4], rhs: [i64; 4]) -> String {
+    attributes_from(sizes, [0, 0], lhs, rhs)
+}
+
+fn attributes_from(sizes: [i64; 5], offsets: [i64; 2], lhs: [i64; 4], rhs: [i64; 4]) -> String {
     format!(
-        "lhs = dense<{lhs:?}> : tensor<4xi64>, rhs = dense<{rhs:?}> : tensor<4xi64>, \
+        "offsets = dense<{offsets:?}> : tensor<2xi64>, lhs = dense<{lhs:?}> : tensor<4xi64>, rhs = dense<{rhs:?}> : tensor<4xi64>, \
          sizes = dense<{sizes:?}> : tensor<5xi64>"
     )
 }
@@ -53,6 +57,11 @@ fn what_leaves_its_tensors_is_refused() {
     ] {
         let error = run(&attributes(sizes, lhs, rhs)).unwrap_err();
         assert!(error.contains(said), "{error}");
+    }
+    for offset in [-1, 6] {
+        let from = attributes_from([1, 1, 2, 2, 3], [offset, 0], [0, 0, 3, 1], [0, 0, 2, 1]);
+        let error = run(&from).unwrap_err();
+        assert!(error.contains(&format!("offset {offset} is beyond a tensor of 6")), "{error}");
     }
     let error = run("lhs = dense<[0, 0, 3, 1]> : tensor<4xi64>").unwrap_err();
     assert!(error.contains("no attribute `sizes` of 5 integers"), "{error}");

@@ -5,6 +5,7 @@ mod constants;
 mod plain;
 mod product;
 mod regions;
+mod view;
 mod windows;
 
 pub use product::PRODUCT;
@@ -205,9 +206,17 @@ impl Writer {
             names[parameter.index()] = Some(name.clone());
         }
         let live = graph.live_nodes();
+        let makers = if self.called_products { view::makers(graph) } else { Vec::new() };
         for (_, node) in graph.nodes.iter().enumerate().filter(|(i, _)| live[*i]) {
             let inputs = lookup(&names, &node.inputs);
-            let outputs = self.node(graph, node, &inputs);
+            let outputs = match &node.op {
+                Op::Dot(dims) if self.called_products => {
+                    let views = node.inputs.iter().map(|&input| view::view(graph, &makers, input));
+                    self.product_of(graph, node, dims, &names, &views.collect::<Vec<_>>())
+                }
+                _ => None,
+            };
+            let outputs = outputs.unwrap_or_else(|| self.node(graph, node, &inputs));
             for (value, name) in node.outputs.iter().zip(outputs) {
                 names[value.index()] = Some(name);
             }
@@ -235,10 +244,6 @@ impl Writer {
             Op::Manual(manual) if manual.mesh.devices() == 1 => self.graph(&manual.body, inputs),
             Op::Manual(manual) => self.manual(manual, &context),
             Op::AxisIndex { axes } => vec![self.axis_index(axes, &context)],
-            Op::Dot(dims) if self.called_products => match self.product(dims, &context) {
-                Some(result) => vec![result],
-                None => self.plain(&node.op, &context),
-            },
             op => self.plain(op, &context),
         }
     }

@@ -1,13 +1,15 @@
 //! Matrix products that are called by name instead of being left to the compiler.
 //!
-//! A platform that knows [`PRODUCT`] computes two operands of `f32` into a dense result, as three
+//! A platform that knows [`PRODUCT`] computes two operands of `f32` into a dense result, as its
 //! attributes say: `sizes` has two batch sizes, rows, columns and what is summed over; `lhs` and
-//! `rhs` have the strides of both batches, then of rows and sums, and of sums and columns. So no
-//! operand has to be transposed or copied first.
+//! `rhs` have the strides of both batches, then of rows and sums, and of sums and columns;
+//! `offsets` where each begins. So an operand that is only a view of another tensor is not written
+//! out first.
 
-use super::Context;
-use super::Writer;
+use super::view::View;
+use super::{Names, Writer};
 use crate::dtype::DType;
+use crate::graph::{Graph, Node};
 use crate::op::DotDims;
 use crate::types::TensorType;
 use std::rc::Rc;
@@ -35,33 +37,42 @@ struct Strided {
 }
 
 impl Writer {
-    /// Writes a product as a call, if it is one that a call is good for.
-    pub(super) fn product(&mut self, dims: &DotDims, context: &Context<'_>) -> Option<Rc<str>> {
-        let [lhs, rhs] = &context.input_types[..] else { return None };
-        let result = &context.output_types[0];
-        let narrow = |ty: &TensorType| matches!(ty.dtype, DType::F32 | DType::Bf16 | DType::F16);
-        let [.., rows, columns, sums] = Strided::new(dims, lhs, rhs)?.sizes;
-        let large = rows.min(columns).min(sums) > 1 && rows * columns * sums >= LEAST;
-        if !large || !narrow(lhs) || !narrow(result) {
+    /// Writes a product of views as a call, if it is one that a call is good for.
+    pub(super) fn product_of(
+        &mut self,
+        graph: &Graph,
+        node: &Node,
+        dims: &DotDims,
+        names: &Names,
+        views: &[View],
+    ) -> Option<Vec<Rc<str>>> {
+        let [lhs, rhs] = node.inputs[..] else { return None };
+        let [lhs_view, rhs_view] = views else { return None };
+        let (lhs, rhs, result) = (graph.ty(lhs), graph.ty(rhs), graph.ty(node.outputs[0]));
+        let strided = Strided::new(dims, &lhs.dims, [&lhs_view.strides, &rhs_view.strides], rhs)?;
+        let short = |ty: &TensorType| matches!(ty.dtype, DType::F32 | DType::Bf16 | DType::F16);
+        if !strided.is_large() || !short(lhs) || !short(result) {
             return None;
         }
-        let strided = Strided::new(dims, lhs, rhs)?;
-        let operands = [0, 1].map(|i| {
-            self.converted(&context.inputs[i], &context.input_types[i], DType::F32, context.path)
-        });
-        let wide = |ty: &TensorType| TensorType::new(DType::F32, &ty.dims);
+        let mut operands = Vec::new();
+        for view in views {
+            let name = names[view.base.index()].clone()?;
+            let base = self.converted(&name, graph.ty(view.base), DType::F32, &node.path);
+            operands.push((base, wide(graph.ty(view.base))));
+        }
         let text = format!(
             "stablehlo.custom_call @{PRODUCT}({}, {}) {{api_version = 4 : i32, backend_config = \
-             {{lhs = {}, rhs = {}, sizes = {}}}}}",
-            operands[0],
-            operands[1],
+             {{lhs = {}, offsets = {}, rhs = {}, sizes = {}}}}}",
+            operands[0].0,
+            operands[1].0,
             integers(&strided.lhs),
+            integers(&[lhs_view.offset, rhs_view.offset]),
             integers(&strided.rhs),
             integers(&strided.sizes),
         );
-        let types = format!("({}, {}) -> {}", wide(lhs), wide(rhs), wide(result));
-        let product = self.op_one(&text, &types, context.path);
-        Some(self.converted(&product, &wide(result), result.dtype, context.path))
+        let types = format!("({}, {}) -> {}", operands[0].1, operands[1].1, wide(result));
+        let product = self.op_one(&text, &types, &node.path);
+        Some(vec![self.converted(&product, &wide(result), result.dtype, &node.path)])
     }
 
     fn converted(
@@ -80,23 +91,30 @@ impl Writer {
 }
 
 impl Strided {
-    /// The product of two dense tensors, if rows, columns and sums have one stride each and there
-    /// are at most two batches.
-    fn new(dims: &DotDims, lhs: &TensorType, rhs: &TensorType) -> Option<Strided> {
-        let (lhs_strides, rhs_strides) = (strides(lhs), strides(rhs));
+    /// The product of two views, if rows, columns and sums have one stride each and there are at
+    /// most two batches.
+    fn new(
+        dims: &DotDims,
+        lhs: &[usize],
+        [lhs_strides, rhs_strides]: [&[usize]; 2],
+        rhs: &TensorType,
+    ) -> Option<Strided> {
         let shared = |left: &[usize], right: &[usize]| -> Vec<Shared> {
             let pairs = left.iter().zip(right);
-            let shared = pairs.map(|(&l, &r)| (lhs.dims[l], lhs_strides[l], rhs_strides[r]));
-            merged(shared.map(|(size, lhs, rhs)| Shared { size, lhs, rhs }))
+            merged(pairs.map(|(&l, &r)| Shared {
+                size: lhs[l],
+                lhs: lhs_strides[l],
+                rhs: rhs_strides[r],
+            }))
         };
-        let free = |ty: &TensorType, strides: &[usize], used: [&[usize]; 2]| -> Vec<Shared> {
-            let free = (0..ty.rank()).filter(|dim| !used.iter().any(|used| used.contains(dim)));
+        let free = |dims: &[usize], strides: &[usize], used: [&[usize]; 2]| -> Vec<Shared> {
+            let free = (0..dims.len()).filter(|dim| !used.iter().any(|used| used.contains(dim)));
             // The other operand does not have the dimension, so its stride never stands in the way.
-            merged(free.map(|dim| Shared { size: ty.dims[dim], lhs: strides[dim], rhs: 0 }))
+            merged(free.map(|dim| Shared { size: dims[dim], lhs: strides[dim], rhs: 0 }))
         };
         let batches = shared(&dims.lhs_batch, &dims.rhs_batch);
-        let rows = one(&free(lhs, &lhs_strides, [&dims.lhs_batch, &dims.lhs_contract]))?;
-        let columns = one(&free(rhs, &rhs_strides, [&dims.rhs_batch, &dims.rhs_contract]))?;
+        let rows = one(&free(lhs, lhs_strides, [&dims.lhs_batch, &dims.lhs_contract]))?;
+        let columns = one(&free(&rhs.dims, rhs_strides, [&dims.rhs_batch, &dims.rhs_contract]))?;
         let sums = one(&shared(&dims.lhs_contract, &dims.rhs_contract))?;
         let nothing = Shared { size: 1, lhs: 0, rhs: 0 };
         let [outer, inner] = match batches[..] {
@@ -111,11 +129,17 @@ impl Strided {
             rhs: [outer.rhs, inner.rhs, sums.rhs, columns.lhs],
         })
     }
+
+    /// Whether a call saves more than it costs.
+    fn is_large(&self) -> bool {
+        let [.., rows, columns, sums] = self.sizes;
+        rows.min(columns).min(sums) > 1 && rows * columns * sums >= LEAST
+    }
 }
 
-/// The strides of a dense tensor.
-fn strides(ty: &TensorType) -> Vec<usize> {
-    (0..ty.rank()).map(|dim| ty.dims[dim + 1..].iter().product()).collect()
+/// A type with its numbers in `f32`.
+fn wide(ty: &TensorType) -> TensorType {
+    TensorType::new(DType::F32, &ty.dims)
 }
 
 /// Dimensions with those put together that lie one inside the other in both operands.
@@ -147,6 +171,7 @@ fn integers(values: &[usize]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::view::dense;
     use super::*;
 
     fn strided(
@@ -161,8 +186,8 @@ mod tests {
             lhs_contract: contract[0].to_vec(),
             rhs_contract: contract[1].to_vec(),
         };
-        let ty = |dims: &[usize]| TensorType::new(DType::F32, dims);
-        Strided::new(&dims, &ty(lhs), &ty(rhs))
+        let strides = [&dense(lhs)[..], &dense(rhs)[..]];
+        Strided::new(&dims, lhs, strides, &TensorType::new(DType::F32, rhs))
     }
 
     #[test]

@@ -22,6 +22,20 @@ pub(super) struct Floats {
     pub elements: usize,
 }
 
+impl Floats {
+    /// The part from a place on.
+    pub(super) fn from(self, offset: i64) -> Result<Floats, String> {
+        match usize::try_from(offset) {
+            // SAFETY: the place is inside the tensor.
+            Ok(offset) if offset < self.elements => Ok(Floats {
+                data: unsafe { self.data.add(offset) },
+                elements: self.elements - offset,
+            }),
+            _ => Err(format!("offset {offset} is beyond a tensor of {} numbers", self.elements)),
+        }
+    }
+}
+
 impl Frame<'_> {
     /// # Safety
     /// `raw` is a live frame of the plugin.

@@ -1,8 +1,9 @@
 //! Products of matrices on the CPU, in any orientation and in batches.
 //!
-//! A call has two operands and a result of `f32` and says in three attributes where things are:
+//! A call has two operands and a result of `f32` and says in its attributes where things are:
 //! `sizes` has two batch sizes, rows, columns and what is summed over; `lhs` and `rhs` have the
-//! strides of both batches, then of rows and sums, and of sums and columns. Results are dense.
+//! strides of both batches, then of rows and sums, and of sums and columns; `offsets` has where
+//! each begins. Results are dense.
 
 use super::frame::{Floats, Frame};
 use gemm::Parallelism;
@@ -25,6 +26,10 @@ pub(super) fn run(frame: &Frame<'_>, threads: usize) -> Result<(), String> {
     let (lhs, rhs, result) = (frame.operand(0)?, frame.operand(1)?, frame.result(0)?);
     let sizes = frame.integers::<5>("sizes")?;
     let product = Product::new(sizes, frame.integers("lhs")?, frame.integers("rhs")?)?;
+    let (lhs, rhs) = {
+        let [left, right] = frame.integers("offsets")?;
+        (lhs.from(left)?, rhs.from(right)?)
+    };
     product.check(&lhs, &rhs, &result)?;
     product.compute(lhs.data, rhs.data, result.data, threads);
     Ok(())

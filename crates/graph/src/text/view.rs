@@ -1,0 +1,125 @@
+//! Tensors that are views of others: transposed, cut, taken apart and put together, without a
+//! number being moved. A call that takes strides needs none of these written out.
+
+use crate::graph::{Graph, ValueId};
+use crate::op::Op;
+
+/// Where the numbers of a tensor are in another, dense one.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct View {
+    /// The tensor that has them.
+    pub base: ValueId,
+    /// The place of the first.
+    pub offset: usize,
+    /// How far apart neighbours are, for each dimension.
+    pub strides: Vec<usize>,
+}
+
+/// Which node makes each value of a graph; parameters are made by none.
+pub(super) fn makers(graph: &Graph) -> Vec<Option<usize>> {
+    let mut makers = vec![None; graph.types.len()];
+    for (i, node) in graph.nodes.iter().enumerate() {
+        for output in &node.outputs {
+            makers[output.index()] = Some(i);
+        }
+    }
+    makers
+}
+
+/// A value as a view of what it was made from, as far back as that goes.
+pub(super) fn view(graph: &Graph, makers: &[Option<usize>], value: ValueId) -> View {
+    seen_through(graph, makers, value).unwrap_or_else(|| View {
+        base: value,
+        offset: 0,
+        strides: dense(&graph.ty(value).dims),
+    })
+}
+
+/// The strides of a dense tensor.
+pub(super) fn dense(dims: &[usize]) -> Vec<usize> {
+    (0..dims.len()).map(|dim| dims[dim + 1..].iter().product()).collect()
+}
+
+fn seen_through(graph: &Graph, makers: &[Option<usize>], value: ValueId) -> Option<View> {
+    let node = &graph.nodes[makers[value.index()]?];
+    let inner = || node.inputs.first().map(|&input| (input, view(graph, makers, input)));
+    match &node.op {
+        Op::Name(_) | Op::StopGradient => Some(inner()?.1),
+        Op::Transpose { permutation } => {
+            let (_, view) = inner()?;
+            let strides = permutation.iter().map(|&dim| view.strides[dim]).collect();
+            Some(View { strides, ..view })
+        }
+        Op::Slice { start, stride, .. } if stride.iter().all(|&stride| stride == 1) => {
+            let (_, view) = inner()?;
+            let skipped: usize = start.iter().zip(&view.strides).map(|(a, b)| a * b).sum();
+            Some(View { offset: view.offset + skipped, ..view })
+        }
+        Op::Reshape => {
+            let (input, view) = inner()?;
+            let (from, to) = (&graph.ty(input).dims, &graph.ty(value).dims);
+            Some(View { strides: reshaped(from, &view.strides, to)?, ..view })
+        }
+        _ => None,
+    }
+}
+
+/// The strides of a view whose dimensions are put together and taken apart, if it stays one.
+fn reshaped(from: &[usize], strides: &[usize], to: &[usize]) -> Option<Vec<usize>> {
+    let mut result = vec![0; to.len()];
+    let (mut old, mut new) = (0, 0);
+    while new < to.len() {
+        // The fewest dimensions on both sides that have equally many elements.
+        let (old_start, new_start) = (old, new);
+        let (mut old_size, mut new_size) = (1, to[new]);
+        new += 1;
+        while old_size != new_size {
+            if old_size < new_size {
+                old_size *= from.get(old)?;
+                old += 1;
+            } else {
+                new_size *= to.get(new)?;
+                new += 1;
+            }
+        }
+        // A dimension of one has no neighbours to be apart.
+        let group: Vec<usize> = (old_start..old).filter(|&dim| from[dim] != 1).collect();
+        let lies_inside = |pair: &[usize]| strides[pair[0]] == from[pair[1]] * strides[pair[1]];
+        if !group.windows(2).all(lies_inside) {
+            return None;
+        }
+        let mut stride = group.last().map_or(0, |&dim| strides[dim]);
+        for dim in (new_start..new).rev() {
+            result[dim] = stride;
+            stride *= to[dim];
+        }
+    }
+    Some(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_of_a_projection_are_a_view() {
+        // [2, 64, 96] of a projection [2, 64, 288], as [2, 64, 3, 32].
+        assert_eq!(
+            reshaped(&[2, 64, 96], &[18432, 288, 1], &[2, 64, 3, 32]),
+            Some(vec![18432, 288, 32, 1])
+        );
+    }
+
+    #[test]
+    fn what_lies_together_can_be_put_together() {
+        assert_eq!(reshaped(&[4, 8, 16], &[128, 16, 1], &[32, 16]), Some(vec![16, 1]));
+        assert_eq!(reshaped(&[4, 8, 16], &[256, 32, 1], &[32, 16]), Some(vec![32, 1]));
+        assert_eq!(reshaped(&[4, 8, 16], &[128, 16, 1], &[1, 4, 128]), Some(vec![0, 128, 1]));
+    }
+
+    #[test]
+    fn what_lies_apart_cannot() {
+        assert_eq!(reshaped(&[4, 8, 16], &[16, 64, 1], &[32, 16]), None);
+        assert_eq!(reshaped(&[4, 8], &[16, 1], &[8, 4]), None);
+    }
+}
