@@ -9,8 +9,8 @@ mod machine;
 mod network;
 mod report;
 
-pub use machine::Machine;
-pub use network::Network;
+pub use machine::{Machine, MachineError};
+pub use network::{Network, Streams};
 pub use report::{
     Basis, Exchanged, LargeBuffer, MachineSummary, Memory, ModelSummary, ModuleTime, Part, Rates,
     Report, Settings, Time, Warning,
