@@ -3,14 +3,9 @@
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The machine is not known.
-    #[error("there is no machine `{name}`: {hint}")]
-    UnknownMachine {
-        /// What was asked for.
-        name: String,
-        /// What there is.
-        hint: String,
-    },
+    /// There is no such machine.
+    #[error(transparent)]
+    Machine(#[from] crate::machine::MachineError),
     /// The recipe is for another number of devices than the machine has.
     #[error("the step is for {recipe} devices, but {machine} has {devices}")]
     Devices {

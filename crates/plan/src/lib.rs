@@ -13,8 +13,8 @@ mod report;
 
 pub use describe::Budget;
 pub use error::Error;
-pub use machine::Machine;
-pub use network::Network;
+pub use machine::{Machine, MachineError};
+pub use network::{Network, Streams};
 pub use report::{
     Basis, Exchanged, LargeBuffer, MachineSummary, Memory, ModelSummary, ModuleTime, Part, Rates,
     Report, Settings, Time, Warning,
