@@ -5,12 +5,14 @@
 //! makes of the very step program that training would run.
 #![forbid(unsafe_code)]
 
+mod compiled;
 mod describe;
 mod error;
 mod machine;
 mod network;
 mod report;
 
+pub use compiled::{Made, compile, compiled};
 pub use describe::Budget;
 pub use error::Error;
 pub use machine::{Machine, MachineError};
