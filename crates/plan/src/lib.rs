@@ -12,7 +12,7 @@ mod machine;
 mod network;
 mod report;
 
-pub use compiled::{Made, compile, compiled};
+pub use compiled::{Compiler, Made, compiled};
 pub use describe::Budget;
 pub use error::Error;
 pub use machine::{Machine, MachineError};

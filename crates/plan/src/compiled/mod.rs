@@ -8,7 +8,7 @@ mod source;
 mod time;
 mod warnings;
 
-pub use source::{Made, compile};
+pub use source::{Compiler, Made};
 
 use crate::describe::Budget;
 use crate::error::Error;
@@ -36,14 +36,22 @@ pub fn compiled(
     if played.unknown_loops > 0 {
         notes.push(format!(
             "the length of {} is not known; each counts once",
-            if played.unknown_loops == 1 { "a loop".into() } else { format!("{} loops", played.unknown_loops) }
+            if played.unknown_loops == 1 {
+                "a loop".into()
+            } else {
+                format!("{} loops", played.unknown_loops)
+            }
         ));
     }
     Ok(Report {
         machine: MachineSummary::new(machine, recipe.placement.wire.compute),
         model: ModelSummary::new(recipe),
         settings: Settings::new(recipe),
-        basis: Basis::Compiled { seconds: made.seconds, compiler: made.compiler.clone() },
+        basis: Basis::Compiled {
+            seconds: made.seconds,
+            cached: made.cached,
+            compiler: made.compiler.clone(),
+        },
         program: Some(made.program.clone()),
         memory,
         rates: Rates::new(recipe, machine, played.time.step, budget),
