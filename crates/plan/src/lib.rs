@@ -5,10 +5,14 @@
 //! makes of the very step program that training would run.
 #![forbid(unsafe_code)]
 
+mod describe;
+mod error;
 mod machine;
 mod network;
 mod report;
 
+pub use describe::Budget;
+pub use error::Error;
 pub use machine::{Machine, MachineError};
 pub use network::{Network, Streams};
 pub use report::{
