@@ -10,14 +10,18 @@ mod describe;
 mod error;
 mod machine;
 mod network;
+mod quick;
 mod report;
+mod search;
 
 pub use compiled::{Compiler, Made, compiled};
 pub use describe::Budget;
 pub use error::Error;
 pub use machine::{Machine, MachineError};
 pub use network::{Network, Streams};
+pub use quick::quick;
 pub use report::{
     Basis, Exchanged, LargeBuffer, MachineSummary, Memory, ModelSummary, ModuleTime, Part, Rates,
     Report, Settings, Time, Warning,
 };
+pub use search::{Callbacks, Candidate, Cut, Frontier, Point, Progress, Space, search};
