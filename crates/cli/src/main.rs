@@ -46,6 +46,10 @@ enum Command {
     Compile(commands::compile::CompileArgs),
     /// Measure the training step of a model: time, tokens a second, MFU, memory and collectives.
     Bench(commands::bench::BenchArgs),
+    /// Know before you launch: whether a run fits a TPU slice or other machine that is not here,
+    /// how fast it will be, and what is in the way.
+    #[command(allow_negative_numbers = true)]
+    Plan(Box<commands::plan::PlanArgs>),
     /// List, install and remove device plugins.
     Plugins(commands::plugins::PluginsArgs),
 }
@@ -68,6 +72,7 @@ fn run() -> error::Result<ExitCode> {
         Command::Exec(args) => commands::exec::run(&args)?,
         Command::Compile(args) => commands::compile::run(&args)?,
         Command::Bench(args) => commands::bench::run(&args)?,
+        Command::Plan(args) => return commands::plan::run(*args),
         Command::Plugins(args) => commands::plugins::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use fullshard_graph::DType;
 use fullshard_models::CausalLm;
 use fullshard_parallel::{FsdpConfig, FsdpConfigError, Options, Placement, Remat, Strategy};
+use fullshard_pjrt::plugins::PluginKind;
 use fullshard_pjrt::{Client, CompileOptions};
 use fullshard_train::{Batch, Recipe, loops_layers, pads_vocabulary};
 
@@ -137,6 +138,27 @@ impl StepFlags {
     /// On so many devices, unless another number was asked for.
     pub fn or_devices(&mut self, devices: usize) {
         self.num_cores.get_or_insert(devices);
+    }
+
+    /// For the devices of a machine, unless others were asked for.
+    pub fn aim_at(&mut self, kind: PluginKind, devices: usize, machine: &str) -> Result<()> {
+        let other = self.target.device.filter(|&asked| asked != kind);
+        if let Some(asked) = other.filter(|_| std::env::var_os("PJRT_DEVICE").is_none()) {
+            return Err(Error::Usage(format!(
+                "--device is {}, but {machine} is planned for: leave --device out",
+                asked.name()
+            )));
+        }
+        if let Some(asked) = self.num_cores.filter(|&asked| asked != devices) {
+            return Err(Error::Usage(format!(
+                "--num_cores is {asked}, but {machine} has {}: leave --num_cores out, or choose \
+                 another --topology",
+                crate::format::count(devices, "device")
+            )));
+        }
+        self.target.device = Some(kind);
+        self.num_cores = Some(devices);
+        Ok(())
     }
 
     /// The learning rate.

@@ -5,6 +5,7 @@
 //! makes of the very step program that training would run.
 #![forbid(unsafe_code)]
 
+mod compiled;
 mod describe;
 mod error;
 mod machine;
@@ -13,6 +14,7 @@ mod quick;
 mod report;
 mod search;
 
+pub use compiled::{Made, compile, compiled};
 pub use describe::Budget;
 pub use error::Error;
 pub use machine::{Machine, MachineError};

@@ -146,7 +146,7 @@ pub struct LargeBuffer {
 }
 
 /// The time of a step.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Time {
     /// All of it.
     pub step: f64,

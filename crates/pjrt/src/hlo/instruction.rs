@@ -224,6 +224,26 @@ impl Instruction {
     }
 }
 
+impl Instruction {
+    /// Which operand each result of it lies in, where the TPU compiler says so: pairs of the
+    /// number of an operand and the number of a result.
+    pub fn aliases(&self) -> Vec<(usize, usize)> {
+        let config = self.backend_config_json();
+        let lists = config.as_ref().and_then(|config| {
+            config.get("aliasing_operands")?.get("lists")?.as_array()
+        });
+        let pairs = lists.into_iter().flatten().filter_map(|list| {
+            let indices = list.get("indices")?.as_array()?;
+            let indices: Vec<usize> =
+                indices.iter().filter_map(json_integer).map(|index| index as usize).collect();
+            let operand = *indices.iter().find(|&&index| index < self.operands.len())?;
+            let result = *indices.iter().find(|&&index| index >= self.operands.len())?;
+            Some((operand, result - self.operands.len()))
+        });
+        pairs.collect()
+    }
+}
+
 impl From<proto::DotDimensionNumbers> for DotDims {
     fn from(dims: proto::DotDimensionNumbers) -> Self {
         Self {

@@ -1,0 +1,114 @@
+//! What a compiled step needs, by kind.
+//!
+//! The total is the compiler's. Parameters and the optimizer's state are the arguments that the
+//! recipe gives it. Of the rest, buffers that are alive at the peak are told apart by what they
+//! are: as large as a parameter and made on the way back is a gradient; with the tokens of a
+//! device in its dimensions, an activation. Everything else is temporary: gathered parameters,
+//! padding, and whatever the walk over the schedule does not find.
+
+use super::alive::{Buffer, Peak};
+use crate::report::{LargeBuffer, Memory, Part};
+use fullshard_pjrt::CompiledMemory;
+use fullshard_train::{Estimate, Recipe};
+use std::collections::HashSet;
+
+/// How many of the largest buffers are worth naming.
+const LARGEST: usize = 10;
+
+/// The memory of a compiled step on devices with so much of it.
+pub fn memory(
+    recipe: &Recipe,
+    state: &Estimate,
+    compiled: &CompiledMemory,
+    peak: &Peak,
+    limit: u64,
+) -> Memory {
+    let sizes = Sizes::new(recipe);
+    let of = |kind: Kind| -> u64 {
+        let buffers = peak.buffers.iter().filter(|buffer| sizes.kind(buffer) == kind);
+        buffers.map(|buffer| buffer.bytes).sum()
+    };
+    // Where the walk finds more than the compiler needs, it shared places that the walk did not.
+    let share = (compiled.temporaries as f64 / peak.bytes.max(1) as f64).min(1.0);
+    let scaled = |bytes: u64| (bytes as f64 * share) as u64;
+    let total = compiled.total();
+    let known = [
+        ("parameters", state.parameters),
+        ("optimizer", state.optimizer),
+        ("gradients", scaled(of(Kind::Gradient))),
+        ("activations", scaled(of(Kind::Activation))),
+    ];
+    let rest = total.saturating_sub(known.iter().map(|(_, bytes)| bytes).sum());
+    let parts = known.into_iter().chain([("temporaries", rest)]);
+    Memory {
+        limit,
+        total,
+        parts: parts.map(|(what, bytes)| Part { what, bytes }).collect(),
+        largest: largest(peak),
+    }
+}
+
+fn largest(peak: &Peak) -> Vec<LargeBuffer> {
+    let mut buffers: Vec<&Buffer> = peak.buffers.iter().collect();
+    buffers.sort_by_key(|buffer| std::cmp::Reverse(buffer.bytes));
+    let shown = buffers.into_iter().take(LARGEST).map(|buffer| LargeBuffer {
+        bytes: buffer.bytes,
+        shape: format!("{}{:?}", buffer.shape.element, buffer.shape.dims).replace(' ', ""),
+        instruction: buffer.instruction.clone(),
+        module: buffer.belongs.module.clone(),
+    });
+    shown.collect()
+}
+
+/// What a buffer is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Gradient,
+    Activation,
+    Other,
+}
+
+/// What tells kinds apart.
+struct Sizes {
+    /// Elements of parameters: parts and wholes, of one layer and of all.
+    parameters: HashSet<u64>,
+    /// Sequences of a device.
+    sequences: usize,
+    /// Tokens in a sequence.
+    tokens: usize,
+}
+
+impl Sizes {
+    fn new(recipe: &Recipe) -> Sizes {
+        let sizes = recipe.placement.parameters.iter().flat_map(|stored| {
+            let layers = stored.stack.unwrap_or(1);
+            let (whole, part) = (stored.elements(), stored.part_elements());
+            [whole, part, whole / layers, part / layers]
+        });
+        Sizes {
+            parameters: sizes.map(|size| size as u64).collect(),
+            sequences: recipe.batch.sequences / recipe.placement.devices(),
+            tokens: recipe.batch.tokens,
+        }
+    }
+
+    fn kind(&self, buffer: &Buffer) -> Kind {
+        let is_parameter = self.parameters.contains(&buffer.shape.elements());
+        match is_parameter {
+            true if buffer.belongs.backward && !buffer.opcode.starts_with("all-gather") => {
+                Kind::Gradient
+            }
+            false if self.has_tokens(&buffer.shape.dims) => Kind::Activation,
+            _ => Kind::Other,
+        }
+    }
+
+    /// Whether every token of a device has its place: its sequences are there, or all its tokens
+    /// in one dimension.
+    fn has_tokens(&self, dims: &[usize]) -> bool {
+        let all = self.sequences * self.tokens;
+        let product: usize = dims.iter().product();
+        dims.contains(&all)
+            || (dims.contains(&self.sequences) && product.is_multiple_of(all.max(1)))
+    }
+}

@@ -1,0 +1,68 @@
+//! Plans from what the compiler makes of a step.
+
+mod alive;
+mod cost;
+mod memory;
+mod paths;
+mod source;
+mod time;
+mod warnings;
+
+pub use source::{Made, compile};
+
+use crate::describe::Budget;
+use crate::error::Error;
+use crate::machine::Machine;
+use crate::report::{Basis, MachineSummary, ModelSummary, Rates, Report, Settings};
+use fullshard_pjrt::plugins::PluginKind;
+use fullshard_train::Recipe;
+use paths::Paths;
+
+/// The plan of a step that was compiled for a machine.
+pub fn compiled(
+    recipe: &Recipe,
+    machine: &Machine,
+    made: &Made,
+    budget: Budget,
+) -> Result<Report, Error> {
+    let paths = Paths::new(recipe);
+    let played = time::play(&made.module, machine, &paths);
+    let peak = alive::peak(&made.module, &paths);
+    let state = recipe.estimate()?;
+    let limit = made.limit.unwrap_or(machine.memory);
+    let memory = memory::memory(recipe, &state, &made.memory, &peak, limit);
+    let warnings = warnings::warnings(recipe, machine, &played, &peak);
+    let mut notes = notes(machine);
+    if played.unknown_loops > 0 {
+        notes.push(format!(
+            "the length of {} is not known; each counts once",
+            if played.unknown_loops == 1 { "a loop".into() } else { format!("{} loops", played.unknown_loops) }
+        ));
+    }
+    Ok(Report {
+        machine: MachineSummary::new(machine, recipe.placement.wire.compute),
+        model: ModelSummary::new(recipe),
+        settings: Settings::new(recipe),
+        basis: Basis::Compiled { seconds: made.seconds, compiler: made.compiler.clone() },
+        program: Some(made.program.clone()),
+        memory,
+        rates: Rates::new(recipe, machine, played.time.step, budget),
+        time: played.time,
+        collectives: played.exchanged,
+        warnings,
+        notes,
+    })
+}
+
+/// What the figures of a kind of machine do not have in them.
+fn notes(machine: &Machine) -> Vec<String> {
+    let notes: &[&str] = match machine.kind {
+        PluginKind::Tpu => &["input, the host and what lies between steps are not in the time"],
+        PluginKind::Cuda => &[
+            "compiled without a GPU: kernels are not tuned, and cuDNN's graphs are not built",
+            "input, the host and what lies between steps are not in the time",
+        ],
+        PluginKind::Cpu => &["the time on CPUs counts memory alone, no arithmetic"],
+    };
+    notes.iter().map(|&note| note.to_owned()).collect()
+}
