@@ -5,6 +5,8 @@ mod cost;
 mod memory;
 mod paths;
 mod source;
+#[cfg(test)]
+mod tests;
 mod time;
 mod warnings;
 
@@ -33,6 +35,12 @@ pub fn compiled(
     let memory = memory::memory(recipe, &state, &made.memory, &peak, limit);
     let warnings = warnings::warnings(recipe, machine, &played, &peak);
     let mut notes = notes(machine);
+    notes.push(format!(
+        "buffers at the peak come to {:.2} GiB, of the {:.2} GiB that the compiler needs beside \
+         arguments",
+        gib(peak.bytes),
+        gib(made.memory.temporaries)
+    ));
     if played.unknown_loops > 0 {
         notes.push(format!(
             "the length of {} is not known; each counts once",
@@ -60,6 +68,10 @@ pub fn compiled(
         warnings,
         notes,
     })
+}
+
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / (1_u64 << 30) as f64
 }
 
 /// What the figures of a kind of machine do not have in them.
