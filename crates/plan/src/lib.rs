@@ -14,7 +14,7 @@ mod quick;
 mod report;
 mod search;
 
-pub use compiled::{Made, compile, compiled};
+pub use compiled::{Compiler, Made, compiled};
 pub use describe::Budget;
 pub use error::Error;
 pub use machine::{Machine, MachineError};

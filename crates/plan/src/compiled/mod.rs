@@ -8,7 +8,7 @@ mod source;
 mod time;
 mod warnings;
 
-pub use source::{Made, compile};
+pub use source::{Compiler, Made};
 
 use crate::describe::Budget;
 use crate::error::Error;
@@ -47,7 +47,11 @@ pub fn compiled(
         machine: MachineSummary::new(machine, recipe.placement.wire.compute),
         model: ModelSummary::new(recipe),
         settings: Settings::new(recipe),
-        basis: Basis::Compiled { seconds: made.seconds, compiler: made.compiler.clone() },
+        basis: Basis::Compiled {
+            seconds: made.seconds,
+            cached: made.cached,
+            compiler: made.compiler.clone(),
+        },
         program: Some(made.program.clone()),
         memory,
         rates: Rates::new(recipe, machine, played.time.step, budget),

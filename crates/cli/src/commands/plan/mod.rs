@@ -6,9 +6,10 @@ mod print;
 use super::train::{self, TrainArgs};
 use crate::error::{Error, Result};
 use crate::format;
+use crate::target::cache_root;
 use clap::Args;
 use fullshard_pjrt::Plugin;
-use fullshard_plan::{Budget, Machine, Report};
+use fullshard_plan::{Budget, Compiler, Machine, Report};
 use fullshard_train::Recipe;
 
 use std::process::ExitCode;
@@ -65,7 +66,9 @@ fn compiled(
     budget: Budget,
 ) -> Result<Report> {
     let text = recipe.step_program()?.to_text();
-    let made = fullshard_plan::compile(&text, machine, plugin, &train.step.compile_options()?)?;
+    let folder = if train.step.no_cache { None } else { Some(cache_root()?.join("plans")) };
+    let compiler = Compiler { plugin, options: train.step.compile_options()?, folder };
+    let made = compiler.compile(&text, machine)?;
     Ok(fullshard_plan::compiled(recipe, machine, &made, budget)?)
 }
 
