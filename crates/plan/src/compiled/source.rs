@@ -5,8 +5,8 @@ use crate::machine::Machine;
 use fullshard_pjrt::hlo::Module;
 use fullshard_pjrt::plugins::PluginKind;
 use fullshard_pjrt::{
-    Client, ClientOptions, CompileOptions, CompiledMemory, Executable, OptimizedProgram, Plugin,
-    Topology, TpuSlice, compile_key,
+    Client, ClientOptions, CompileOptions, CompiledMemory, Executable, GpuTarget, OptimizedProgram,
+    Plugin, Topology, TpuSlice, compile_key,
 };
 use fullshard_train::program_hash;
 use serde::{Deserialize, Serialize};
@@ -90,15 +90,30 @@ impl Compiler {
         match machine.kind {
             PluginKind::Tpu => {
                 let topology = Topology::tpu(self.plugin, &TpuSlice::parse(&machine.name)?)?;
-                let executable = topology.compile(text, &self.options)?;
-                kept(&executable, topology.memory_limit())
+                self.ahead(text, &topology, kept)
             }
-            PluginKind::Cpu | PluginKind::Cuda => {
+            PluginKind::Cuda => {
+                let topology = Topology::gpu(self.plugin, &GpuTarget::parse(&machine.name)?)?;
+                self.ahead(text, &topology, kept)
+            }
+            PluginKind::Cpu => {
                 let count = ClientOptions::new().cpu_device_count(machine.devices);
                 let client = Client::new(self.plugin, &count)?;
-                kept(client.compile(text, &self.options)?.executable(), None)
+                let loaded = client.compile(text, &self.options).map_err(Error::of_compiler)?;
+                kept(loaded.executable(), None)
             }
         }
+    }
+
+    /// Compiles ahead of time.
+    fn ahead<T>(
+        &self,
+        text: &str,
+        topology: &Topology,
+        kept: impl FnOnce(&Executable, Option<u64>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let executable = topology.compile(text, &self.options).map_err(Error::of_compiler)?;
+        kept(&executable, topology.memory_limit())
     }
 
     /// What was kept; none if there is nothing or it cannot be read.
