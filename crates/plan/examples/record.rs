@@ -1,115 +1,66 @@
-//! temporary recorder
+//! Records what the compiler says of the steps that the quick model is compared on.
+//!
+//!     cargo run -p fullshard-plan --example record -- tests/data/compiled.json FOLDER [PART OF A NAME]
+//!
+//! Rows of the file are renewed, all or those with the part in their names. Compiled programs are
+//! kept in the folder, so that a step is compiled once. Steps on TPUs need libtpu and no TPU.
 #![allow(clippy::unwrap_used)]
+
 #[path = "../tests/common/mod.rs"]
 mod common;
-use fullshard_pjrt::hlo::{Module, collectives, runs_per_launch};
-use fullshard_pjrt::plugins::{PluginKind, Store};
-use fullshard_pjrt::{CompileOptions, Plugin, Topology, TpuSlice};
-use std::time::Instant;
+
+use common::Case;
+use fullshard_pjrt::plugins::Store;
+use fullshard_pjrt::{CompileOptions, Plugin};
+use fullshard_plan::{Budget, Compiler, compiled};
+use serde_json::{Map, Value, json};
+use std::path::PathBuf;
 
 fn main() {
-    let dir = std::path::Path::new("/tmp/planb");
-    std::fs::create_dir_all(dir).unwrap();
-    let mut cases = common::fitted();
-    cases.extend(common::held_out());
-    let filter = std::env::args().nth(1).unwrap_or_default();
-    for case in cases.iter().filter(|c| c.name().contains(&filter)) {
-        let name = case.name();
-        let file = dir.join(name.replace(['/', ' ', ','], "_"));
-        let recipe = case.recipe();
-        let est = recipe.estimate().unwrap();
-        if !file.exists() {
-            let t = Instant::now();
-            let text = recipe.step_program().unwrap().to_text();
-            eprintln!("{name}: traced in {:?}", t.elapsed());
-            let store = Store::default_location().unwrap();
-            let plugin = Plugin::load(&store.install(PluginKind::Tpu).unwrap().path).unwrap();
-            let topology = Topology::tpu(plugin, &TpuSlice::parse(case.machine).unwrap()).unwrap();
-            let t = Instant::now();
-            let executable =
-                match topology.compile(&text, &CompileOptions::new(case.machine().devices)) {
-                    Ok(e) => e,
-                    Err(e) => {
-                        eprintln!("{name}: FAILED {e}");
-                        continue;
-                    }
-                };
-            let program = executable.optimized_program().unwrap();
-            let memory = executable.memory().unwrap();
-            eprintln!("{name}: compiled in {:?}, {memory:?}", t.elapsed());
-            let m = serde_json::json!({"memory": memory, "seconds": t.elapsed().as_secs_f64(), "format": program.format});
-            std::fs::write(file.with_extension("json"), m.to_string()).unwrap();
-            std::fs::write(&file, program.code).unwrap();
-        }
-        let m: serde_json::Value =
-            serde_json::from_str(&std::fs::read_to_string(file.with_extension("json")).unwrap())
-                .unwrap();
-        let module =
-            Module::decode(m["format"].as_str().unwrap(), &std::fs::read(&file).unwrap()).unwrap();
-        let runs = runs_per_launch(&module);
-        let mut cycles = 0.0;
-        let mut rows: Vec<(f64, u64, String, String)> = vec![];
-        for c in module.computations() {
-            if !runs.is_reached(c.id) {
-                continue;
-            }
-            let n = runs.count(c.id);
-            for i in c.instructions() {
-                if let Some(e) = i.estimated_cycles() {
-                    if i.called.is_empty() && i.opcode == "while" {
-                        continue;
-                    }
-                    cycles += e as f64 * n.unwrap_or(1) as f64;
-                    let dot = i.called.iter().filter_map(|&id| module.computation(id)).any(|c| {
-                        c.instructions()
-                            .iter()
-                            .any(|i| i.opcode == "convolution" || i.opcode == "dot")
-                    });
-                    rows.push((
-                        e as f64 * n.unwrap_or(1) as f64,
-                        n.unwrap_or(0),
-                        format!(
-                            "{}{} {} {}",
-                            i.opcode,
-                            if dot { " DOT" } else { "" },
-                            i.name,
-                            i.shape
-                        ),
-                        i.metadata.op_name.clone(),
-                    ));
-                }
-            }
-        }
-        let clock = case.machine().chip.clock.unwrap();
-        let temp = m["memory"]["temporaries"].as_u64().unwrap();
-        let args = m["memory"]["arguments"].as_u64().unwrap();
-        let dots: f64 = rows.iter().filter(|r| r.2.contains("DOT")).map(|r| r.0).sum();
-        println!(
-            "{name}\t{:.3}\t{:.3}\t{:.4}\t{:.4}\t{}",
-            args as f64 / 1e9,
-            temp as f64 / 1e9,
-            cycles / clock,
-            dots / clock,
-            m["seconds"]
-        );
-        println!("   est {:?}", est);
-        if std::env::var("DETAIL").is_ok() {
-            rows.sort_by(|a, b| b.0.total_cmp(&a.0));
-            for r in rows.iter().take(60) {
-                println!(
-                    "{:9.3} ms x{} {} | {}",
-                    r.0 / clock * 1e3,
-                    r.1,
-                    r.2.chars().take(150).collect::<String>(),
-                    r.3
-                )
-            }
-            for c in collectives(&module) {
-                println!(
-                    "{:?} {} async={} n={} bytes={:?} runs={:?} group={:?}",
-                    c.kind, c.computation, c.asynchronous, c.count, c.bytes, c.runs, c.group_size
-                )
-            }
-        }
+    let mut arguments = std::env::args().skip(1);
+    let file = PathBuf::from(arguments.next().expect("the file of the recording"));
+    let folder = PathBuf::from(arguments.next().expect("a folder for compiled programs"));
+    let part = arguments.next().unwrap_or_default();
+    for case in common::all().iter().filter(|case| case.name().contains(&part)) {
+        let row = row(case, folder.clone());
+        let text = std::fs::read_to_string(&file).unwrap_or("{}".into());
+        let mut rows: Map<String, Value> = serde_json::from_str(&text).unwrap();
+        rows.insert(case.name(), row);
+        rows.retain(|name, _| common::all().iter().any(|case| case.name() == *name));
+        let text = serde_json::to_string_pretty(&rows).unwrap() + "\n";
+        let draft = file.with_extension("draft");
+        std::fs::write(&draft, text).unwrap();
+        std::fs::rename(&draft, &file).unwrap();
     }
+}
+
+/// What a plan says of a step.
+fn row(case: &Case, folder: PathBuf) -> Value {
+    let (recipe, machine) = (case.recipe(), case.machine());
+    let located = Store::default_location().unwrap().install(machine.kind).unwrap();
+    let plugin = Plugin::load(&located.path).unwrap();
+    let options = CompileOptions::new(machine.devices);
+    let compiler = Compiler { plugin, options, folder: Some(folder) };
+    let text = recipe.step_program().unwrap().to_text();
+    let made = match compiler.compile(&text, &machine) {
+        Ok(made) => made,
+        Err(error) => {
+            eprintln!("{}: {error}", case.name());
+            return Value::Null;
+        }
+    };
+    eprintln!("{}: {:.0} s", case.name(), made.seconds);
+    let report = compiled(&recipe, &machine, &made, Budget::default()).unwrap();
+    let part =
+        |what: &str| report.memory.parts.iter().find(|part| part.what == what).unwrap().bytes;
+    json!({
+        "memory": report.memory.total,
+        "gradients": part("gradients"),
+        "activations": part("activations"),
+        "temporaries": part("temporaries"),
+        "step": report.time.step,
+        "compute": report.time.compute,
+        "exposed": report.time.exposed,
+        "hidden": report.time.hidden,
+    })
 }
