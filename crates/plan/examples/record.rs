@@ -10,7 +10,7 @@
 mod common;
 
 use common::Case;
-use fullshard_pjrt::plugins::Store;
+use fullshard_pjrt::plugins::{Store, find_compiler};
 use fullshard_pjrt::{CompileOptions, Plugin};
 use fullshard_plan::{Budget, Compiler, compiled};
 use serde_json::{Map, Value, json};
@@ -37,7 +37,8 @@ fn main() {
 /// What a plan says of a step.
 fn row(case: &Case, folder: PathBuf) -> Value {
     let (recipe, machine) = (case.recipe(), case.machine());
-    let located = Store::default_location().unwrap().install(machine.kind).unwrap();
+    let store = Store::default_location().unwrap();
+    let located = find_compiler(machine.kind, None, &store).unwrap();
     let plugin = Plugin::load(&located.path).unwrap();
     let options = CompileOptions::new(machine.devices);
     let compiler = Compiler { plugin, options, folder: Some(folder) };
