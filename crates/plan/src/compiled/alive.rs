@@ -140,13 +140,15 @@ impl Lives {
             }
             "dynamic-update-slice" => padded(of(0).into_iter().take(1).collect(), count),
             _ => {
-                let mut shared: Vec<Shared> = std::iter::repeat_with(|| Shared::No).take(count).collect();
+                let mut shared: Vec<Shared> =
+                    std::iter::repeat_with(|| Shared::No).take(count).collect();
                 let noted = instruction.aliases().into_iter().filter(|&(operand, _)| {
                     let operand = instruction.operands.get(operand);
                     operand.and_then(|id| last_uses.get(id)).is_some_and(|&last| last <= position)
                 });
                 for (operand, result) in noted.chain(updated_in_place(module, instruction)) {
-                    if let (Some(place), Some(&leaf)) = (shared.get_mut(result), of(operand).first())
+                    if let (Some(place), Some(&leaf)) =
+                        (shared.get_mut(result), of(operand).first())
                     {
                         *place = Shared::With(leaf);
                     }
@@ -228,7 +230,8 @@ fn updated_in_place(module: &Module, instruction: &Instruction) -> Vec<(usize, u
     };
     let updated = results.into_iter().enumerate().filter_map(|(result, value)| {
         let update = behind_forms(fused, value)?;
-        let place = fused.operands(update).next().filter(|_| update.opcode == "dynamic-update-slice");
+        let place =
+            fused.operands(update).next().filter(|_| update.opcode == "dynamic-update-slice");
         Some((behind_forms(fused, place?)?.parameter_number?, result))
     });
     updated.collect()

@@ -9,8 +9,16 @@ use fullshard_pjrt::hlo::{Computation, Instruction, InstructionId, Module, Shape
 
 /// What only names, forms or waits for values.
 const FREE: &[&str] = &[
-    "add-dependency", "after-all", "bitcast", "constant", "get-tuple-element", "opt-barrier",
-    "parameter", "partition-id", "replica-id", "tuple",
+    "add-dependency",
+    "after-all",
+    "bitcast",
+    "constant",
+    "get-tuple-element",
+    "opt-barrier",
+    "parameter",
+    "partition-id",
+    "replica-id",
+    "tuple",
 ];
 
 /// Calls that the compiler makes for memory's sake alone.
@@ -69,7 +77,9 @@ fn part_read(fused: &Computation, value: InstructionId, depth: usize) -> Option<
     const DEEPEST: usize = 4;
     let users = fused.instructions().iter().filter(|user| user.operands.contains(&value));
     let read = users.map(|user| match user.opcode.as_str() {
-        _ if takes_a_part(user) && user.operands.first() == Some(&value) => Some(whole(&user.shape)),
+        _ if takes_a_part(user) && user.operands.first() == Some(&value) => {
+            Some(whole(&user.shape))
+        }
         // What is updated in place is not read.
         "dynamic-update-slice" if user.operands.first() == Some(&value) => Some(0),
         "bitcast" | "reshape" if depth < DEEPEST => part_read(fused, user.id, depth + 1),

@@ -4,6 +4,7 @@ mod alive;
 mod cost;
 mod memory;
 mod paths;
+mod roofline;
 mod source;
 mod time;
 mod warnings;
@@ -36,7 +37,11 @@ pub fn compiled(
     if played.unknown_loops > 0 {
         notes.push(format!(
             "the length of {} is not known; each counts once",
-            if played.unknown_loops == 1 { "a loop".into() } else { format!("{} loops", played.unknown_loops) }
+            if played.unknown_loops == 1 {
+                "a loop".into()
+            } else {
+                format!("{} loops", played.unknown_loops)
+            }
         ));
     }
     Ok(Report {

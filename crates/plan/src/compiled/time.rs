@@ -232,9 +232,8 @@ impl Player<'_> {
         let time = &mut self.played.time;
         time.compute += compute;
         time.exposed += exposed;
-        let like = |row: &ModuleTime| {
-            row.module == belongs.module && row.backward == belongs.backward
-        };
+        let like =
+            |row: &ModuleTime| row.module == belongs.module && row.backward == belongs.backward;
         let row = time.modules.iter().position(like).unwrap_or_else(|| {
             let Belongs { module, backward } = belongs.clone();
             time.modules.push(ModuleTime { module, backward, compute: 0.0, exposed: 0.0 });
