@@ -84,7 +84,7 @@ fn scatter(frontier: &Frontier) -> String {
     let _ = writeln!(
         svg,
         "<line class=\"limit\" x1=\"{limit:.1}\" x2=\"{limit:.1}\" y1=\"{TOP}\" y2=\"{:.1}\"/>\
-         <text class=\"strong end\" x=\"{:.1}\" y=\"{:.1}\">{} there are</text>",
+         <text class=\"strong end\" x=\"{:.1}\" y=\"{:.1}\">{} available</text>",
         HEIGHT - BOTTOM,
         limit - 6.0,
         TOP - 10.0,
@@ -130,7 +130,7 @@ fn axes(svg: &mut String, scales: &Scales) {
              <text class=\"end\" x=\"{}\" y=\"{:.1}\">{}</text>",
             LEFT - 8.0,
             y + 4.0,
-            count(speed)
+            count(speed).replace(".0 ", " ")
         );
         speed += step;
     }
@@ -219,7 +219,7 @@ fn table(frontier: &Frontier) -> String {
         let tags: String =
             tags.iter().map(|tag| format!("<span class=\"tag\">{}</span>", Escaped(tag))).collect();
         format!(
-            "<tr{class}><td class=\"number\">{}</td><td>{}</td><td>{tags}</td><td class=\"number\">{}</td>\
+            "<tr{class}><td>{}</td><td>{}</td><td>{tags}</td><td class=\"number\">{}</td>\
              <td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{mfu}</td></tr>\n",
             point.candidate.batch,
             Escaped(&settings.remat),
@@ -229,7 +229,7 @@ fn table(frontier: &Frontier) -> String {
         )
     };
     format!(
-        "<h3>On the line</h3>\n<div class=\"scroll\"><table>\n<tr><th class=\"number\">batch a device</th>\
+        "<h3>On the line</h3>\n<div class=\"scroll\"><table>\n<tr><th>batch a device</th>\
          <th>remat</th><th></th><th class=\"number\">memory</th><th class=\"number\">step</th>\
          <th class=\"number\">tokens/s</th><th class=\"number\">MFU</th></tr>\n{}</table></div>\n",
         frontier.points.iter().map(row).collect::<String>()

@@ -70,7 +70,7 @@ fn bar(memory: &Memory) -> String {
     let _ = write!(
         svg,
         "<line class=\"limit\" x1=\"{limit:.2}\" x2=\"{limit:.2}\" y1=\"6\" y2=\"{}\"/>\n\
-         <text class=\"strong{end}\" x=\"{x:.2}\" y=\"16\">{} there are</text>\n\
+         <text class=\"strong{end}\" x=\"{x:.2}\" y=\"16\">{} available</text>\n\
          <text x=\"0\" y=\"{below}\">0</text>\n\
          <text class=\"middle\" x=\"{:.2}\" y=\"{below}\">{} needed</text>\n</svg>\n",
         TOP + BAR + 6.0,

@@ -44,7 +44,7 @@ const HATCH: &str = "<svg width=\"0\" height=\"0\" style=\"position:absolute\" a
 fn title(report: &Report) -> String {
     let model = &report.model;
     format!(
-        "{} of {} on {}",
+        "{}, {} parameters, on {}",
         Escaped(&model.class),
         count(model.parameters as f64),
         Escaped(&report.machine.name)

@@ -129,7 +129,7 @@ fn timeline(report: &Report) -> String {
             "<line class=\"rule\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"0\" y2=\"{axis:.1}\"/>\
              <text class=\"middle\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>",
             axis + 17.0,
-            seconds(time.step * f64::from(tick) / 4.0)
+            if tick == 0 { "0".to_owned() } else { seconds(time.step * f64::from(tick) / 4.0) }
         );
     }
     let (mut y, mut from) = (0.0, 0.0);

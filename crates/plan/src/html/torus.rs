@@ -1,4 +1,5 @@
-//! A torus as it hangs together: chips, links of each dimension, and the links that close rings.
+//! A torus as it looks from outside: chips, links of each dimension, and how rings close. One ring
+//! of each dimension is drawn closed; all of them would hide the rest.
 
 use super::exchange::letter;
 use crate::report::MachineSummary;
@@ -49,6 +50,9 @@ pub fn drawing(machine: &MachineSummary, carried: &[u64]) -> String {
         for y in (0..drawn[1]).rev() {
             for x in 0..drawn[0] {
                 let here = [x, y, z];
+                if !is_outside(here, &drawn) {
+                    continue;
+                }
                 for dim in 0..3 {
                     link(&mut links, &sides[dim], &drawn, here, dim, wide(dim));
                 }
@@ -70,7 +74,7 @@ pub fn drawing(machine: &MachineSummary, carried: &[u64]) -> String {
 }
 
 /// The margin around chips, in which rings close.
-const MARGIN: f64 = 34.0;
+const MARGIN: f64 = 52.0;
 
 /// How far a step into the depth goes to the right and up.
 const DEEPER: Point = (0.52 * STEP, 0.40 * STEP);
@@ -95,61 +99,82 @@ fn place([x, y, z]: [usize; 3], drawn: &[usize]) -> Point {
     (right, height - up)
 }
 
-/// The link from a chip to the next of a dimension, and at the end of a ring back to the first.
+/// Whether a chip is on the front, on top or on the right.
+fn is_outside([x, y, z]: [usize; 3], drawn: &[usize]) -> bool {
+    z == 0 || y + 1 == drawn[1] || x + 1 == drawn[0]
+}
+
+/// The link from a chip to the next of a dimension; at the end of the ring along an outer edge
+/// back to the first.
 fn link(svg: &mut String, side: &Side, drawn: &[usize], here: [usize; 3], dim: usize, width: f64) {
-    let at = here[dim];
-    let from = place(here, drawn);
-    if at + 1 < drawn[dim] {
-        let mut next = here;
-        next[dim] += 1;
-        let to = place(next, drawn);
-        // What is left out is a paler link.
-        let pale = if side.gap_after(at) { " opacity=\"0.35\"" } else { "" };
+    let (from, mut other) = (place(here, drawn), here);
+    if here[dim] + 1 < drawn[dim] {
+        other[dim] += 1;
+        let to = place(other, drawn);
+        if is_outside(other, drawn) {
+            // Where chips are left out the link is paler.
+            let pale = if side.gap_after(here[dim]) { " opacity=\"0.35\"" } else { "" };
+            let _ = writeln!(
+                svg,
+                "<line class=\"l{dim}\"{pale} stroke-width=\"{width:.1}\" x1=\"{:.1}\" \
+                 y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\"/>",
+                from.0, from.1, to.0, to.1
+            );
+        }
+    } else if side.ring && side.length > 2 && is_outer_edge(here, drawn, dim) {
+        other[dim] = 0;
+        let to = place(other, drawn);
+        let (right, down) = bow(dim);
         let _ = writeln!(
             svg,
-            "<line class=\"l{dim}\"{pale} stroke-width=\"{width:.1}\" x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\"/>",
-            from.0, from.1, to.0, to.1
-        );
-    } else if side.ring && side.length > 2 {
-        let mut first = here;
-        first[dim] = 0;
-        let to = place(first, drawn);
-        let [a, b] = bow(dim);
-        let _ = writeln!(
-            svg,
-            "<path class=\"l{dim} ring\" opacity=\"0.6\" stroke-width=\"{width:.1}\" d=\"M{:.1} {:.1}c{} {} {:.1} {:.1} {:.1} {:.1}\"/>",
+            "<path class=\"l{dim} ring\" stroke-width=\"{width:.1}\" \
+             d=\"M{:.1} {:.1}C{:.1} {:.1} {:.1} {:.1} {:.1} {:.1}\"/>",
             from.0,
             from.1,
-            a.0,
-            a.1,
-            to.0 - from.0 + b.0,
-            to.1 - from.1 + b.1,
-            to.0 - from.0,
-            to.1 - from.1
+            from.0 + right,
+            from.1 + down,
+            to.0 + right,
+            to.1 + down,
+            to.0,
+            to.1
         );
     }
 }
 
-/// How a ring of a dimension bends out at its end and at its beginning.
-fn bow(dim: usize) -> [Point; 2] {
+/// Whether a chip is on the edge along which the ring of a dimension is drawn: the lower front
+/// one, the left front one, the lower right one.
+fn is_outer_edge([x, y, z]: [usize; 3], drawn: &[usize], dim: usize) -> bool {
     match dim {
-        0 => [(26.0, -16.0), (-26.0, -16.0)],
-        1 => [(-16.0, -26.0), (-16.0, 26.0)],
-        _ => [(24.0, 0.0), (2.0, 26.0)],
+        0 => y == 0 && z == 0,
+        1 => x == 0 && z == 0,
+        _ => x + 1 == drawn[0] && y == 0,
+    }
+}
+
+/// How far a ring of a dimension bends to the right and down.
+fn bow(dim: usize) -> Point {
+    match dim {
+        0 => (0.0, 26.0),
+        1 => (-26.0, 0.0),
+        _ => (20.0, 24.0),
     }
 }
 
 fn names(sides: &[Side], drawn: &[usize]) -> String {
     let mut text = String::new();
-    let (width, height) = size(drawn);
     for (dim, side) in sides.iter().enumerate().filter(|(_, side)| side.length > 1) {
-        let mut last = [0; 3];
+        let mut first = [0; 3];
+        if dim == 2 {
+            first[0] = drawn[0] - 1;
+        }
+        let mut last = first;
         last[dim] = drawn[dim] - 1;
-        let (end_x, end_y) = place(last, drawn);
+        let (start, end) = (place(first, drawn), place(last, drawn));
+        let (x, y) = ((start.0 + end.0) / 2.0, (start.1 + end.1) / 2.0);
         let (x, y) = match dim {
-            0 => ((MARGIN + end_x) / 2.0, height - 8.0),
-            1 => (10.0, (end_y + height - MARGIN) / 2.0 + 4.0),
-            _ => ((end_x + 22.0).min(width - 8.0), end_y + 16.0),
+            0 => (x, y + 36.0),
+            1 => (x - 36.0, y + 4.0),
+            _ => (x + 34.0, y + 30.0),
         };
         let gap = if side.length > MOST { " …" } else { "" };
         let _ = writeln!(
