@@ -2,6 +2,8 @@
 //! the step that is measured is the step that trains. Everything is checked here, before a device
 //! is touched.
 
+mod aim;
+
 use crate::error::{Error, Result};
 use crate::flag::{count, switch};
 use crate::target::Target;
@@ -9,7 +11,6 @@ use clap::{Args, ValueEnum};
 use fullshard_graph::DType;
 use fullshard_models::CausalLm;
 use fullshard_parallel::{FsdpConfig, FsdpConfigError, Options, Placement, Remat, Strategy};
-use fullshard_pjrt::plugins::PluginKind;
 use fullshard_pjrt::{Client, CompileOptions};
 use fullshard_train::{Batch, Recipe, loops_layers, pads_vocabulary};
 
@@ -140,27 +141,6 @@ impl StepFlags {
         self.num_cores.get_or_insert(devices);
     }
 
-    /// For the devices of a machine, unless others were asked for.
-    pub fn aim_at(&mut self, kind: PluginKind, devices: usize, machine: &str) -> Result<()> {
-        let other = self.target.device.filter(|&asked| asked != kind);
-        if let Some(asked) = other.filter(|_| std::env::var_os("PJRT_DEVICE").is_none()) {
-            return Err(Error::Usage(format!(
-                "--device is {}, but {machine} is planned for: leave --device out",
-                asked.name()
-            )));
-        }
-        if let Some(asked) = self.num_cores.filter(|&asked| asked != devices) {
-            return Err(Error::Usage(format!(
-                "--num_cores is {asked}, but {machine} has {}: leave --num_cores out, or choose \
-                 another --topology",
-                crate::format::count(devices, "device")
-            )));
-        }
-        self.target.device = Some(kind);
-        self.num_cores = Some(devices);
-        Ok(())
-    }
-
     /// The learning rate.
     pub fn rate(&self) -> f64 {
         self.learning_rate.unwrap_or(LEARNING_RATE)
@@ -245,11 +225,15 @@ impl StepFlags {
         Ok(Batch { sequences, tokens, accumulation, reduce_each: !self.no_sync })
     }
 
+    fn config(&self) -> Result<FsdpConfig> {
+        match &self.fsdp_config {
+            Some(argument) => Ok(FsdpConfig::from_argument(argument)?),
+            None => Ok(FsdpConfig::default()),
+        }
+    }
+
     fn options(&self, model: &dyn CausalLm) -> Result<Options> {
-        let mut config = match &self.fsdp_config {
-            Some(argument) => FsdpConfig::from_argument(argument)?,
-            None => FsdpConfig::default(),
-        };
+        let mut config = self.config()?;
         if let Some((dtype, flag)) = self.asked_dtype()? {
             check_dtype(dtype, &flag, config.settings.stated_compute_dtype)?;
             config.settings.compute_dtype = dtype.dtype();

@@ -55,7 +55,7 @@ mod value;
 pub use accelerator::{TpuGeneration, TpuSlice};
 pub use array::{Array, ArrayType};
 pub use buffer::{Buffer, Download, Place};
-pub use cache::{CacheOutcome, CompileCache};
+pub use cache::{CacheOutcome, CompileCache, compile_key};
 pub use client::{Client, ClientOptions};
 pub use compile::{CompileOptions, Effort, Flag};
 pub use device::{Device, DeviceDescription, MemoryStats};

@@ -15,7 +15,7 @@ mod quick;
 mod report;
 mod search;
 
-pub use compiled::{Made, compile, compiled};
+pub use compiled::{Compiler, Made, compiled};
 pub use describe::Budget;
 pub use error::Error;
 pub use html::page;

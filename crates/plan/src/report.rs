@@ -96,8 +96,10 @@ pub enum Basis {
     Quick,
     /// The compiler.
     Compiled {
-        /// Seconds it took.
+        /// Seconds it took, perhaps some time ago.
         seconds: f64,
+        /// Whether what it made was kept from before.
+        cached: bool,
         /// The compiler, with its version.
         compiler: String,
     },

@@ -229,9 +229,9 @@ impl Instruction {
     /// number of an operand and the number of a result.
     pub fn aliases(&self) -> Vec<(usize, usize)> {
         let config = self.backend_config_json();
-        let lists = config.as_ref().and_then(|config| {
-            config.get("aliasing_operands")?.get("lists")?.as_array()
-        });
+        let lists = config
+            .as_ref()
+            .and_then(|config| config.get("aliasing_operands")?.get("lists")?.as_array());
         let pairs = lists.into_iter().flatten().filter_map(|list| {
             let indices = list.get("indices")?.as_array()?;
             let indices: Vec<usize> =

@@ -93,22 +93,26 @@ impl Sizes {
     }
 
     fn kind(&self, buffer: &Buffer) -> Kind {
-        let is_parameter = self.parameters.contains(&buffer.shape.elements());
-        match is_parameter {
-            true if buffer.belongs.backward && !buffer.opcode.starts_with("all-gather") => {
-                Kind::Gradient
-            }
-            false if self.has_tokens(&buffer.shape.dims) => Kind::Activation,
+        let dims = &buffer.shape.dims;
+        let gathered = buffer.opcode.starts_with("all-gather");
+        match self.parameters.contains(&buffer.shape.elements()) {
+            _ if self.has_tokens(dims) => Kind::Activation,
+            true if buffer.belongs.backward && !gathered => Kind::Gradient,
+            false if self.may_have_tokens(dims) => Kind::Activation,
             _ => Kind::Other,
         }
     }
 
-    /// Whether every token of a device has its place: its sequences are there, or all its tokens
-    /// in one dimension.
+    /// Whether every token of a device has its place: sequences and tokens follow one another, or
+    /// are one dimension.
     fn has_tokens(&self, dims: &[usize]) -> bool {
-        let all = self.sequences * self.tokens;
-        let product: usize = dims.iter().product();
-        dims.contains(&all)
-            || (dims.contains(&self.sequences) && product.is_multiple_of(all.max(1)))
+        let both = [self.sequences, self.tokens];
+        dims.windows(2).any(|pair| pair == both) || dims.contains(&(self.sequences * self.tokens))
+    }
+
+    /// Whether tokens may be among the dims in another form, as heads and blocks make it.
+    fn may_have_tokens(&self, dims: &[usize]) -> bool {
+        let all = (self.sequences * self.tokens).max(1);
+        dims.contains(&self.sequences) && dims.iter().product::<usize>().is_multiple_of(all)
     }
 }

@@ -6,10 +6,12 @@ mod memory;
 mod paths;
 mod roofline;
 mod source;
+#[cfg(test)]
+mod tests;
 mod time;
 mod warnings;
 
-pub use source::{Made, compile};
+pub use source::{Compiler, Made};
 
 use crate::describe::Budget;
 use crate::error::Error;
@@ -34,6 +36,12 @@ pub fn compiled(
     let memory = memory::memory(recipe, &state, &made.memory, &peak, limit);
     let warnings = warnings::warnings(recipe, machine, &played, &peak);
     let mut notes = notes(machine);
+    notes.push(format!(
+        "buffers at the peak come to {:.2} GiB, of the {:.2} GiB that the compiler needs beside \
+         arguments",
+        gib(peak.bytes),
+        gib(made.memory.temporaries)
+    ));
     if played.unknown_loops > 0 {
         notes.push(format!(
             "the length of {} is not known; each counts once",
@@ -48,7 +56,11 @@ pub fn compiled(
         machine: MachineSummary::new(machine, recipe.placement.wire.compute),
         model: ModelSummary::new(recipe),
         settings: Settings::new(recipe),
-        basis: Basis::Compiled { seconds: made.seconds, compiler: made.compiler.clone() },
+        basis: Basis::Compiled {
+            seconds: made.seconds,
+            cached: made.cached,
+            compiler: made.compiler.clone(),
+        },
         program: Some(made.program.clone()),
         memory,
         rates: Rates::new(recipe, machine, played.time.step, budget),
@@ -57,6 +69,10 @@ pub fn compiled(
         warnings,
         notes,
     })
+}
+
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / (1_u64 << 30) as f64
 }
 
 /// What the figures of a kind of machine do not have in them.

@@ -201,7 +201,9 @@ impl Player<'_> {
     /// Waits for an exchange.
     fn wait(&mut self, done: f64, begun: Begun, belongs: &Belongs, times: f64, clock: &mut Clock) {
         let waited = (done - clock.now).max(0.0);
-        let hidden = (begun.seconds - waited).max(0.0);
+        // What is not asynchronous is waited for to the end, but for rounding.
+        let hidden = begun.seconds - waited;
+        let hidden = if hidden > 1e-9 * begun.seconds { hidden } else { 0.0 };
         clock.now += waited;
         self.add(belongs, 0.0, times * waited);
         self.played.time.hidden += times * hidden;

@@ -204,3 +204,8 @@ pub fn on_gpus() -> Vec<Case> {
         on("b200:2", SMALL, 32, Remat::Dots),
     ]
 }
+
+/// All of them.
+pub fn all() -> Vec<Case> {
+    [fitted(), held_out(), on_gpus()].concat()
+}

@@ -49,8 +49,9 @@ fn head(report: &Report) {
     );
     match &report.basis {
         Basis::Quick => row("estimated", "by formula, nothing was compiled"),
-        Basis::Compiled { seconds, compiler } => {
-            row("compiled in", &format!("{} by {compiler}", format::seconds(*seconds)));
+        Basis::Compiled { seconds, cached, compiler } => {
+            let before = if *cached { " (kept from before)" } else { "" };
+            row("compiled in", &format!("{} by {compiler}{before}", format::seconds(*seconds)));
         }
     }
     if let Some(program) = &report.program {
@@ -114,7 +115,8 @@ fn rates(report: &Report) {
     let rates = &report.rates;
     println!();
     row("tokens", &format!("{:.0}/s", rates.tokens_per_second));
-    let share = |share: Option<f64>| share.map_or("?".into(), |share| format!("{:.1} %", 100.0 * share));
+    let share =
+        |share: Option<f64>| share.map_or("?".into(), |share| format!("{:.1} %", 100.0 * share));
     let pair = |post, palm| {
         format!("{} (6·N), {} (with attention, as PaLM counts)", share(post), share(palm))
     };
