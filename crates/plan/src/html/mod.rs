@@ -128,7 +128,7 @@ fn warnings(report: &Report) -> String {
 fn foot(report: &Report) -> String {
     let basis = match &report.basis {
         Basis::Quick => "Estimated by formula, without a compiler.".to_owned(),
-        Basis::Compiled { seconds: taken, compiler } => {
+        Basis::Compiled { seconds: taken, compiler, .. } => {
             format!(
                 "Read from the program of {}, compiled in {}.",
                 Escaped(compiler),

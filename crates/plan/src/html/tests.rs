@@ -100,7 +100,7 @@ fn on_torus() -> Report {
             optimizer: "adafactor".into(),
             scan_layers: true,
         },
-        basis: Basis::Compiled { seconds: 59.2, compiler: "libtpu 0.0.51".into() },
+        basis: Basis::Compiled { seconds: 59.2, compiler: "libtpu 0.0.51".into(), cached: false },
         program: Some("9f".repeat(32)),
         memory: Memory {
             limit: 31 * GIB,
