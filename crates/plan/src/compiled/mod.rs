@@ -4,6 +4,7 @@ mod alive;
 mod cost;
 mod memory;
 mod paths;
+mod roofline;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -80,6 +81,8 @@ fn notes(machine: &Machine) -> Vec<String> {
         PluginKind::Tpu => &["input, the host and what lies between steps are not in the time"],
         PluginKind::Cuda => &[
             "compiled without a GPU: kernels are not tuned, and cuDNN's graphs are not built",
+            "products are taken to be as fast as tuned ones, at the share of its peak that an H200 \
+             reaches",
             "input, the host and what lies between steps are not in the time",
         ],
         PluginKind::Cpu => &["the time on CPUs counts memory alone, no arithmetic"],

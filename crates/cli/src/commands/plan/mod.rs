@@ -178,8 +178,7 @@ fn without_room(
 /// Writes the page, if one was asked for.
 fn write_page(path: Option<&Path>, report: &Report, frontier: Option<&Frontier>) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
-    let _ = (report, frontier);
-    let page = String::new();
+    let page = fullshard_plan::page(report, frontier);
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     let failed = |error: std::io::Error| Error::file(path, error);
