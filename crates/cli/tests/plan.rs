@@ -5,6 +5,7 @@
 mod common;
 
 use common::{Folder, number, refused, short, text};
+use fullshard_pjrt::plugins::{PluginKind, Store};
 use serde_json::Value;
 
 /// The flags of a plan for a machine.
@@ -29,14 +30,16 @@ fn trained_program(said: &str) -> String {
 fn what_is_planned_is_what_is_trained() {
     let folder = Folder::new();
     let flags = ["--per_device_train_batch_size", "4", "--optim", "adafactor", "--bf16"];
-    let report = planned(&folder, "cpu:2", &flags);
+    let report = planned(&folder, "cpu:4", &flags);
     let planned = report["program"].as_str().unwrap();
     assert_eq!(planned.len(), 64);
     let train = [&short(&["--max_steps", "1", "--block_size", "16"])[..], &flags].concat();
+    let devices = train.iter().position(|&flag| flag == "--num_cores").unwrap() + 1;
+    let train = [&train[..devices], &["4"], &train[devices + 1..]].concat();
     assert_eq!(trained_program(&folder.says(&train)), planned);
 
     let bench = ["bench", "step", "--config", "tiny.json", "--fsdp_config", "fsdp.json", "--json"];
-    let bench = [&bench[..], &["--num_cores", "2", "--batch", "8", "--steps", "1"]].concat();
+    let bench = [&bench[..], &["--num_cores", "4", "--batch", "16", "--steps", "1"]].concat();
     let measured = folder.says(&[&bench[..], &flags[2..]].concat());
     let measured: Value = serde_json::from_str(&measured).unwrap();
     assert_eq!(measured["compile"]["program"], planned);
@@ -189,4 +192,50 @@ fn a_missing_libtpu_comes_with_the_way_to_get_it() {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("fullshard plugins install tpu"), "{said}");
+}
+
+/// A model whose weights are far larger than everything else that is exchanged.
+const NARROW: &str = r#"{"model_type": "gpt2", "vocab_size": 1031, "n_positions": 128,
+    "n_embd": 512, "n_layer": 9, "n_head": 4, "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0}"#;
+
+/// The real compiler, without a TPU. It is looked for where this machine keeps it.
+fn for_v4(folder: &Folder, more: &[&str]) -> std::process::Output {
+    folder.write("narrow.json", NARROW);
+    let flags = ["plan", "--config", "narrow.json", "--fsdp_config", "fsdp.json", "--bf16"];
+    let flags = [&flags[..], &["--topology", "v4-8", "--json"], more].concat();
+    let store = Store::default_location().unwrap();
+    let tpu = store.install(PluginKind::Tpu).unwrap().path;
+    folder.command(&flags).env("FULLSHARD_TPU_PLUGIN", tpu).output().unwrap()
+}
+
+#[test]
+#[ignore = "takes a minute of a processor, and libtpu"]
+fn a_slice_is_planned_by_its_own_compiler() {
+    let output = for_v4(&Folder::new(), &["--per_device_train_batch_size", "4"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["basis"]["compiler"].as_str().unwrap().contains("libtpu"));
+    assert_eq!(report["machine"]["torus"], serde_json::json!([2, 2, 1]));
+    let rates = &report["rates"];
+    assert!(number(&rates["hfu"]) >= number(&rates["mfu"]) && number(&rates["mfu"]) < 0.5);
+    let weights = |kind: &str| {
+        let rows = report["collectives"].as_array().unwrap().iter();
+        let rows = rows.filter(|row| row["kind"] == kind && number(&row["bytes"]) > 500_000.0);
+        rows.map(|row| number(&row["count"])).sum::<f64>()
+    };
+    // Four weights of each layer, there and back, and the embedding.
+    assert_eq!((weights("all-gather"), weights("reduce-scatter")), (73.0, 37.0));
+}
+
+#[test]
+#[ignore = "takes a minute of a processor, and libtpu"]
+fn what_the_compiler_finds_no_room_for_is_reported() {
+    let more = ["--per_device_train_batch_size", "12288", "--remat", "none"];
+    let output = for_v4(&Folder::new(), &more);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let memory = &report["memory"];
+    assert!(number(&memory["total"]) > number(&memory["limit"]));
+    let warnings = report["warnings"].to_string();
+    assert!(warnings.contains("finds no room"), "{warnings}");
 }

@@ -45,7 +45,7 @@ pub fn compiled(
     notes.extend(played.algorithms.iter().map(|(kind, name, streams)| {
         let streams =
             streams.map_or(String::new(), |streams| format!(", {streams} streams at once"));
-        format!("the compiler does an {kind} by {name}{streams}")
+        format!("{kind} is done by what the compiler calls {name}{streams}")
     }));
     if played.unknown_loops > 0 {
         notes.push(format!(

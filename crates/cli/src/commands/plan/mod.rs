@@ -49,7 +49,7 @@ struct PlanFlags {
     #[arg(long, value_name = "X", value_parser = positive)]
     price: Option<f64>,
     /// The six published runs of the post on FSDP for PyTorch/XLA, predicted beside measured.
-    #[arg(long, conflicts_with_all = ["topology", "search"])]
+    #[arg(long, conflicts_with_all = ["topology", "search", "html"])]
     table1: bool,
     /// Write the report as a page to look at.
     #[arg(long, value_name = "FILE")]
