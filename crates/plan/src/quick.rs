@@ -2,8 +2,8 @@
 //!
 //! Memory is that of the recipe's own estimate, corrected for what compilers make of it. Time is
 //! that of matrix products at the speed a chip reaches, of passes over memory at its bandwidth,
-//! and of collectives over its network, which some chips do beside computing. `docs/plan.md` has
-//! what it is worth against the compiled plan.
+//! and of collectives over its network, which some chips do beside computing. What it is worth
+//! against the compiled plan is in `tests/quick.rs`.
 
 mod exchanges;
 mod memory;

@@ -60,10 +60,10 @@ impl Speeds {
 /// what the schedules of the fitted steps come to, of the H200 what measured steps of the 2B model
 /// do; of processors it is a guess.
 pub(super) fn passes(kind: PluginKind) -> Passes {
-    let (layer, scores, logits) = match kind {
-        PluginKind::Tpu => ((2.5, 3.0), (4.0, 6.0), 8.0),
-        PluginKind::Cuda => ((1.5, 7.0), (2.0, 5.0), 6.0),
-        PluginKind::Cpu => ((2.0, 4.0), (4.0, 6.0), 6.0),
+    let (layer, scores, logits, state) = match kind {
+        PluginKind::Tpu => ((2.5, 3.0), (4.0, 6.0), 8.0, 12.0),
+        PluginKind::Cuda => ((1.5, 7.0), (2.0, 5.0), 6.0, 7.0),
+        PluginKind::Cpu => ((2.0, 4.0), (4.0, 6.0), 6.0, 7.0),
     };
-    Passes { layer, scores, logits, state: 2.0 }
+    Passes { layer, scores, logits, state }
 }
