@@ -42,7 +42,7 @@ enum Command {
     Devices(commands::devices::DevicesArgs),
     /// Compile a StableHLO program, run it, and show its results, memory and time.
     Exec(commands::exec::ExecArgs),
-    /// Compile a StableHLO program for a TPU slice, with no TPU at hand.
+    /// Compile a StableHLO program for a TPU slice or GPUs that are not here.
     Compile(commands::compile::CompileArgs),
     /// Measure the training step of a model: time, tokens a second, MFU, memory and collectives.
     Bench(commands::bench::BenchArgs),

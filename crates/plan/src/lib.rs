@@ -8,6 +8,7 @@
 mod compiled;
 mod describe;
 mod error;
+mod html;
 mod machine;
 mod network;
 mod quick;
@@ -17,6 +18,7 @@ mod search;
 pub use compiled::{Compiler, Made, compiled};
 pub use describe::Budget;
 pub use error::Error;
+pub use html::page;
 pub use machine::{Machine, MachineError};
 pub use network::{Network, Streams};
 pub use quick::quick;

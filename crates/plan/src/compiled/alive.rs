@@ -24,6 +24,8 @@ pub struct Buffer {
     pub opcode: String,
     /// The module it belongs to.
     pub belongs: Belongs,
+    /// Whether it is made before a loop and used after it.
+    pub outlives_loop: bool,
 }
 
 /// What is alive when most is.
@@ -74,6 +76,12 @@ fn of_computation(module: &Module, paths: &Paths, computation: &Computation) -> 
     // What a computation gives lies where its caller wants it.
     for leaf in lives.leaves.get(&computation.root().id).into_iter().flatten().flatten() {
         lives.buffers[*leaf].0.bytes = 0;
+    }
+    let loops = |from: usize, to: usize| {
+        inside.keys().filter(|&&position| from < position && position < to).count()
+    };
+    for (buffer, from, to) in &mut lives.buffers {
+        buffer.outlives_loop = loops(*from, *to) > 0;
     }
     lives.peak(computation.instructions().len(), &inside)
 }
@@ -173,6 +181,7 @@ impl Lives {
             instruction: instruction.name.clone(),
             opcode: instruction.opcode.clone(),
             belongs: belongs.get(&instruction.id).cloned().unwrap_or_default(),
+            outlives_loop: false,
         };
         self.buffers.push((buffer, position, position));
         Some(self.buffers.len() - 1)

@@ -2,10 +2,12 @@
 //!
 //! For TPUs the compiler says how many cycles it expects. What it says nothing of (gathers,
 //! scatters, calls of its own) is taken to be as fast as memory is: the bytes it reads and writes
-//! there over the bandwidth.
+//! there over the bandwidth. Of GPUs it says nothing at all, and [`roofline`] does.
 
+use super::roofline;
 use crate::machine::Machine;
 use fullshard_pjrt::hlo::{Computation, Instruction, InstructionId, Module, Shape};
+use fullshard_pjrt::plugins::PluginKind;
 
 /// What only names, forms or waits for values.
 const FREE: &[&str] = &[
@@ -28,6 +30,9 @@ const FREE_CALLS: &[&str] = &["AllocateBuffer", "ConcatBitcast"];
 pub fn seconds(module: &Module, instruction: &Instruction, machine: &Machine) -> f64 {
     if is_free(instruction) {
         return 0.0;
+    }
+    if machine.kind == PluginKind::Cuda {
+        return roofline::seconds(module, instruction, &machine.chip);
     }
     match (instruction.estimated_cycles(), machine.chip.clock) {
         (Some(cycles), Some(clock)) => cycles as f64 / clock,

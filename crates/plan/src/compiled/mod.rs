@@ -4,7 +4,10 @@ mod alive;
 mod cost;
 mod memory;
 mod paths;
+mod roofline;
 mod source;
+#[cfg(test)]
+mod tests;
 mod time;
 mod warnings;
 
@@ -33,6 +36,17 @@ pub fn compiled(
     let memory = memory::memory(recipe, &state, &made.memory, &peak, limit);
     let warnings = warnings::warnings(recipe, machine, &played, &peak);
     let mut notes = notes(machine);
+    notes.push(format!(
+        "buffers at the peak come to {:.2} GiB, of the {:.2} GiB that the compiler needs beside \
+         arguments",
+        gib(peak.bytes),
+        gib(made.memory.temporaries)
+    ));
+    notes.extend(played.algorithms.iter().map(|(kind, name, streams)| {
+        let streams =
+            streams.map_or(String::new(), |streams| format!(", {streams} streams at once"));
+        format!("the compiler does an {kind} by {name}{streams}")
+    }));
     if played.unknown_loops > 0 {
         notes.push(format!(
             "the length of {} is not known; each counts once",
@@ -62,12 +76,18 @@ pub fn compiled(
     })
 }
 
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / (1_u64 << 30) as f64
+}
+
 /// What the figures of a kind of machine do not have in them.
 fn notes(machine: &Machine) -> Vec<String> {
     let notes: &[&str] = match machine.kind {
         PluginKind::Tpu => &["input, the host and what lies between steps are not in the time"],
         PluginKind::Cuda => &[
             "compiled without a GPU: kernels are not tuned, and cuDNN's graphs are not built",
+            "products are taken to be as fast as tuned ones, at the share of its peak that an H200 \
+             reaches",
             "input, the host and what lies between steps are not in the time",
         ],
         PluginKind::Cpu => &["the time on CPUs counts memory alone, no arithmetic"],

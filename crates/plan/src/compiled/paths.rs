@@ -42,6 +42,12 @@ impl Paths {
         Paths { roots: roots.collect(), stacks: stacks.into_iter().collect() }
     }
 
+    /// No paths at all.
+    #[cfg(test)]
+    pub fn none() -> Paths {
+        Paths { roots: Vec::new(), stacks: Vec::new() }
+    }
+
     /// What each instruction of a computation belongs to.
     pub fn of(&self, computation: &Computation) -> HashMap<InstructionId, Belongs> {
         let instructions = computation.instructions();

@@ -13,6 +13,7 @@ use crate::target::cache_root;
 use clap::Args;
 use fullshard_plan::{Budget, Compiler, Frontier, Machine, Rates, Report, Warning, quick};
 use fullshard_train::Recipe;
+use std::cell::OnceCell;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -70,7 +71,8 @@ pub fn run(args: PlanArgs) -> Result<ExitCode> {
     let machine = Machine::parse(name).map_err(fullshard_plan::Error::from)?;
     train.step.aim_at(machine.kind, machine.devices, &machine.name)?;
     let recipe = train::planned(&mut train)?;
-    let planner = Planner::new(&machine, &plan, &train.step)?;
+    let step = train.step.clone();
+    let planner = Planner::new(&machine, &plan, &step);
     if plan.search {
         return search::run(&plan, train, &planner);
     }
@@ -91,41 +93,48 @@ fn exit_code(report: &Report) -> ExitCode {
 /// Plans steps for one machine.
 struct Planner<'a> {
     machine: &'a Machine,
-    /// None where a formula is all that was asked for.
-    compiler: Option<Compiler>,
+    step: &'a StepFlags,
+    /// Whether a compiler is asked, or a formula is enough.
+    compiles: bool,
+    /// Loaded when it is needed first.
+    compiler: OnceCell<Compiler>,
     budget: Budget,
 }
 
 impl<'a> Planner<'a> {
-    fn new(machine: &'a Machine, plan: &PlanFlags, step: &StepFlags) -> Result<Planner<'a>> {
+    fn new(machine: &'a Machine, plan: &PlanFlags, step: &'a StepFlags) -> Planner<'a> {
         let budget = Budget { tokens: plan.tokens, price: plan.price };
-        let compiles = !plan.quick && !(plan.search && plan.compiles == 0);
-        let compiler = if compiles { Some(compiler(step)?) } else { None };
-        Ok(Planner { machine, compiler, budget })
+        let formula = plan.quick || (plan.search && plan.compiles == 0);
+        Planner { machine, step, compiles: !formula, compiler: OnceCell::new(), budget }
     }
 
-    /// The plan of a step: by the compiler, if there is one and there may be room.
-    fn plan(&self, recipe: &Recipe) -> Result<Report, fullshard_plan::Error> {
+    /// The plan of a step: by the compiler, if it is asked and there may be room.
+    fn plan(&self, recipe: &Recipe) -> Result<Report> {
         let mut estimate = quick(recipe, self.machine)?;
         estimate.rates = Rates::new(recipe, self.machine, estimate.time.step, self.budget);
-        let Some(compiler) = &self.compiler else { return Ok(estimate) };
+        if !self.compiles {
+            return Ok(estimate);
+        }
         check_room(&estimate)?;
         let text = recipe.step_program()?.to_text();
-        match compiler.compile(&text, self.machine) {
-            Ok(made) => fullshard_plan::compiled(recipe, self.machine, &made, self.budget),
+        match self.compiler()?.compile(&text, self.machine) {
+            Ok(made) => Ok(fullshard_plan::compiled(recipe, self.machine, &made, self.budget)?),
             Err(fullshard_plan::Error::NoRoom { reason, temporaries }) => {
                 Ok(without_room(estimate, recipe, &text, &reason, temporaries))
             }
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         }
     }
-}
 
-/// The compiler for the device kind that flags name.
-fn compiler(step: &StepFlags) -> Result<Compiler> {
-    let (plugin, _) = step.target.load()?;
-    let folder = if step.no_cache { None } else { Some(cache_root()?.join("plans")) };
-    Ok(Compiler { plugin, options: step.compile_options()?, folder })
+    fn compiler(&self) -> Result<&Compiler> {
+        if let Some(compiler) = self.compiler.get() {
+            return Ok(compiler);
+        }
+        let (plugin, _) = self.step.target.load()?;
+        let folder = if self.step.no_cache { None } else { Some(cache_root()?.join("plans")) };
+        let options = self.step.compile_options()?;
+        Ok(self.compiler.get_or_init(|| Compiler { plugin, options, folder }))
+    }
 }
 
 /// Refuses what cannot fit, before minutes are spent on it.
@@ -169,8 +178,7 @@ fn without_room(
 /// Writes the page, if one was asked for.
 fn write_page(path: Option<&Path>, report: &Report, frontier: Option<&Frontier>) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
-    let _ = (report, frontier);
-    let page = String::new();
+    let page = fullshard_plan::page(report, frontier);
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     let failed = |error: std::io::Error| Error::file(path, error);

@@ -10,7 +10,10 @@ use std::cell::RefCell;
 use std::process::ExitCode;
 
 pub fn run(plan: &PlanFlags, train: TrainArgs, planner: &Planner<'_>) -> Result<ExitCode> {
-    let most = if plan.quick { 0 } else { plan.compiles };
+    let most = if planner.compiles { plan.compiles } else { 0 };
+    if planner.compiles {
+        planner.compiler()?;
+    }
     let tried = Tried { step: train.step.clone(), train: RefCell::new(train) };
     let frontier = search(
         &Space::default(),
@@ -72,6 +75,8 @@ impl Tried {
         if let Some(config) = &step.fsdp_config {
             flags.extend(["--fsdp_config".to_owned(), quoted(config)]);
         }
+        flags.extend(["--device", step.target.kind().name()].map(str::to_owned));
+        flags.extend(["--num_cores".to_owned(), step.devices().to_string()]);
         flags.extend(kept_flags());
         Ok(flags)
     }
@@ -93,7 +98,7 @@ fn confirm(
     candidate: &Candidate,
 ) -> Result<Report, fullshard_plan::Error> {
     let recipe = tried.recipe(candidate).map_err(to_plan)?;
-    planner.plan(&recipe)
+    planner.plan(&recipe).map_err(to_plan)
 }
 
 /// The flags of this command line that a search leaves alone and `train` takes.
