@@ -80,6 +80,16 @@ impl Side {
 }
 
 impl Network {
+    /// The same links, used by streams that each begin with another dimension.
+    pub fn rotated(&self) -> Network {
+        match self.clone() {
+            Network::Torus { dims, wrap, link, latency, .. } => {
+                Network::Torus { dims, wrap, link, latency, streams: Streams::Rotated }
+            }
+            other => other,
+        }
+    }
+
     /// Seconds of a collective over `group` of `devices` devices.
     ///
     /// `bytes` are of the whole tensor as one device has it before or after: the result of an

@@ -150,10 +150,10 @@ fn confirm(
                 better_batch(space, machine, &candidate, fits, factor, callbacks)
             }
             Err(error @ (Error::TooLarge { .. } | Error::NoRoom { .. })) => {
+                let factor = needed(&error, &point, machine) / point.memory() as f64;
                 let reason = error.to_string();
                 (callbacks.progress)(Progress::Refused { candidate: &candidate, reason });
-                let most = SHRINK * point.report.memory.total as f64;
-                smaller(machine, &candidate, machine.memory as f64 / most, callbacks)
+                smaller(machine, &candidate, factor, callbacks)
             }
             Err(error) => return Err(error),
         };
@@ -161,6 +161,18 @@ fn confirm(
         waiting.extend(other.filter(|point| !tried.contains(&point.candidate)));
     }
     Ok(confirmed)
+}
+
+/// The bytes that something needs which a compiler found no room for: what it says, or enough
+/// that only a share of it is tried next.
+fn needed(error: &Error, point: &Point, machine: &Machine) -> f64 {
+    let state = ["parameters", "optimizer"];
+    let parts = point.report.memory.parts.iter().filter(|part| state.contains(&part.what));
+    let state: u64 = parts.map(|part| part.bytes).sum();
+    match error {
+        Error::NoRoom { temporaries: Some(temporaries), .. } => (state + temporaries) as f64,
+        _ => machine.memory as f64 / SHRINK,
+    }
 }
 
 /// The batch to try after one of which the estimate of memory was wrong by a factor: smaller if

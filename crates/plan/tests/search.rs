@@ -110,7 +110,8 @@ fn room_that_is_left_is_used() {
         report.memory.total /= 2;
         Ok(report)
     };
-    let (frontier, asked, _) = run(&space(), &machine, 8, smaller);
+    let one = Space { remats: vec![Remat::None], ..space() };
+    let (frontier, asked, _) = run(&one, &machine, 8, smaller);
     let best = frontier.best.unwrap();
     assert!(best.candidate.batch > asked[0].batch);
     assert!(best.fits());
@@ -121,11 +122,32 @@ fn a_compiler_that_finds_no_room_is_asked_for_less() {
     let machine = machine(8.0);
     let picky = |candidate: &Candidate, report: Report| match candidate.remat {
         Remat::Full => Ok(report),
-        _ => Err(Error::NoRoom { reason: "none".into() }),
+        _ => Err(Error::NoRoom { reason: "none".into(), temporaries: None }),
     };
     let (frontier, asked, refused) = run(&space(), &machine, 30, picky);
     assert!(refused > 0 && asked.len() > refused);
     assert_eq!(frontier.best.unwrap().candidate.remat, Remat::Full);
+}
+
+/// What the compiler would need is believed: four times the estimate does not fit a second time.
+#[test]
+fn a_compiler_that_says_what_is_missing_is_believed() {
+    let machine = machine(8.0);
+    let needs = |report: &Report| 4 * report.memory.total;
+    let exact = |_: &Candidate, mut report: Report| {
+        let needed = needs(&report);
+        if needed > machine.memory {
+            let state: u64 = report.memory.parts[..2].iter().map(|part| part.bytes).sum();
+            let temporaries = Some(needed - state);
+            return Err(Error::NoRoom { reason: "none".into(), temporaries });
+        }
+        report.memory.total = needed;
+        Ok(report)
+    };
+    let one = Space { remats: vec![Remat::Full], ..space() };
+    let (frontier, asked, refused) = run(&one, &machine, 8, exact);
+    assert_eq!((asked.len(), refused), (2, 1));
+    assert!(frontier.best.is_some());
 }
 
 #[test]

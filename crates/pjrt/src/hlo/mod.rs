@@ -29,7 +29,7 @@ pub use collectives::{Collective, CollectiveKind, CollectiveSummary, collective,
 pub use devices::{Devices, ReplicaGroups};
 pub use element::ElementType;
 pub use error::HloError;
-pub use instruction::{DotDims, Instruction, Metadata, SourceLocation};
+pub use instruction::{Algorithm, DotDims, Instruction, Metadata, SourceLocation};
 pub use loops::{condition_and_body, trip_count};
 pub use module::{Computation, ComputationId, InstructionId, Module};
 pub use runs::{Runs, runs_per_launch};

@@ -253,6 +253,23 @@ mod tests {
     }
 
     #[test]
+    fn tiles_are_filled_up() {
+        let padded = |dims: &[usize], order: &[i64], tiles: &[&[i64]]| {
+            let layout = Layout {
+                minor_to_major: order.to_vec(),
+                tiles: tiles.iter().map(|tile| tile.to_vec()).collect(),
+                ..Layout::default()
+            };
+            let shape = array(ElementType::Bf16, dims, Some(layout));
+            shape.as_array().unwrap().padded_byte_size().unwrap()
+        };
+        assert_eq!(padded(&[3, 5, 100], &[2, 1, 0], &[&[8, 128], &[2, 1]]), 3 * 8 * 128 * 2);
+        assert_eq!(padded(&[100, 5, 3], &[0, 1, 2], &[&[8, 128]]), 128 * 8 * 3 * 2);
+        assert_eq!(padded(&[130], &[0], &[&[128]]), 256 * 2);
+        assert_eq!(padded(&[3, 5], &[1, 0], &[]), 30);
+    }
+
+    #[test]
     fn byte_sizes() {
         assert_eq!(array(ElementType::Bf16, &[3, 5], None).byte_size(), Some(30));
         assert_eq!(array(ElementType::Pred, &[7], None).byte_size(), Some(7));

@@ -76,6 +76,8 @@ struct Sizes {
     sequences: usize,
     /// Tokens in a sequence.
     tokens: usize,
+    /// All of a device's tokens, if no parameter has a dimension of that length.
+    all: Option<usize>,
 }
 
 impl Sizes {
@@ -85,10 +87,16 @@ impl Sizes {
             let (whole, part) = (stored.elements(), stored.part_elements());
             [whole, part, whole / layers, part / layers]
         });
+        let sequences = recipe.batch.sequences / recipe.placement.devices();
+        let tokens = recipe.batch.tokens;
+        let is_wide = |all: &usize| {
+            recipe.placement.parameters.iter().any(|stored| stored.dims.contains(all))
+        };
         Sizes {
             parameters: sizes.map(|size| size as u64).collect(),
-            sequences: recipe.batch.sequences / recipe.placement.devices(),
-            tokens: recipe.batch.tokens,
+            sequences,
+            tokens,
+            all: Some(sequences * tokens).filter(|all| !is_wide(all)),
         }
     }
 
@@ -107,7 +115,7 @@ impl Sizes {
     /// are one dimension.
     fn has_tokens(&self, dims: &[usize]) -> bool {
         let both = [self.sequences, self.tokens];
-        dims.windows(2).any(|pair| pair == both) || dims.contains(&(self.sequences * self.tokens))
+        dims.windows(2).any(|pair| pair == both) || self.all.is_some_and(|all| dims.contains(&all))
     }
 
     /// Whether tokens may be among the dims in another form, as heads and blocks make it.

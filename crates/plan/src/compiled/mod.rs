@@ -42,6 +42,11 @@ pub fn compiled(
         gib(peak.bytes),
         gib(made.memory.temporaries)
     ));
+    notes.extend(played.algorithms.iter().map(|(kind, name, streams)| {
+        let streams =
+            streams.map_or(String::new(), |streams| format!(", {streams} streams at once"));
+        format!("the compiler does an {kind} by {name}{streams}")
+    }));
     if played.unknown_loops > 0 {
         notes.push(format!(
             "the length of {} is not known; each counts once",

@@ -11,10 +11,10 @@ use crate::machine::Machine;
 use crate::report::{Exchanged, ModuleTime, Time};
 use fullshard_parallel::AXIS;
 use fullshard_pjrt::hlo::{
-    Collective, Computation, Instruction, InstructionId, Module, collective, condition_and_body,
-    trip_count,
+    Algorithm, Collective, CollectiveKind, Computation, Instruction, InstructionId, Module,
+    collective, condition_and_body, trip_count,
 };
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// What came of playing a schedule.
 #[derive(Debug, Default)]
@@ -23,7 +23,9 @@ pub struct Played {
     pub time: Time,
     /// What was exchanged.
     pub exchanged: Vec<Exchanged>,
-    /// Whether a loop's length was not found, so that it counts once.
+    /// How the compiler says that it exchanges: the kind, its name for it, and how many streams.
+    pub algorithms: BTreeSet<(CollectiveKind, String, Option<usize>)>,
+    /// Loops whose length was not found, so that each counts once.
     pub unknown_loops: usize,
 }
 
@@ -157,7 +159,7 @@ impl Player<'_> {
     ) {
         let begun_before = found.chain.as_ref().and_then(|chain| clock.chains.get(chain)).copied();
         let (done, begun) = begun_before.unwrap_or_else(|| {
-            let begun = self.row(found, times);
+            let begun = self.row(instruction, found, times);
             let done = clock.now.max(clock.network) + begun.seconds;
             clock.network = done;
             (done, begun)
@@ -211,11 +213,20 @@ impl Player<'_> {
     }
 
     /// The row of exchanges like this, one run more often.
-    fn row(&mut self, found: &Collective, times: f64) -> Begun {
+    fn row(&mut self, instruction: &Instruction, found: &Collective, times: f64) -> Begun {
         let devices = self.machine.devices;
         let group = found.group_size.unwrap_or(devices);
         let bytes = found.bytes.unwrap_or(0);
-        let seconds = self.machine.network.seconds(found.kind, bytes, group, devices);
+        let network = &self.machine.network;
+        let streams = instruction.algorithm().and_then(|algorithm| {
+            let Algorithm { name, streams } = algorithm;
+            self.played.algorithms.insert((found.kind, name, streams));
+            streams.filter(|&streams| streams > 1)
+        });
+        let seconds = match streams {
+            Some(_) => network.rotated().seconds(found.kind, bytes, group, devices),
+            None => network.seconds(found.kind, bytes, group, devices),
+        };
         let kind = found.kind.to_string();
         let rows = &mut self.played.exchanged;
         let like = |row: &Exchanged| (row.kind == kind) && (row.group, row.bytes) == (group, bytes);

@@ -33,12 +33,8 @@ pub fn warnings(recipe: &Recipe, machine: &Machine, played: &Played, peak: &Peak
 /// A buffer with the tokens of all devices in it.
 fn replicated(recipe: &Recipe, machine: &Machine, peak: &Peak) -> Option<Warning> {
     let devices = recipe.placement.devices();
-    let tokens = (recipe.batch.sequences * recipe.batch.tokens) as u64;
-    let is_whole = |buffer: &&Buffer| {
-        let dims = &buffer.shape.dims;
-        let all = dims.contains(&recipe.batch.sequences) || dims.contains(&(tokens as usize));
-        all && buffer.shape.elements().is_multiple_of(tokens)
-    };
+    let both = [recipe.batch.sequences, recipe.batch.tokens];
+    let is_whole = |buffer: &&Buffer| buffer.shape.dims.windows(2).any(|pair| pair == both);
     let large = peak.buffers.iter().filter(|buffer| is_large(buffer, machine));
     let largest = large.filter(is_whole).max_by_key(|buffer| buffer.bytes)?;
     (devices > 1).then(|| Warning {
@@ -123,12 +119,13 @@ fn whole_sums(recipe: &Recipe, played: &Played) -> Option<Warning> {
     // The optimizer has small sums of its own.
     (wanted > 0 && bytes > wanted / 4).then(|| Warning {
         what: format!(
-            "the compiler makes reduce-scatters all-reduces of {:.0} MiB in all, of which all but \
-             a part is thrown away: {seconds:.2} s, twice what is needed",
+            "the compiler makes reduce-scatters all-reduces of {:.0} MiB in all, {seconds:.2} s, \
+             and keeps a part of each",
             bytes as f64 / MIB,
         ),
-        remedy: "nothing in the program helps: libtpu keeps reduce-scatters on v4-8 and not on \
-                 larger slices; --gradient_accumulation_steps with --no_sync makes them fewer"
+        remedy: "libtpu has reduce-scatters for a line or a plane of chips, not for more: a v4-8 \
+                 keeps them. Sums use all links at once, so that little is lost; where memory \
+                 allows, --gradient_accumulation_steps with --no_sync makes them fewer"
             .to_owned(),
     })
 }

@@ -1,9 +1,21 @@
-//! What a step needs, from the recipe's estimate.
+//! What a step needs, from the recipe's estimate and what compilers were seen to make of steps.
+//!
+//! Parameters and the optimizer's state are exact. Beyond what the recipe's own estimate says:
+//!
+//! - gradients of layers that are written out stay in the type they are reduced in until they are
+//!   used; a loop stacks them in `f32`.
+//! - without rematerialisation a layer that is written out keeps what its products take, each
+//!   once, and what its activation needs: the stream and the normal twice each, queries, keys,
+//!   values and what they mix, and three or four times its inner width. A loop keeps every value
+//!   that the way back uses, in the type that it was computed in, and for each block of attention
+//!   all keys and values it sees.
 
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::report::{Memory, Part};
-use fullshard_train::Recipe;
+use fullshard_models::layers::attention::{BLOCK, BLOCKWISE_FROM};
+use fullshard_parallel::{Remat, Stored};
+use fullshard_train::{Estimate, Recipe};
 
 /// The memory of one device.
 pub(super) fn memory(recipe: &Recipe, machine: &Machine) -> Result<Memory, Error> {
@@ -11,8 +23,8 @@ pub(super) fn memory(recipe: &Recipe, machine: &Machine) -> Result<Memory, Error
     let parts = [
         ("parameters", estimate.parameters),
         ("optimizer", estimate.optimizer),
-        ("gradients", estimate.gradients),
-        ("activations", estimate.activations),
+        ("gradients", gradients(recipe, &estimate)),
+        ("activations", activations(recipe)),
         ("temporaries", estimate.gathered + estimate.logits),
     ];
     Ok(Memory {
@@ -21,4 +33,135 @@ pub(super) fn memory(recipe: &Recipe, machine: &Machine) -> Result<Memory, Error
         parts: parts.map(|(what, bytes)| Part { what, bytes }).to_vec(),
         largest: Vec::new(),
     })
+}
+
+const F32: usize = 4;
+
+fn gradients(recipe: &Recipe, estimate: &Estimate) -> u64 {
+    let stacked = recipe.placement.options.scan_layers || recipe.batch.accumulation > 1;
+    let size = if stacked { F32 } else { recipe.placement.wire.reduce.size() };
+    estimate.gradients / F32 as u64 * size as u64
+}
+
+/// What layers remember, and one layer at work.
+fn activations(recipe: &Recipe) -> u64 {
+    let layer = Layer::new(recipe);
+    let layers = recipe.model.dimensions().layers;
+    let kept = match recipe.placement.remat {
+        Remat::Full => layer.input(),
+        Remat::Dots => layer.input() + layer.products(),
+        Remat::None if recipe.placement.options.scan_layers => layer.everything_in_a_loop(),
+        Remat::None => layer.everything(),
+    };
+    (layers * kept + layer.at_work()) as u64
+}
+
+/// How often the inner width is kept without rematerialisation: what goes into an activation, what
+/// comes out and what its slope needs; of a gate also what it opens.
+const INNER: usize = 4;
+const GATED_INNER: usize = 3;
+
+/// How many tensors a loop keeps of each width, in `f32` and in the type computed in: of the
+/// stream and its norms, of the inner width, and of the inner width with a gate.
+const LOOPED_HIDDEN: (usize, usize) = (6, 3);
+const LOOPED_INNER: (usize, usize) = (4, 1);
+const LOOPED_GATED_INNER: (usize, usize) = (2, 3);
+
+/// Sizes of one layer on one device.
+struct Layer {
+    /// Tokens on a device at once.
+    tokens: usize,
+    /// The bytes of a number that is computed with.
+    size: usize,
+    /// Bytes of probabilities in `f32`, where they are kept.
+    probabilities: usize,
+    /// Blocks of attention.
+    blocks: usize,
+    hidden: usize,
+    inner: usize,
+    gated: bool,
+    /// What attention mixes, which is as wide as queries are.
+    mixed: usize,
+    /// What products take and give.
+    taken: usize,
+    given: usize,
+}
+
+impl Layer {
+    fn new(recipe: &Recipe) -> Layer {
+        let model = recipe.model.dimensions();
+        let sequence = recipe.batch.tokens;
+        let tokens = recipe.batch.sequences / recipe.placement.devices() * sequence;
+        let widths = widths(recipe);
+        let into_inner = |width: &&(usize, usize)| **width == (model.hidden, model.inner);
+        let gates = widths.iter().filter(into_inner).count() / model.layers;
+        let sum = widths.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+        let (blocks, probabilities) = match sequence < BLOCKWISE_FROM {
+            true => (1, 2 * tokens * model.heads * sequence * F32),
+            false => (sequence.div_ceil(BLOCK), 0),
+        };
+        Layer {
+            tokens,
+            size: recipe.placement.wire.compute.size(),
+            probabilities,
+            blocks,
+            hidden: model.hidden,
+            inner: model.inner,
+            gated: gates > 1,
+            mixed: model.heads * model.head,
+            taken: sum.0 / model.layers,
+            given: sum.1 / model.layers,
+        }
+    }
+
+    fn input(&self) -> usize {
+        self.tokens * self.size * self.hidden
+    }
+
+    /// The results of products, those of attention among them.
+    fn products(&self) -> usize {
+        self.tokens * self.size * (self.given + self.mixed) + self.probabilities
+    }
+
+    fn everything(&self) -> usize {
+        let inner = if self.gated { GATED_INNER } else { INNER };
+        let width = 4 * self.hidden + self.projected() + self.mixed + inner * self.inner;
+        self.tokens * self.size * width + self.probabilities
+    }
+
+    fn everything_in_a_loop(&self) -> usize {
+        let of = |(wide, narrow): (usize, usize)| wide * F32 + narrow * self.size;
+        let inner = if self.gated { LOOPED_GATED_INNER } else { LOOPED_INNER };
+        // Block after block sees all keys and values so far.
+        let keys = (self.projected() - self.mixed.min(self.projected())) * (self.blocks + 1) / 2;
+        let bytes = of(LOOPED_HIDDEN) * self.hidden
+            + of(inner) * self.inner
+            + (keys + self.mixed) * self.size;
+        self.tokens * bytes + self.probabilities
+    }
+
+    /// The width of queries, keys and values together.
+    fn projected(&self) -> usize {
+        let gates = if self.gated { 2 } else { 1 };
+        self.given.saturating_sub(2 * self.hidden + gates * self.inner)
+    }
+
+    /// What one layer needs on its way back.
+    fn at_work(&self) -> usize {
+        self.products() + self.tokens * self.size * (self.taken + self.given)
+    }
+}
+
+/// What each product of all layers takes and gives.
+fn widths(recipe: &Recipe) -> Vec<(usize, usize)> {
+    let of_layers = |stored: &&Stored| stored.stack.is_some() || stored.layer.is_some();
+    let stored = recipe.placement.parameters.iter().filter(of_layers);
+    let widths = stored.filter_map(|stored| match (stored.class, &stored.dims[..]) {
+        // Transposed, as GPT-2's weights are.
+        ("Conv1D", &[taken, given]) | (_, &[given, taken]) => {
+            Some(std::iter::repeat_n((taken, given), stored.stack.unwrap_or(1)))
+        }
+        _ => None,
+    });
+    widths.flatten().collect()
 }

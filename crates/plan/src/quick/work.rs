@@ -4,7 +4,8 @@
 //! With n tokens on a device at once:
 //!
 //! - products of a layer: 2·n operations for each element of its matrices going forth and 4·n
-//!   going back; 2·n more where layers are computed again.
+//!   going back; 2·n more where layers are computed again, but for the last product of a layer,
+//!   whose result nothing on the way back needs.
 //! - attention in blocks sees the part of all pairs that its blocks cover. Going forth there are
 //!   two products; going back five, since scores are computed again whatever is remembered; and
 //!   two more where layers are.
@@ -128,6 +129,12 @@ impl<'a> Step<'a> {
         2.0 * self.tokens * self.pairs() * (model.heads * model.head) as f64 * self.layers
     }
 
+    /// Operations of the last product of each layer, going forth.
+    fn last_products(&self) -> f64 {
+        let model = self.recipe.model.dimensions();
+        2.0 * self.tokens * (model.hidden * model.inner) as f64 * self.layers
+    }
+
     /// Bytes of all scores.
     fn scores(&self) -> f64 {
         let heads = self.recipe.model.dimensions().heads as f64;
@@ -176,7 +183,7 @@ impl<'a> Step<'a> {
             Remat::None => {}
             Remat::Dots => work.bytes += passes.layer.0 * self.activations(),
             Remat::Full => {
-                work.products += forward.products;
+                work.products += forward.products - self.last_products();
                 work.attention += forward.attention;
                 work.bytes += forward.bytes;
             }

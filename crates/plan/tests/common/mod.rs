@@ -142,49 +142,48 @@ const LLAMA: Shape = Shape::Llama(16, 2048, 32, 8, 8192, 32000);
 
 /// The steps that the quick model was fitted on.
 pub fn fitted() -> Vec<Case> {
-    let small = Case::new("v4-8", SMALL, 8);
-    let post = Case::new("v4-8", POST, 8);
+    let short = |machine, batch| Case { tokens: 256, ..Case::new(machine, SMALL, batch) };
     vec![
-        Case { remat: Remat::None, optimizer: "adamw", ..small.clone() },
-        Case { remat: Remat::Dots, optimizer: "adamw", ..small.clone() },
-        Case { optimizer: "adamw", ..small.clone() },
-        post.clone(),
-        Case { remat: Remat::None, machine: "v5p-8", batch: 8, ..post.clone() },
-        Case { machine: "v5e-4", batch: 4, ..small.clone() },
-        Case { machine: "v6e-8", batch: 8, ..small.clone() },
+        Case::new("v4-8", POST, 32),
+        Case { remat: Remat::None, optimizer: "adamw", ..Case::new("v4-8", SMALL, 8) },
+        Case { remat: Remat::Dots, ..short("v4-8", 32) },
+        short("v5e-4", 32),
+        short("v6e-8", 32),
+        short("v5p-8", 64),
     ]
 }
 
-/// And those that it was not.
+/// And those that it was not. Most are of short sequences, which compile faster.
 pub fn held_out() -> Vec<Case> {
-    let on = Case::new;
+    let short = |machine, shape, batch| Case { tokens: 256, ..Case::new(machine, shape, batch) };
     let adamw = |case: Case| Case { optimizer: "adamw", ..case };
+    let with = |remat, case: Case| Case { remat, ..case };
+    let wide = Shape::Gpt2(2, 2048, 16);
     vec![
-        on("v4-8", MEDIUM, 16),
-        Case { remat: Remat::Dots, ..on("v4-8", MEDIUM, 8) },
-        Case { remat: Remat::None, ..on("v4-8", MEDIUM, 4) },
-        adamw(on("v4-8", LARGE, 16)),
-        Case { remat: Remat::Dots, ..on("v4-8", POST, 4) },
-        on("v4-8", POST, 32),
-        adamw(on("v4-8", LLAMA, 8)),
-        Case { layout: Layout::Flat, ..on("v4-8", MEDIUM, 8) },
-        Case { ahead: true, ..on("v4-8", POST, 8) },
-        Case { scan: false, ..on("v4-8", Shape::Gpt2(4, 2048, 16), 8) },
-        Case { remat: Remat::None, scan: false, ..on("v4-8", Shape::Gpt2(4, 2048, 16), 4) },
-        adamw(Case { strategy: Strategy::ShardGradOp, ..on("v4-8", MEDIUM, 8) }),
-        adamw(Case { strategy: Strategy::NoShard, ..on("v4-8", SMALL, 8) }),
-        on("v4-32", POST, 16),
-        adamw(on("v5e-4", MEDIUM, 4)),
-        Case { remat: Remat::Dots, ..on("v5e-8", SMALL, 8) },
-        on("v5e-8", XL, 4),
-        on("v5e-8", LLAMA, 2),
-        adamw(on("v6e-8", MEDIUM, 16)),
-        Case { remat: Remat::Dots, ..on("v6e-8", POST, 4) },
-        on("v6e-8", LLAMA, 8),
-        adamw(on("v5p-8", XL, 16)),
-        Case { remat: Remat::Dots, ..on("v5p-8", LLAMA, 16) },
-        Case { tokens: 2048, ..on("v4-8", MEDIUM, 8) },
-        Case { tokens: 256, remat: Remat::None, ..on("v4-8", SMALL, 32) },
+        adamw(short("v4-8", MEDIUM, 32)),
+        with(Remat::Dots, short("v4-8", MEDIUM, 16)),
+        with(Remat::None, short("v4-8", SMALL, 32)),
+        short("v4-8", LARGE, 64),
+        with(Remat::Dots, short("v4-8", POST, 16)),
+        short("v4-8", LLAMA, 32),
+        Case { layout: Layout::Flat, ..short("v4-8", MEDIUM, 32) },
+        Case { ahead: true, ..short("v4-8", POST, 32) },
+        Case { scan: false, ..short("v4-8", wide, 32) },
+        with(Remat::None, Case { scan: false, ..short("v4-8", wide, 16) }),
+        adamw(Case { strategy: Strategy::ShardGradOp, ..short("v4-8", MEDIUM, 32) }),
+        adamw(Case { strategy: Strategy::NoShard, ..short("v4-8", SMALL, 32) }),
+        short("v4-32", POST, 64),
+        adamw(short("v5e-4", MEDIUM, 32)),
+        with(Remat::Dots, short("v5e-8", SMALL, 32)),
+        short("v5e-8", XL, 16),
+        short("v5e-8", LLAMA, 8),
+        adamw(short("v6e-8", MEDIUM, 64)),
+        with(Remat::Dots, short("v6e-8", POST, 16)),
+        short("v6e-8", LLAMA, 32),
+        adamw(short("v5p-8", XL, 64)),
+        with(Remat::Dots, short("v5p-8", LLAMA, 64)),
+        with(Remat::None, short("v5p-8", SMALL, 64)),
+        Case { tokens: 512, ..Case::new("v4-8", MEDIUM, 16) },
     ]
 }
 
@@ -196,12 +195,13 @@ pub fn on_gpus() -> Vec<Case> {
         scan: false,
         ..Case::new(machine, shape, batch)
     };
+    let narrow = Shape::Gpt2(4, 1024, 16);
     vec![
         on("h200", SMALL, 32, Remat::None),
-        on("h200", SMALL, 32, Remat::Full),
-        on("a100:4", SMALL, 16, Remat::None),
-        on("h100:8", Shape::Gpt2(8, 2048, 16), 8, Remat::Full),
-        on("b200:2", SMALL, 32, Remat::Dots),
+        on("h200", narrow, 32, Remat::Full),
+        on("a100:4", narrow, 16, Remat::None),
+        on("h100:8", Shape::Gpt2(2, 4096, 32), 8, Remat::Full),
+        on("b200:2", narrow, 32, Remat::Dots),
     ]
 }
 

@@ -104,8 +104,8 @@ struct Planner<'a> {
 impl<'a> Planner<'a> {
     fn new(machine: &'a Machine, plan: &PlanFlags, step: &'a StepFlags) -> Planner<'a> {
         let budget = Budget { tokens: plan.tokens, price: plan.price };
-        let compiles = !plan.quick && !(plan.search && plan.compiles == 0);
-        Planner { machine, step, compiles, compiler: OnceCell::new(), budget }
+        let formula = plan.quick || (plan.search && plan.compiles == 0);
+        Planner { machine, step, compiles: !formula, compiler: OnceCell::new(), budget }
     }
 
     /// The plan of a step: by the compiler, if it is asked and there may be room.
