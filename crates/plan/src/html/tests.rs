@@ -303,6 +303,16 @@ fn devices_on_a_switch_are_around_it() {
 }
 
 #[test]
+fn long_tables_are_folded() {
+    let mut report = on_torus();
+    assert!(!page(&report, None).contains("<details>"));
+    report.collectives = (0..25).map(|i| exchanged("all-gather", 64, i, 1 << 20)).collect();
+    let drawn = page(&report, None);
+    assert!(drawn.contains("<summary>15 more</summary>"));
+    assert_eq!(drawn.matches("class=\"collective\"").count(), 25);
+}
+
+#[test]
 fn one_device_exchanges_nothing() {
     let mut report = on_switch();
     report.machine.devices = 1;
