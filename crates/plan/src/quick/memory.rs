@@ -29,7 +29,7 @@ pub(super) fn memory(recipe: &Recipe, machine: &Machine) -> Result<Memory, Error
     let estimate = recipe.estimate()?;
     let layer = Layer::new(recipe);
     let kept = kept(recipe, &layer);
-    let (gradients, at_work) = (gradients(recipe, &estimate), layer.at_work() as u64);
+    let (gradients, at_work) = (gradients(recipe, &estimate), at_work(recipe, &layer));
     let [gradients, activations, logits] = match gradients + at_work > estimate.logits {
         true => [gradients, kept + at_work, 0],
         false => [0, kept, estimate.logits],
@@ -87,6 +87,16 @@ fn kept(recipe: &Recipe, layer: &Layer) -> u64 {
         Remat::None => layer.everything(),
     };
     (layers * kept) as u64
+}
+
+/// The share of a layer on its way back that is alive at once where layers are written out, since
+/// the compiler orders what it sees.
+const IN_ORDER: f64 = 0.8;
+
+fn at_work(recipe: &Recipe, layer: &Layer) -> u64 {
+    let bytes = layer.at_work() as f64;
+    let share = if recipe.placement.options.scan_layers { 1.0 } else { IN_ORDER };
+    (share * bytes) as u64
 }
 
 /// How often the inner width is kept without rematerialisation: what goes into an activation, what

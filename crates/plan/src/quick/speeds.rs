@@ -61,8 +61,8 @@ impl Speeds {
 /// do; of processors it is a guess.
 pub(super) fn passes(kind: PluginKind) -> Passes {
     let (layer, scores, logits, state) = match kind {
-        PluginKind::Tpu => ((2.5, 3.0), (4.0, 6.0), 8.0, 12.0),
-        PluginKind::Cuda => ((1.5, 7.0), (2.0, 5.0), 6.0, 7.0),
+        PluginKind::Tpu => ((2.5, 3.0), (4.0, 6.0), 3.0, 12.0),
+        PluginKind::Cuda => ((1.5, 7.0), (4.0, 7.0), 5.0, 7.0),
         PluginKind::Cpu => ((2.0, 4.0), (4.0, 6.0), 6.0, 7.0),
     };
     Passes { layer, scores, logits, state }

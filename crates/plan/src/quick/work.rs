@@ -15,7 +15,7 @@
 //!   state.
 
 use fullshard_models::layers::attention::{BLOCK, BLOCKWISE_FROM};
-use fullshard_models::layers::loss::TILE;
+use fullshard_models::layers::loss::{CHUNKED_FROM, TILE, chunk_size};
 use fullshard_parallel::{Remat, Stored};
 use fullshard_train::Recipe;
 
@@ -194,13 +194,18 @@ impl<'a> Step<'a> {
     fn head(&self, passes: &Passes) -> Work {
         let model = self.recipe.model.dimensions();
         let tile = if self.recipe.placement.options.pad_vocabulary { TILE } else { 1 };
-        let vocabulary = model.vocabulary.next_multiple_of(tile) as f64;
+        let padded = model.vocabulary.next_multiple_of(tile);
+        let (hidden, vocabulary) = (model.hidden as f64, padded as f64);
+        // Each chunk adds to the gradient of the head.
+        let chunk = chunk_size(self.tokens as usize, padded).max(1);
+        let chunks = if model.vocabulary < CHUNKED_FROM { 1.0 } else { self.tokens / chunk as f64 };
+        let logits = passes.logits * self.tokens * vocabulary;
         Work {
             module: "lm_head".into(),
             backward: false,
-            products: 6.0 * self.tokens * model.hidden as f64 * vocabulary,
+            products: 6.0 * self.tokens * hidden * vocabulary,
             attention: 0.0,
-            bytes: passes.logits * self.tokens * vocabulary * F32,
+            bytes: (logits + 2.0 * chunks.ceil() * hidden * vocabulary) * F32,
         }
     }
 
