@@ -63,9 +63,10 @@ fn time(
 ) -> Time {
     let head = recipe.model.dimensions().head as f64;
     let narrow = (head / speeds.wide_head).min(1.0);
+    let through_memory = speeds.through_memory(work::stream(recipe));
     let seconds = |work: &Work| {
         let operations = work.products + work.attention / narrow;
-        operations / speeds.products + work.bytes / speeds.bandwidth
+        operations / speeds.products + through_memory * work.bytes / speeds.bandwidth
     };
     let all = work::work(recipe, &speeds::passes(machine.kind));
     let mut modules: Vec<ModuleTime> = all

@@ -12,7 +12,8 @@
 //!   stream and the normal twice each, queries, keys, values and what they mix, and three or four
 //!   times its inner width. A loop keeps every value that the way back uses, in the type that it
 //!   was computed in, and for each block of attention all keys and values it sees.
-//! - logits and what belongs to them, as in the recipe's estimate.
+//! - a chunk of logits in `f32`, its gradient in the type computed in, and the gradient of the
+//!   head in `f32`; or what the recipe's estimate says where there are no chunks.
 //! - on the way back one layer whole, what its products take and give and as much for their
 //!   gradients, with the scores of one block; and gradients. Those of layers that are written out
 //!   stay in the type they are reduced in until they are used; a loop stacks them in `f32`.
@@ -21,6 +22,7 @@ use crate::error::Error;
 use crate::machine::Machine;
 use crate::report::{Memory, Part};
 use fullshard_models::layers::attention::{BLOCK, BLOCKWISE_FROM};
+use fullshard_models::layers::loss::{CHUNKED_FROM, TILE, chunk_size};
 use fullshard_parallel::{Remat, Stored};
 use fullshard_train::{Estimate, Recipe};
 
@@ -30,9 +32,10 @@ pub(super) fn memory(recipe: &Recipe, machine: &Machine) -> Result<Memory, Error
     let layer = Layer::new(recipe);
     let kept = kept(recipe, &layer);
     let (gradients, at_work) = (gradients(recipe, &estimate), at_work(recipe, &layer));
-    let [gradients, activations, logits] = match gradients + at_work > estimate.logits {
+    let logits = logits(recipe, &estimate);
+    let [gradients, activations, logits] = match gradients + at_work > logits {
         true => [gradients, kept + at_work, 0],
-        false => [0, kept, estimate.logits],
+        false => [0, kept, logits],
     };
     let parts = [
         ("parameters", estimate.parameters),
@@ -71,10 +74,30 @@ fn gathered(recipe: &Recipe, estimate: &Estimate) -> u64 {
     2 * (root + at_once) + ahead
 }
 
+fn logits(recipe: &Recipe, estimate: &Estimate) -> u64 {
+    let model = recipe.model.dimensions();
+    if model.vocabulary < CHUNKED_FROM {
+        return estimate.logits;
+    }
+    let tile = if recipe.placement.options.pad_vocabulary { TILE } else { 1 };
+    let vocabulary = model.vocabulary.next_multiple_of(tile);
+    let tokens = recipe.batch.sequences / recipe.placement.devices() * recipe.batch.tokens;
+    let chunk = chunk_size(tokens, vocabulary) * (F32 + recipe.placement.wire.compute.size());
+    ((chunk + model.hidden * F32) * vocabulary) as u64
+}
+
 fn gradients(recipe: &Recipe, estimate: &Estimate) -> u64 {
     let stacked = recipe.placement.options.scan_layers || recipe.batch.accumulation > 1;
     let size = if stacked { F32 } else { recipe.placement.wire.reduce.size() };
     estimate.gradients / F32 as u64 * size as u64
+}
+
+/// What a loop stacks on its way forth, for its way back.
+pub(super) fn stacked(recipe: &Recipe) -> u64 {
+    match recipe.placement.options.scan_layers {
+        true => kept(recipe, &Layer::new(recipe)),
+        false => 0,
+    }
 }
 
 /// What all layers remember.
