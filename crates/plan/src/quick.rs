@@ -2,8 +2,8 @@
 //!
 //! Memory is that of the recipe's own estimate, corrected for what compilers make of it. Time is
 //! that of matrix products at the speed a chip reaches, of passes over memory at its bandwidth,
-//! and of collectives over its network, which some chips do beside computing. `docs/plan.md` has
-//! what it is worth against the compiled plan.
+//! and of collectives over its network, which some chips do beside computing. What it is worth
+//! against the compiled plan is in `tests/quick.rs`.
 
 mod exchanges;
 mod memory;
@@ -63,9 +63,10 @@ fn time(
 ) -> Time {
     let head = recipe.model.dimensions().head as f64;
     let narrow = (head / speeds.wide_head).min(1.0);
+    let through_memory = speeds.through_memory(work::stream(recipe));
     let seconds = |work: &Work| {
         let operations = work.products + work.attention / narrow;
-        operations / speeds.products + work.bytes / speeds.bandwidth
+        operations / speeds.products + through_memory * work.bytes / speeds.bandwidth
     };
     let all = work::work(recipe, &speeds::passes(machine.kind));
     let mut modules: Vec<ModuleTime> = all

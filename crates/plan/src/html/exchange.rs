@@ -1,5 +1,6 @@
 //! Communication: the network with what it carries, and every kind of collective.
 
+use super::table as folding;
 use super::torus;
 use super::words::{Escaped, bytes, seconds, several};
 use crate::report::{Exchanged, MachineSummary, Report};
@@ -70,10 +71,9 @@ fn links(machine: &MachineSummary, exchanged: &[Exchanged]) -> String {
     }
     let carried = carried(machine, exchanged);
     let mut rows = String::new();
-    for (dim, &length) in machine.torus.iter().enumerate() {
+    for (dim, &length) in machine.torus.iter().enumerate().filter(|(_, length)| **length > 1) {
         let ring = machine.wrap.get(dim).copied().unwrap_or(false);
         let form = match (length, ring) {
-            (1, _) => "one chip".to_owned(),
             (2, true) => "pair".to_owned(),
             (length, true) => format!("ring of {length}"),
             (length, false) => format!("line of {length}"),
@@ -126,12 +126,13 @@ fn table(machine: &MachineSummary, exchanged: &[Exchanged]) -> String {
             seconds(it.seconds)
         )
     };
-    format!(
-        "<h3>Collectives</h3>\n<div class=\"scroll\"><table>\n<tr><th>kind</th><th>axis</th>\
-         <th class=\"number\">devices</th><th class=\"number\">a step</th><th class=\"number\">each</th>\
-         <th class=\"number\">time of all</th><th class=\"number\">hidden</th></tr>\n{}</table></div>\n",
-        exchanged.iter().map(row).collect::<String>()
-    )
+    let mut longest: Vec<&Exchanged> = exchanged.iter().collect();
+    longest.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    let rows: Vec<String> = longest.into_iter().map(row).collect();
+    let headings = "<th>kind</th><th>axis</th><th class=\"number\">devices</th>\
+                    <th class=\"number\">a step</th><th class=\"number\">each</th>\
+                    <th class=\"number\">time of all</th><th class=\"number\">hidden</th>";
+    format!("<h3>Collectives</h3>\n{}", folding::table(headings, &rows))
 }
 
 /// Devices around a switch.

@@ -1,5 +1,6 @@
 //! What a search found: memory against speed, with the line beyond which nothing was found.
 
+use super::table as folding;
 use super::words::{Escaped, bytes, count, percent, seconds};
 use crate::search::{Frontier, Point};
 use std::fmt::Write;
@@ -228,10 +229,9 @@ fn table(frontier: &Frontier) -> String {
             count(point.speed())
         )
     };
-    format!(
-        "<h3>On the line</h3>\n<div class=\"scroll\"><table>\n<tr><th>batch a device</th>\
-         <th>remat</th><th></th><th class=\"number\">memory</th><th class=\"number\">step</th>\
-         <th class=\"number\">tokens/s</th><th class=\"number\">MFU</th></tr>\n{}</table></div>\n",
-        frontier.points.iter().map(row).collect::<String>()
-    )
+    let rows: Vec<String> = frontier.points.iter().rev().map(row).collect();
+    let headings = "<th>batch a device</th><th>remat</th><th></th><th class=\"number\">memory</th>\
+                    <th class=\"number\">step</th><th class=\"number\">tokens/s</th>\
+                    <th class=\"number\">MFU</th>";
+    format!("<h3>On the line, the fastest first</h3>\n{}", folding::table(headings, &rows))
 }

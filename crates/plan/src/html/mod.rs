@@ -3,6 +3,7 @@
 mod exchange;
 mod frontier;
 mod memory;
+mod table;
 mod time;
 mod torus;
 mod words;

@@ -265,7 +265,7 @@ fn layers_written_out_are_drawn_as_one() {
     for module in &mut report.time.modules {
         module.module = module.module.replace('*', "0");
     }
-    let others: Vec<ModuleTime> = report.time.modules.iter().cloned().collect();
+    let others = report.time.modules.clone();
     let others =
         others.into_iter().map(|it| ModuleTime { module: it.module.replace(".0.", ".1."), ..it });
     report.time.modules.extend(others.collect::<Vec<_>>());
@@ -303,6 +303,16 @@ fn devices_on_a_switch_are_around_it() {
 }
 
 #[test]
+fn long_tables_are_folded() {
+    let mut report = on_torus();
+    assert!(!page(&report, None).contains("<details>"));
+    report.collectives = (0..25).map(|i| exchanged("all-gather", 64, i, 1 << 20)).collect();
+    let drawn = page(&report, None);
+    assert!(drawn.contains("<summary>15 more</summary>"));
+    assert_eq!(drawn.matches("class=\"collective\"").count(), 25);
+}
+
+#[test]
 fn one_device_exchanges_nothing() {
     let mut report = on_switch();
     report.machine.devices = 1;
@@ -324,16 +334,4 @@ fn the_page_needs_nothing_and_runs_nothing() {
             + page.matches(&format!("<{element}>")).count();
         assert_eq!(opened, page.matches(&format!("</{element}>")).count(), "{element}");
     }
-}
-
-#[test]
-fn write_temporarily() {
-    std::fs::write("/tmp/gpuplan/torus.html", page(&on_torus(), Some(&frontier()))).unwrap();
-    let mut report = on_switch();
-    report.memory.limit = 15 * GIB;
-    std::fs::write("/tmp/gpuplan/switch.html", page(&report, None)).unwrap();
-    let mut report = on_torus();
-    report.machine.torus = vec![8, 16];
-    report.machine.wrap = vec![false, true];
-    std::fs::write("/tmp/gpuplan/flat.html", page(&report, None)).unwrap();
 }

@@ -53,8 +53,8 @@ pub fn drawing(machine: &MachineSummary, carried: &[u64]) -> String {
                 if !is_outside(here, &drawn) {
                     continue;
                 }
-                for dim in 0..3 {
-                    link(&mut links, &sides[dim], &drawn, here, dim, wide(dim));
+                for (dim, side) in sides.iter().enumerate() {
+                    link(&mut links, side, &drawn, here, dim, wide(dim));
                 }
                 let (px, py) = place(here, &drawn);
                 let _ = writeln!(

@@ -1,31 +1,48 @@
 //! What a step needs, from the recipe's estimate and what compilers were seen to make of steps.
 //!
-//! Parameters and the optimizer's state are exact. Beyond what the recipe's own estimate says:
+//! Parameters and the optimizer's state are exact. Of the rest, most is alive either when logits
+//! are there or when the last layer is on its way back:
 //!
-//! - gradients of layers that are written out stay in the type they are reduced in until they are
-//!   used; a loop stacks them in `f32`.
-//! - without rematerialisation a layer that is written out keeps what its products take, each
-//!   once, and what its activation needs: the stream and the normal twice each, queries, keys,
-//!   values and what they mix, and three or four times its inner width. A loop keeps every value
-//!   that the way back uses, in the type that it was computed in, and for each block of attention
-//!   all keys and values it sees.
+//! - gathered parameters and their gradients before they are reduced, at both times: the root's,
+//!   and of layers the largest parameter, or all where they are packed; and a layer ahead. Where
+//!   nothing is let go, it is what the recipe's estimate says.
+//! - what layers keep, at both times. With `full` it is their inputs, with `dots` also the results
+//!   of all products but the last, which nothing needs. Without rematerialisation a layer that is
+//!   written out keeps what its products take, each once, and what its activation needs: the
+//!   stream and the normal twice each, queries, keys, values and what they mix, and three or four
+//!   times its inner width. A loop keeps every value that the way back uses, in the type that it
+//!   was computed in, and for each block of attention all keys and values it sees.
+//! - a chunk of logits in `f32`, its gradient in the type computed in, and the gradient of the
+//!   head in `f32`; or what the recipe's estimate says where there are no chunks.
+//! - on the way back one layer whole, what its products take and give and as much for their
+//!   gradients, with the scores of one block; and gradients. Those of layers that are written out
+//!   stay in the type they are reduced in until they are used; a loop stacks them in `f32`.
 
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::report::{Memory, Part};
 use fullshard_models::layers::attention::{BLOCK, BLOCKWISE_FROM};
+use fullshard_models::layers::loss::{CHUNKED_FROM, TILE, chunk_size};
 use fullshard_parallel::{Remat, Stored};
 use fullshard_train::{Estimate, Recipe};
 
 /// The memory of one device.
 pub(super) fn memory(recipe: &Recipe, machine: &Machine) -> Result<Memory, Error> {
     let estimate = recipe.estimate()?;
+    let layer = Layer::new(recipe);
+    let kept = kept(recipe, &layer);
+    let (gradients, at_work) = (gradients(recipe, &estimate), at_work(recipe, &layer));
+    let logits = logits(recipe, &estimate);
+    let [gradients, activations, logits] = match gradients + at_work > logits {
+        true => [gradients, kept + at_work, 0],
+        false => [0, kept, logits],
+    };
     let parts = [
         ("parameters", estimate.parameters),
         ("optimizer", estimate.optimizer),
-        ("gradients", gradients(recipe, &estimate)),
-        ("activations", activations(recipe)),
-        ("temporaries", estimate.gathered + estimate.logits),
+        ("gradients", gradients),
+        ("activations", activations),
+        ("temporaries", gathered(recipe, &estimate) + logits),
     ];
     Ok(Memory {
         limit: machine.memory,
@@ -37,15 +54,54 @@ pub(super) fn memory(recipe: &Recipe, machine: &Machine) -> Result<Memory, Error
 
 const F32: usize = 4;
 
+fn gathered(recipe: &Recipe, estimate: &Estimate) -> u64 {
+    let (placement, batch) = (&recipe.placement, &recipe.batch);
+    let units = recipe.unit_rows();
+    let layers = &units[1.min(units.len())..];
+    let again = placement.devices() > 1 || placement.remat != Remat::None;
+    let let_go = again && layers.iter().all(|unit| unit.reshard);
+    let once = batch.accumulation > 1 && !batch.reduce_each;
+    if estimate.gathered == 0 || once || !let_go {
+        return estimate.gathered;
+    }
+    let root = units.first().map_or(0, |unit| unit.whole_bytes);
+    let layer = layers.iter().map(|unit| unit.whole_bytes).max().unwrap_or(0);
+    let of_layers = placement.parameters.iter().filter(|it| it.stack.or(it.layer).is_some());
+    let elements = of_layers.map(|stored| stored.elements() / stored.stack.unwrap_or(1));
+    let largest = elements.max().unwrap_or(0) * placement.wire.compute.size();
+    let at_once = if placement.wire.packed { layer } else { layer.min(largest as u64) };
+    let ahead = if placement.gathers_ahead() { layer } else { 0 };
+    2 * (root + at_once) + ahead
+}
+
+fn logits(recipe: &Recipe, estimate: &Estimate) -> u64 {
+    let model = recipe.model.dimensions();
+    if model.vocabulary < CHUNKED_FROM {
+        return estimate.logits;
+    }
+    let tile = if recipe.placement.options.pad_vocabulary { TILE } else { 1 };
+    let vocabulary = model.vocabulary.next_multiple_of(tile);
+    let tokens = recipe.batch.sequences / recipe.placement.devices() * recipe.batch.tokens;
+    let chunk = chunk_size(tokens, vocabulary) * (F32 + recipe.placement.wire.compute.size());
+    ((chunk + model.hidden * F32) * vocabulary) as u64
+}
+
 fn gradients(recipe: &Recipe, estimate: &Estimate) -> u64 {
     let stacked = recipe.placement.options.scan_layers || recipe.batch.accumulation > 1;
     let size = if stacked { F32 } else { recipe.placement.wire.reduce.size() };
     estimate.gradients / F32 as u64 * size as u64
 }
 
-/// What layers remember, and one layer at work.
-fn activations(recipe: &Recipe) -> u64 {
-    let layer = Layer::new(recipe);
+/// What a loop stacks on its way forth, for its way back.
+pub(super) fn stacked(recipe: &Recipe) -> u64 {
+    match recipe.placement.options.scan_layers {
+        true => kept(recipe, &Layer::new(recipe)),
+        false => 0,
+    }
+}
+
+/// What all layers remember.
+fn kept(recipe: &Recipe, layer: &Layer) -> u64 {
     let layers = recipe.model.dimensions().layers;
     let kept = match recipe.placement.remat {
         Remat::Full => layer.input(),
@@ -53,7 +109,17 @@ fn activations(recipe: &Recipe) -> u64 {
         Remat::None if recipe.placement.options.scan_layers => layer.everything_in_a_loop(),
         Remat::None => layer.everything(),
     };
-    (layers * kept + layer.at_work()) as u64
+    (layers * kept) as u64
+}
+
+/// The share of a layer on its way back that is alive at once where layers are written out, since
+/// the compiler orders what it sees.
+const IN_ORDER: f64 = 0.8;
+
+fn at_work(recipe: &Recipe, layer: &Layer) -> u64 {
+    let bytes = layer.at_work() as f64;
+    let share = if recipe.placement.options.scan_layers { 1.0 } else { IN_ORDER };
+    (share * bytes) as u64
 }
 
 /// How often the inner width is kept without rematerialisation: what goes into an activation, what
@@ -73,8 +139,10 @@ struct Layer {
     tokens: usize,
     /// The bytes of a number that is computed with.
     size: usize,
-    /// Bytes of probabilities in `f32`, where they are kept.
-    probabilities: usize,
+    /// Scores of all pairs at once, where attention is not in blocks.
+    scores: usize,
+    /// Scores of a block.
+    block_scores: usize,
     /// Blocks of attention.
     blocks: usize,
     hidden: usize,
@@ -96,14 +164,16 @@ impl Layer {
         let into_inner = |width: &&(usize, usize)| **width == (model.hidden, model.inner);
         let gates = widths.iter().filter(into_inner).count() / model.layers;
         let sum = widths.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
-        let (blocks, probabilities) = match sequence < BLOCKWISE_FROM {
-            true => (1, 2 * tokens * model.heads * sequence * F32),
+        let all_scores = tokens * model.heads * sequence;
+        let (blocks, scores) = match sequence < BLOCKWISE_FROM {
+            true => (1, all_scores),
             false => (sequence.div_ceil(BLOCK), 0),
         };
         Layer {
             tokens,
             size: recipe.placement.wire.compute.size(),
-            probabilities,
+            scores,
+            block_scores: all_scores / blocks,
             blocks,
             hidden: model.hidden,
             inner: model.inner,
@@ -118,15 +188,15 @@ impl Layer {
         self.tokens * self.size * self.hidden
     }
 
-    /// The results of products, those of attention among them.
+    /// The results of products but the last, those of attention among them.
     fn products(&self) -> usize {
-        self.tokens * self.size * (self.given + self.mixed) + self.probabilities
+        self.size * (self.tokens * (self.given - self.hidden + self.mixed) + self.scores)
     }
 
     fn everything(&self) -> usize {
         let inner = if self.gated { GATED_INNER } else { INNER };
         let width = 4 * self.hidden + self.projected() + self.mixed + inner * self.inner;
-        self.tokens * self.size * width + self.probabilities
+        self.tokens * self.size * width + self.probabilities()
     }
 
     fn everything_in_a_loop(&self) -> usize {
@@ -137,7 +207,12 @@ impl Layer {
         let bytes = of(LOOPED_HIDDEN) * self.hidden
             + of(inner) * self.inner
             + (keys + self.mixed) * self.size;
-        self.tokens * bytes + self.probabilities
+        self.tokens * bytes + self.probabilities()
+    }
+
+    /// Probabilities as softmax gives them and as products take them.
+    fn probabilities(&self) -> usize {
+        self.scores * (F32 + self.size)
     }
 
     /// The width of queries, keys and values together.
@@ -148,7 +223,8 @@ impl Layer {
 
     /// What one layer needs on its way back.
     fn at_work(&self) -> usize {
-        self.products() + self.tokens * self.size * (self.taken + self.given)
+        let widths = self.taken + 2 * self.given + self.mixed;
+        self.tokens * self.size * widths + self.block_scores * (F32 + self.size)
     }
 }
 

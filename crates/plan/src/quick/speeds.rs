@@ -11,6 +11,8 @@ pub(super) struct Speeds {
     pub products: f64,
     /// Bytes a second of passes over memory.
     pub bandwidth: f64,
+    /// Bytes beside the cores that hold what would else go through memory.
+    pub on_chip: f64,
     /// The width of a head from which on attention's products are as fast as others.
     pub wide_head: f64,
     /// Whether devices compute while they send.
@@ -35,6 +37,13 @@ const FUSED: f64 = 0.945;
 
 const GPU: (f64, f64) = (700.0 / 989.4, 0.85);
 
+/// The vector memory of v5e and v6e.
+const VECTOR_MEMORY: f64 = (128_u64 << 20) as f64;
+
+/// Half of the traffic stays on the chip where eight tensors as wide as the stream fit there, as
+/// in the fitted steps, and less of it the larger they are.
+const TENSORS_ON_CHIP: f64 = 8.0;
+
 /// Operations a second of a CPU core in products: what is left of the 107 GFLOP/s that wide ones
 /// reach on a 2.8 GHz Xeon, after narrow ones.
 const CPU_CORE: f64 = 60e9;
@@ -50,9 +59,17 @@ impl Speeds {
         Speeds {
             products: peak.map_or(CPU_CORE, |peak| peak * products),
             bandwidth: chip.bandwidth * bandwidth,
+            on_chip: if matches!(chip.short, "v5e" | "v6e") { VECTOR_MEMORY } else { 0.0 },
             wide_head: if chip.short == "v6e" { 256.0 } else { 128.0 },
             overlaps: kind == PluginKind::Cuda || chip.short == "v5e",
         }
+    }
+}
+
+impl Speeds {
+    /// The share of the traffic of layers that goes through memory, where the stream is so large.
+    pub(super) fn through_memory(&self, stream: f64) -> f64 {
+        1.0 - 0.5 * (self.on_chip / (TENSORS_ON_CHIP * stream)).min(1.0)
     }
 }
 
@@ -60,10 +77,10 @@ impl Speeds {
 /// what the schedules of the fitted steps come to, of the H200 what measured steps of the 2B model
 /// do; of processors it is a guess.
 pub(super) fn passes(kind: PluginKind) -> Passes {
-    let (layer, scores, logits) = match kind {
-        PluginKind::Tpu => ((2.5, 3.0), (4.0, 6.0), 8.0),
-        PluginKind::Cuda => ((1.5, 7.0), (2.0, 5.0), 6.0),
-        PluginKind::Cpu => ((2.0, 4.0), (4.0, 6.0), 6.0),
+    let (layer, scores, logits, state) = match kind {
+        PluginKind::Tpu => ((2.5, 3.0), (4.0, 6.0), 3.0, 12.0),
+        PluginKind::Cuda => ((1.5, 7.0), (4.0, 7.0), 5.0, 7.0),
+        PluginKind::Cpu => ((2.0, 4.0), (4.0, 6.0), 6.0, 7.0),
     };
-    Passes { layer, scores, logits, state: 2.0 }
+    Passes { layer, scores, logits, state }
 }

@@ -11,11 +11,12 @@
 //!   two more where layers are.
 //! - the head: 6·n operations for each element, with the vocabulary padded as it is.
 //! - everything else is bound by memory. It is counted in passes, each of which reads or writes
-//!   once: over what products take and give, over scores in `f32`, over logits, and over the
-//!   state.
+//!   once: over what products take and give, over scores in `f32`, over what a loop stacks, over
+//!   logits, and over the state.
 
+use super::memory;
 use fullshard_models::layers::attention::{BLOCK, BLOCKWISE_FROM};
-use fullshard_models::layers::loss::TILE;
+use fullshard_models::layers::loss::{CHUNKED_FROM, TILE, chunk_size};
 use fullshard_parallel::{Remat, Stored};
 use fullshard_train::Recipe;
 
@@ -63,6 +64,12 @@ pub(super) fn work(recipe: &Recipe, passes: &Passes) -> Vec<Work> {
     all
 }
 
+/// Bytes of the stream between layers, on one device at once.
+pub(super) fn stream(recipe: &Recipe) -> f64 {
+    let step = Step::new(recipe);
+    step.tokens * recipe.model.dimensions().hidden as f64 * step.size
+}
+
 /// The sizes of a step on one device.
 struct Step<'a> {
     recipe: &'a Recipe,
@@ -75,6 +82,8 @@ struct Step<'a> {
     widths: f64,
     /// Bytes of a number that is computed with.
     size: f64,
+    /// Bytes that a loop stacks, which are written and read once.
+    stacked: f64,
 }
 
 impl<'a> Step<'a> {
@@ -96,6 +105,7 @@ impl<'a> Step<'a> {
             matrices: elements as f64,
             widths: widths as f64 / layers,
             size: recipe.placement.wire.compute.size() as f64,
+            stacked: memory::stacked(recipe) as f64,
         }
     }
 
@@ -163,8 +173,12 @@ impl<'a> Step<'a> {
             backward: false,
             products: 2.0 * self.tokens * self.matrices,
             attention: 2.0 * self.attention(),
-            bytes: passes.layer.0 * self.activations() + passes.scores.0 * self.scores(),
+            bytes: self.forward_bytes(passes) + self.stacked,
         }
+    }
+
+    fn forward_bytes(&self, passes: &Passes) -> f64 {
+        passes.layer.0 * self.activations() + passes.scores.0 * self.scores()
     }
 
     fn backward(&self, passes: &Passes) -> Work {
@@ -176,7 +190,8 @@ impl<'a> Step<'a> {
             products: 4.0 * self.tokens * self.matrices,
             attention: (4.0 + again) * self.attention(),
             bytes: passes.layer.1 * self.activations()
-                + (passes.scores.1 + again * passes.scores.0) * self.scores(),
+                + (passes.scores.1 + again * passes.scores.0) * self.scores()
+                + self.stacked,
             ..forward.clone()
         };
         match self.recipe.placement.remat {
@@ -185,7 +200,7 @@ impl<'a> Step<'a> {
             Remat::Full => {
                 work.products += forward.products - self.last_products();
                 work.attention += forward.attention;
-                work.bytes += forward.bytes;
+                work.bytes += self.forward_bytes(passes);
             }
         }
         work
@@ -194,13 +209,18 @@ impl<'a> Step<'a> {
     fn head(&self, passes: &Passes) -> Work {
         let model = self.recipe.model.dimensions();
         let tile = if self.recipe.placement.options.pad_vocabulary { TILE } else { 1 };
-        let vocabulary = model.vocabulary.next_multiple_of(tile) as f64;
+        let padded = model.vocabulary.next_multiple_of(tile);
+        let (hidden, vocabulary) = (model.hidden as f64, padded as f64);
+        // Each chunk adds to the gradient of the head.
+        let chunk = chunk_size(self.tokens as usize, padded).max(1);
+        let chunks = if model.vocabulary < CHUNKED_FROM { 1.0 } else { self.tokens / chunk as f64 };
+        let logits = passes.logits * self.tokens * vocabulary;
         Work {
             module: "lm_head".into(),
             backward: false,
-            products: 6.0 * self.tokens * model.hidden as f64 * vocabulary,
+            products: 6.0 * self.tokens * hidden * vocabulary,
             attention: 0.0,
-            bytes: passes.logits * self.tokens * vocabulary * F32,
+            bytes: (logits + 2.0 * chunks.ceil() * hidden * vocabulary) * F32,
         }
     }
 
