@@ -145,6 +145,7 @@ pub fn fitted() -> Vec<Case> {
     let short = |machine, batch| Case { tokens: 256, ..Case::new(machine, SMALL, batch) };
     vec![
         Case::new("v4-8", POST, 32),
+        Case::new("v4-128", Shape::Gpt2(24, 8192, 64), 8),
         Case { remat: Remat::None, optimizer: "adamw", ..Case::new("v4-8", SMALL, 8) },
         Case { remat: Remat::Dots, ..short("v4-8", 32) },
         short("v5e-4", 32),
@@ -184,6 +185,10 @@ pub fn held_out() -> Vec<Case> {
         with(Remat::Dots, short("v5p-8", LLAMA, 64)),
         with(Remat::None, short("v5p-8", SMALL, 64)),
         Case { tokens: 512, ..Case::new("v4-8", MEDIUM, 16) },
+        Case::new("v4-64", Shape::Gpt2(25, 7168, 56), 16),
+        Case::new("v4-128", Shape::Gpt2(31, 9216, 72), 8),
+        Case::new("v4-256", Shape::Gpt2(35, 12288, 96), 8),
+        Case::new("v4-512", Shape::Gpt2(52, 14336, 112), 4),
     ]
 }
 
