@@ -23,6 +23,8 @@ pub enum Error {
     #[error(transparent)]
     Train(#[from] fullshard_train::Error),
     #[error(transparent)]
+    Plan(#[from] fullshard_plan::Error),
+    #[error(transparent)]
     Data(#[from] fullshard_data::Error),
     #[error(transparent)]
     Files(#[from] fullshard_checkpoint::Error),

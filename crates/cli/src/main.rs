@@ -42,10 +42,14 @@ enum Command {
     Devices(commands::devices::DevicesArgs),
     /// Compile a StableHLO program, run it, and show its results, memory and time.
     Exec(commands::exec::ExecArgs),
-    /// Compile a StableHLO program for a TPU slice, with no TPU at hand.
+    /// Compile a StableHLO program for a TPU slice or GPUs that are not here.
     Compile(commands::compile::CompileArgs),
     /// Measure the training step of a model: time, tokens a second, MFU, memory and collectives.
     Bench(commands::bench::BenchArgs),
+    /// Know before you launch: whether a run fits a TPU slice or other machine that is not here,
+    /// how fast it will be, and what is in the way.
+    #[command(allow_negative_numbers = true)]
+    Plan(Box<commands::plan::PlanArgs>),
     /// List, install and remove device plugins.
     Plugins(commands::plugins::PluginsArgs),
 }
@@ -68,6 +72,7 @@ fn run() -> error::Result<ExitCode> {
         Command::Exec(args) => commands::exec::run(&args)?,
         Command::Compile(args) => commands::compile::run(&args)?,
         Command::Bench(args) => commands::bench::run(&args)?,
+        Command::Plan(args) => return commands::plan::run(*args),
         Command::Plugins(args) => commands::plugins::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -2,6 +2,8 @@
 //! the step that is measured is the step that trains. Everything is checked here, before a device
 //! is touched.
 
+mod aim;
+
 use crate::error::{Error, Result};
 use crate::flag::{count, switch};
 use crate::target::Target;
@@ -237,11 +239,15 @@ impl StepFlags {
         Ok(Batch { sequences, tokens, accumulation, reduce_each: !self.no_sync })
     }
 
+    fn config(&self) -> Result<FsdpConfig> {
+        match &self.fsdp_config {
+            Some(argument) => Ok(FsdpConfig::from_argument(argument)?),
+            None => Ok(FsdpConfig::default()),
+        }
+    }
+
     fn options(&self, model: &dyn CausalLm) -> Result<Options> {
-        let mut config = match &self.fsdp_config {
-            Some(argument) => FsdpConfig::from_argument(argument)?,
-            None => FsdpConfig::default(),
-        };
+        let mut config = self.config()?;
         if let Some((dtype, flag)) = self.asked_dtype()? {
             check_dtype(dtype, &flag, config.settings.stated_compute_dtype)?;
             config.settings.compute_dtype = dtype.dtype();

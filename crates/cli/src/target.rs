@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use clap::Args;
-use fullshard_pjrt::plugins::{Located, PluginKind, Store, find_or_install};
+use fullshard_pjrt::plugins::{Located, PluginKind, Store, find_compiler, find_or_install};
 use fullshard_pjrt::{Client, ClientOptions, CompileCache, Plugin, Value};
 use std::path::PathBuf;
 
@@ -47,6 +47,13 @@ impl Target {
     pub fn load(&self) -> Result<(&'static Plugin, Located)> {
         let store = Store::default_location()?;
         let located = find_or_install(self.kind(), self.plugin.as_deref(), &store)?;
+        Ok((Plugin::load(&located.path)?, located))
+    }
+
+    /// Finds a plugin that need only compile, and loads it.
+    pub fn load_compiler(&self) -> Result<(&'static Plugin, Located)> {
+        let store = Store::default_location()?;
+        let located = find_compiler(self.kind(), self.plugin.as_deref(), &store)?;
         Ok((Plugin::load(&located.path)?, located))
     }
 

@@ -150,6 +150,10 @@ impl Adafactor {
 }
 
 impl Optimizer for Adafactor {
+    fn name(&self) -> &'static str {
+        "adafactor"
+    }
+
     fn slots(&self, shard: &Shard) -> Vec<Slot> {
         let mut slots = match shard.dims.as_slice() {
             [leading @ .., rows, columns] => {

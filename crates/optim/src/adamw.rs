@@ -31,6 +31,10 @@ impl Default for AdamW {
 const SCALARS: usize = 3;
 
 impl Optimizer for AdamW {
+    fn name(&self) -> &'static str {
+        "adamw"
+    }
+
     fn slots(&self, _: &Shard) -> Vec<Slot> {
         ["exp_avg", "exp_avg_sq"].map(|name| Slot { name, kind: SlotKind::Like }).into()
     }

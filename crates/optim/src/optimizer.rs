@@ -49,6 +49,9 @@ pub struct Updated {
 ///
 /// Padding of parameters and gradients is zero and stays zero.
 pub trait Optimizer {
+    /// Its name on the command line.
+    fn name(&self) -> &'static str;
+
     /// The state kept for a parameter.
     fn slots(&self, shard: &Shard) -> Vec<Slot>;
 

@@ -25,6 +25,10 @@ pub struct Sgd {
 const SCALARS: usize = 2;
 
 impl Optimizer for Sgd {
+    fn name(&self) -> &'static str {
+        "sgd"
+    }
+
     fn slots(&self, _: &Shard) -> Vec<Slot> {
         let slot = Slot { name: "momentum_buffer", kind: SlotKind::Like };
         if self.momentum == 0.0 { vec![] } else { vec![slot] }

@@ -12,6 +12,7 @@ use crate::compile::CompileOptions;
 use crate::error::{Error, Result};
 use crate::hlo;
 use crate::loaded::LoadedExecutable;
+use crate::plugin::Plugin;
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -103,7 +104,25 @@ fn survives_storing(client: &Client, loaded: &LoadedExecutable) -> bool {
 
 /// A hash of all that decides what the compiler makes of a program.
 fn key(client: &Client, text: &str, options: &CompileOptions) -> Result<String> {
-    let (major, minor) = client.plugin().api_version();
+    let mut place = format!("{}\n{}", client.platform_name(), client.platform_version());
+    for device in client.devices() {
+        let _ = write!(place, "\n{}", device.description().kind);
+    }
+    if client.platform_name() == "cpu" {
+        place += &processor();
+    }
+    compile_key(client.plugin(), text, options, &place)
+}
+
+/// A hash of all that decides what a plugin makes of a program for a place: devices that are here,
+/// or a machine that is not.
+pub fn compile_key(
+    plugin: &Plugin,
+    text: &str,
+    options: &CompileOptions,
+    place: &str,
+) -> Result<String> {
+    let (major, minor) = plugin.api_version();
     let mut hash = Sha256::new();
     let mut part = |bytes: &[u8]| {
         hash.update((bytes.len() as u64).to_le_bytes());
@@ -111,19 +130,11 @@ fn key(client: &Client, text: &str, options: &CompileOptions) -> Result<String> 
     };
     part(text.as_bytes());
     part(&options.encode());
-    part(&plugin_mark(client.plugin().path())?);
+    part(&plugin_mark(plugin.path())?);
     part(format!("{major}.{minor}").as_bytes());
-    part(client.platform_name().as_bytes());
-    part(client.platform_version().as_bytes());
-    part(&client.devices().len().to_le_bytes());
-    for device in client.devices() {
-        part(device.description().kind.as_bytes());
-    }
+    part(place.as_bytes());
     for variable in ["XLA_FLAGS", "LIBTPU_INIT_ARGS"] {
         part(std::env::var_os(variable).unwrap_or_default().as_encoded_bytes());
-    }
-    if client.platform_name() == "cpu" {
-        part(processor().as_bytes());
     }
     let digest = hash.finalize();
     Ok(digest.iter().fold(String::new(), |mut hex, byte| {

@@ -87,6 +87,11 @@ impl CompileOptions {
         self
     }
 
+    /// Sets a flag unless it is set already.
+    pub(crate) fn default_flag(&mut self, name: &str, value: &Flag) {
+        self.flags.entry(name.to_owned()).or_insert_with(|| value.clone());
+    }
+
     /// Sets a flag written `name=value`, as on a command line.
     pub fn flag_text(self, text: &str) -> Result<CompileOptions> {
         let (name, value) = text

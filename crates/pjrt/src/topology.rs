@@ -1,20 +1,23 @@
 //! Topologies: compiling for machines that are not here.
 
 use crate::accelerator::TpuSlice;
-use crate::compile::CompileOptions;
-use crate::compile::raw_program;
+use crate::compile::{CompileOptions, Flag, raw_program};
 use crate::device::DeviceDescription;
 use crate::error::Result;
 use crate::executable::{Executable, Owner};
+use crate::gpu_target::GpuTarget;
 use crate::plugin::Plugin;
 use crate::sys::{self, Args, args};
 use crate::value::{self, NamedValues, Value};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A description of a machine, enough to compile for.
 pub struct Topology {
     handle: Arc<TopologyHandle>,
     devices: Vec<DeviceDescription>,
+    /// Flags that every program for it is compiled with.
+    flags: Vec<(&'static str, Flag)>,
 }
 
 /// What a topology shares with the programs compiled for it.
@@ -41,7 +44,11 @@ impl Topology {
         unsafe { plugin.call(&mut call) }?;
         let raw = plugin.check_made(call.topology, sys::TopologyCreate::NAME)?;
         let handle = TopologyHandle { plugin, raw };
-        Ok(Topology { devices: handle.list_devices()?, handle: Arc::new(handle) })
+        Ok(Topology {
+            devices: handle.list_devices()?,
+            handle: Arc::new(handle),
+            flags: Vec::new(),
+        })
     }
 
     /// A slice of a TPU pod, described by libtpu.
@@ -54,6 +61,20 @@ impl Topology {
             ("num_slices".to_owned(), Value::Int(1)),
         ];
         Topology::new(plugin, &slice.topology_name(), &options)
+    }
+
+    /// GPUs of one host, described to the CUDA plugin.
+    pub fn gpu(plugin: &'static Plugin, target: &GpuTarget) -> Result<Topology> {
+        let options = vec![
+            ("target_config".to_owned(), Value::Text(target.description())),
+            ("topology".to_owned(), Value::Text(target.arrangement())),
+        ];
+        let mut topology = Topology::new(plugin, &target.to_string(), &options)?;
+        if let Some(folder) = cuda_tools(plugin.path()) {
+            let folder = Flag::Text(folder.to_string_lossy().into_owned());
+            topology.flags.push(("xla_gpu_cuda_data_dir", folder));
+        }
+        Ok(topology)
     }
 
     /// The devices of the machine.
@@ -84,6 +105,9 @@ impl Topology {
     /// Compiles StableHLO text for the machine.
     pub fn compile(&self, text: &str, options: &CompileOptions) -> Result<Executable> {
         let mut options = options.clone();
+        for (name, flag) in &self.flags {
+            options.default_flag(name, flag);
+        }
         let ids: Vec<i32> = self.devices.iter().map(|device| device.id).collect();
         options.assign_devices(&ids)?;
         let encoded = options.encode();
@@ -101,6 +125,14 @@ impl Topology {
             Ok(Executable::from_raw(plugin, raw, Owner::Topology(self.handle.clone())))
         }
     }
+}
+
+/// The folder with the assembler and the library of functions that the CUDA compiler calls, where
+/// packages put it beside the plugin.
+fn cuda_tools(plugin: &Path) -> Option<PathBuf> {
+    let packages = plugin.ancestors().nth(3)?;
+    let folders = ["nvidia/cu13", "nvidia/cuda_nvcc"].map(|folder| packages.join(folder));
+    folders.into_iter().find(|folder| folder.join("bin/ptxas").is_file())
 }
 
 impl TopologyHandle {

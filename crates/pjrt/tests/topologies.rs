@@ -3,33 +3,10 @@
 
 mod common;
 
-use common::{on_each_device, plugin};
+use common::{gather_and_scatter, plugin};
 use fullshard_pjrt::hlo::{CollectiveKind, collectives};
 use fullshard_pjrt::plugins::PluginKind;
 use fullshard_pjrt::{CompileOptions, Error, Flag, Topology, TpuSlice};
-
-/// Gathers a row from every device and scatters the doubled sum back.
-fn gather_and_scatter(devices: usize) -> String {
-    let all: Vec<_> = (0..devices).map(|d| d.to_string()).collect();
-    let groups = format!(
-        "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, \
-         replica_groups = dense<[[{}]]> : tensor<1x{devices}xi64>, use_global_device_ids",
-        all.join(", ")
-    );
-    let gathered = format!("tensor<{}x4xf32>", 64 * devices);
-    let body = format!(
-        r#"%g = "stablehlo.all_gather"(%x) <{{all_gather_dim = 0 : i64, {groups}}}>
-             : (tensor<64x4xf32>) -> {gathered}
-           %d = stablehlo.multiply %g, %g : {gathered}
-           %y = "stablehlo.reduce_scatter"(%d) <{{scatter_dimension = 0 : i64, {groups}}}> ({{
-             ^bb0(%p: tensor<f32>, %q: tensor<f32>):
-               %s = stablehlo.add %p, %q : tensor<f32>
-               stablehlo.return %s : tensor<f32>
-           }}) : ({gathered}) -> tensor<64x4xf32>"#
-    );
-    // Large enough that the compiler does not prefer fewer steps over fewer bytes.
-    on_each_device(devices, 64, &body, 64).replace("x4xf32", "x4096xf32")
-}
 
 #[test]
 fn a_sharded_program_compiles_for_slices_of_every_generation() {

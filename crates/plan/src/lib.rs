@@ -5,13 +5,25 @@
 //! makes of the very step program that training would run.
 #![forbid(unsafe_code)]
 
+mod compiled;
+mod describe;
+mod error;
+mod html;
 mod machine;
 mod network;
+mod quick;
 mod report;
+mod search;
 
-pub use machine::Machine;
-pub use network::Network;
+pub use compiled::{Compiler, Made, compiled};
+pub use describe::Budget;
+pub use error::Error;
+pub use html::page;
+pub use machine::{Machine, MachineError};
+pub use network::{Network, Streams};
+pub use quick::quick;
 pub use report::{
     Basis, Exchanged, LargeBuffer, MachineSummary, Memory, ModelSummary, ModuleTime, Part, Rates,
     Report, Settings, Time, Warning,
 };
+pub use search::{Callbacks, Candidate, Cut, Frontier, Point, Progress, Space, search};

@@ -96,8 +96,10 @@ pub enum Basis {
     Quick,
     /// The compiler.
     Compiled {
-        /// Seconds it took.
+        /// Seconds it took, perhaps some time ago.
         seconds: f64,
+        /// Whether what it made was kept from before.
+        cached: bool,
         /// The compiler, with its version.
         compiler: String,
     },
@@ -146,7 +148,7 @@ pub struct LargeBuffer {
 }
 
 /// The time of a step.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Time {
     /// All of it.
     pub step: f64,

@@ -32,6 +32,6 @@ pub use evaluation::{Evaluated, Evaluation};
 pub use flops::{Flops, utilization};
 pub use meter::DeviceMemory;
 pub use recipe::{Batch, Recipe};
-pub use runner::{Compiled, Compiler, Metrics, Pending, PendingLoss, Runner};
+pub use runner::{Compiled, Compiler, Metrics, Pending, PendingLoss, Runner, program_hash};
 pub use suits::{calls_products, fuses_attention, loops_layers, pads_vocabulary};
 pub use trainer::{Observer, Trained, Training};

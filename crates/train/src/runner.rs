@@ -8,6 +8,7 @@ use fullshard_parallel::Stored;
 use fullshard_pjrt::{
     Array, CacheOutcome, Client, CompileCache, CompileOptions, HostTensor, LoadedExecutable,
 };
+use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,13 @@ pub struct Compiled {
     pub time: Duration,
     /// Whether the cache had it.
     pub cached: bool,
+    /// The SHA-256 of its text.
+    pub hash: String,
+}
+
+/// The SHA-256 of a program's text: what tells whether two are the same.
+pub fn program_hash(text: &str) -> String {
+    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What a step is fed between the state and the metrics of the step before.
@@ -81,7 +89,7 @@ impl Compiler<'_> {
             }
             None => (self.client.compile(&text, &self.options)?, false),
         };
-        Ok(Compiled { program, time: start.elapsed(), cached })
+        Ok(Compiled { program, time: start.elapsed(), cached, hash: program_hash(&text) })
     }
 }
 

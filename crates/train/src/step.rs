@@ -7,8 +7,8 @@
 use crate::error::Error;
 use crate::recipe::{Recipe, shard};
 use fullshard_graph::{
-    Argument, DType, Group, Key, Program, Result, Sharding, Tensor, concatenate, constant, scan,
-    select, value_aux_and_grad, zeros,
+    Argument, DType, Group, Key, Program, Result, Sharding, Tensor, concatenate, constant, module,
+    scan, select, value_aux_and_grad, zeros,
 };
 use fullshard_models::{Loss, Scope, label_count};
 use fullshard_optim::{Update, clip_factor, global_norm};
@@ -106,10 +106,22 @@ impl Recipe {
         let scale = (group.size() as f64 / &at_least_one)?;
         let (sum, gradients) = self.gradients(&group, &locals, &feed, &scale)?;
         let loss = (group.sum(&sum)? / &at_least_one)?;
+        module("optimizer", || self.update(&group, locals, slots, &feed, gradients, [loss, count]))
+    }
 
+    /// The next state and the metrics, from gradients, the mean loss and the number of labels.
+    fn update(
+        &self,
+        group: &Group,
+        locals: Vec<Tensor>,
+        slots: Vec<Tensor>,
+        feed: &Feed,
+        gradients: Vec<Tensor>,
+        [loss, count]: [Tensor; 2],
+    ) -> Result<Vec<Tensor>> {
         let trained = self.placement.trained();
         let shards: Vec<_> =
-            trained.iter().map(|&i| shard(&self.placement.parameters[i], Some(&group))).collect();
+            trained.iter().map(|&i| shard(&self.placement.parameters[i], Some(group))).collect();
         let norm = global_norm(&gradients.iter().zip(&shards).collect::<Vec<_>>())?;
         let gradients = match self.max_grad_norm {
             Some(limit) => {

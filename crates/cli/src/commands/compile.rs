@@ -7,8 +7,11 @@ use crate::target::Target;
 use clap::Args;
 use fullshard_pjrt::hlo::{self, CollectiveSummary};
 use fullshard_pjrt::plugins::PluginKind;
-use fullshard_pjrt::{CompiledMemory, Executable, OptimizedProgram, Topology, TpuSlice};
+use fullshard_pjrt::{
+    CompiledMemory, Executable, GpuModel, GpuTarget, OptimizedProgram, Topology, TpuSlice,
+};
 use serde::Serialize;
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -17,10 +20,11 @@ use std::time::Instant;
 pub struct CompileArgs {
     #[command(flatten)]
     program: ProgramArgs,
-    /// The slice to compile for: a name such as v4-8, or a topology such as v4:2x2x1.
+    /// What to compile for: a slice such as v4-8, a topology such as v4:2x2x1, or GPUs such as
+    /// h200:8.
     #[arg(long, value_name = "SLICE")]
     topology: String,
-    /// A libtpu to use instead of the one that would be found.
+    /// A plugin to use instead of the one that would be found.
     #[arg(long, value_name = "FILE")]
     plugin: Option<PathBuf>,
     /// Write the optimized program here: as text, or as the compiler's own bytes if the name
@@ -61,8 +65,67 @@ struct Collective {
     runs: Option<u64>,
 }
 
+/// What there is to compile for.
+enum Machine {
+    Tpu(TpuSlice),
+    Gpu(GpuTarget),
+}
+
+impl Machine {
+    fn parse(text: &str) -> Result<Machine> {
+        match GpuTarget::parse(text) {
+            Ok(target) => Ok(Machine::Gpu(target)),
+            Err(error) if GpuModel::is_named_by(text) => Err(error.into()),
+            Err(_) => Ok(Machine::Tpu(TpuSlice::parse(text)?)),
+        }
+    }
+
+    fn devices(&self) -> usize {
+        match self {
+            Machine::Tpu(slice) => slice.devices(),
+            Machine::Gpu(target) => target.devices(),
+        }
+    }
+
+    fn chips(&self) -> usize {
+        match self {
+            Machine::Tpu(slice) => slice.chips(),
+            Machine::Gpu(target) => target.devices(),
+        }
+    }
+
+    fn topology_name(&self) -> String {
+        match self {
+            Machine::Tpu(slice) => slice.topology_name(),
+            Machine::Gpu(target) => target.to_string(),
+        }
+    }
+
+    fn topology(&self, plugin: Option<PathBuf>) -> Result<Topology> {
+        match self {
+            Machine::Tpu(slice) => {
+                let (plugin, _) = Target::only(PluginKind::Tpu, plugin).load()?;
+                Ok(Topology::tpu(plugin, slice)?)
+            }
+            Machine::Gpu(target) => {
+                let (plugin, _) = Target::only(PluginKind::Cuda, plugin).load_compiler()?;
+                Ok(Topology::gpu(plugin, target)?)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Machine::Tpu(slice) => slice.fmt(f),
+            Machine::Gpu(target) => target.fmt(f),
+        }
+    }
+}
+
 pub fn run(args: &CompileArgs) -> Result<()> {
-    let slice = TpuSlice::parse(&args.topology)?;
+    let slice = Machine::parse(&args.topology)?;
     let (text, options) = args.program.read()?;
     if options.partitions() > slice.devices() {
         return Err(Error::Usage(format!(
@@ -71,9 +134,7 @@ pub fn run(args: &CompileArgs) -> Result<()> {
             slice.devices()
         )));
     }
-    let target = Target::only(PluginKind::Tpu, args.plugin.clone());
-    let (plugin, _) = target.load()?;
-    let topology = Topology::tpu(plugin, &slice)?;
+    let topology = slice.topology(args.plugin.clone())?;
     let start = Instant::now();
     let executable = topology.compile(&text, &options)?;
     let compile_seconds = start.elapsed().as_secs_f64();
@@ -96,7 +157,7 @@ pub fn run(args: &CompileArgs) -> Result<()> {
 }
 
 fn describe(
-    slice: &TpuSlice,
+    slice: &Machine,
     topology: &Topology,
     executable: &Executable,
     module: &hlo::Module,

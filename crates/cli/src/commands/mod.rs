@@ -4,5 +4,6 @@ pub mod bench;
 pub mod compile;
 pub mod devices;
 pub mod exec;
+pub mod plan;
 pub mod plugins;
 pub mod train;

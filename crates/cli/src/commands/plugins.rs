@@ -27,6 +27,9 @@ enum Action {
         /// Take the wheels from this folder instead of fetching them.
         #[arg(long, value_name = "DIR")]
         from: Option<PathBuf>,
+        /// Only what compiling ahead of time needs, which no device has to be there for.
+        #[arg(long)]
+        compiler: bool,
     },
     /// Remove a plugin from the cache.
     Remove {
@@ -50,8 +53,9 @@ pub fn run(args: &PluginsArgs) -> Result<()> {
     let store = Store::default_location()?;
     match &args.action {
         None | Some(Action::List) => list(&store, args.json),
-        Some(Action::Install { kind, from }) => {
+        Some(Action::Install { kind, from, compiler }) => {
             let installed = match from {
+                _ if *compiler => store.install_compiler(*kind, from.as_deref())?,
                 Some(folder) => store.install_from(*kind, folder)?,
                 None => store.install(*kind)?,
             };

@@ -26,11 +26,11 @@ impl Floats {
     /// The part from a place on.
     pub(super) fn from(self, offset: i64) -> Result<Floats, String> {
         match usize::try_from(offset) {
-            // SAFETY: the place is inside the tensor.
-            Ok(offset) if offset < self.elements => Ok(Floats {
-                data: unsafe { self.data.add(offset) },
-                elements: self.elements - offset,
-            }),
+            Ok(offset) if offset < self.elements => {
+                // SAFETY: the place is inside the tensor.
+                let data = unsafe { self.data.add(offset) };
+                Ok(Floats { data, elements: self.elements - offset })
+            }
             _ => Err(format!("offset {offset} is beyond a tensor of {} numbers", self.elements)),
         }
     }

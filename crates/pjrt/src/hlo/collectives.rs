@@ -84,6 +84,46 @@ pub struct CollectiveSummary {
     pub runs: Option<u64>,
 }
 
+/// One exchange between devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Collective {
+    /// What it does.
+    pub kind: CollectiveKind,
+    /// Whether other work may run between its beginning and its end.
+    pub asynchronous: bool,
+    /// The type of the numbers that are sent; `None` if there are several.
+    pub element: Option<ElementType>,
+    /// Per-device bytes of the whole tensor, as in [`CollectiveSummary::bytes`].
+    pub bytes: Option<u64>,
+    /// How many devices take part together; `None` means every device.
+    pub group_size: Option<usize>,
+    /// What tells the chain of instructions that do it together, if several do.
+    pub chain: Option<String>,
+}
+
+/// The exchange that an instruction begins, itself or by what it calls in place.
+pub fn collective(module: &Module, instruction: &Instruction) -> Option<Collective> {
+    if let Some(computation) = module.computation(instruction.computation)
+        && let Some(key) = key(computation, instruction)
+    {
+        let chain = key.chain.map(|(chain, channel)| format!("{chain} {channel:?}"));
+        return Some(Collective {
+            kind: key.kind,
+            asynchronous: key.asynchronous,
+            element: key.element.map(ElementType::from_number),
+            bytes: key.bytes,
+            group_size: key.group_size,
+            chain,
+        });
+    }
+    let called = instruction.called.iter().filter(|_| runs_in_place(instruction));
+    let called = called.filter_map(|&id| module.computation(id));
+    let mut inside = called.flat_map(Computation::instructions);
+    let found = inside.find_map(|inner| collective(module, inner))?;
+    let asynchronous = found.asynchronous || instruction.opcode == "async-start";
+    Some(Collective { asynchronous, ..found })
+}
+
 /// What makes collectives equal.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {

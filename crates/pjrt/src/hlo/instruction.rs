@@ -224,6 +224,46 @@ impl Instruction {
     }
 }
 
+/// How the TPU compiler exchanges something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Algorithm {
+    /// Its name for it, such as `3DAllGatherOnMajorDim`.
+    pub name: String,
+    /// How many streams it sends at once, each along another way, where it says so.
+    pub streams: Option<usize>,
+}
+
+impl Instruction {
+    /// How an exchange is done, where the TPU compiler says so.
+    pub fn algorithm(&self) -> Option<Algorithm> {
+        let config = self.backend_config_json()?;
+        let config = config.get("collective_algorithm_config")?;
+        let name = config.get("emitter")?.as_str()?.to_owned();
+        let words = config.get("debug").and_then(Value::as_str).unwrap_or_default();
+        let colors = words.split_once("colors:").map(|(_, rest)| rest);
+        let digits = |text: &str| text.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok();
+        Some(Algorithm { name, streams: colors.and_then(digits) })
+    }
+
+    /// Which operand each result of it lies in, where the TPU compiler says so: pairs of the
+    /// number of an operand and the number of a result.
+    pub fn aliases(&self) -> Vec<(usize, usize)> {
+        let config = self.backend_config_json();
+        let lists = config
+            .as_ref()
+            .and_then(|config| config.get("aliasing_operands")?.get("lists")?.as_array());
+        let pairs = lists.into_iter().flatten().filter_map(|list| {
+            let indices = list.get("indices")?.as_array()?;
+            let indices: Vec<usize> =
+                indices.iter().filter_map(json_integer).map(|index| index as usize).collect();
+            let operand = *indices.iter().find(|&&index| index < self.operands.len())?;
+            let result = *indices.iter().find(|&&index| index >= self.operands.len())?;
+            Some((operand, result - self.operands.len()))
+        });
+        pairs.collect()
+    }
+}
+
 impl From<proto::DotDimensionNumbers> for DotDims {
     fn from(dims: proto::DotDimensionNumbers) -> Self {
         Self {

@@ -23,7 +23,7 @@ pub fn trip_count(module: &Module, instruction: &Instruction) -> Option<u64> {
 }
 
 /// The condition and the body of a `while`.
-pub(super) fn condition_and_body<'a>(
+pub fn condition_and_body<'a>(
     module: &'a Module,
     instruction: &Instruction,
 ) -> Option<(&'a Computation, &'a Computation)> {

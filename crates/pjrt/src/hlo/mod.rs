@@ -25,12 +25,12 @@ mod signature;
 mod tests;
 mod text;
 
-pub use collectives::{CollectiveKind, CollectiveSummary, collectives};
+pub use collectives::{Collective, CollectiveKind, CollectiveSummary, collective, collectives};
 pub use devices::{Devices, ReplicaGroups};
 pub use element::ElementType;
 pub use error::HloError;
-pub use instruction::{DotDims, Instruction, Metadata, SourceLocation};
-pub use loops::trip_count;
+pub use instruction::{Algorithm, DotDims, Instruction, Metadata, SourceLocation};
+pub use loops::{condition_and_body, trip_count};
 pub use module::{Computation, ComputationId, InstructionId, Module};
 pub use runs::{Runs, runs_per_launch};
 pub use shape::{ArrayShape, Layout, Shape};

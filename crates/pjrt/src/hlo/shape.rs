@@ -123,6 +123,28 @@ impl ArrayShape {
     }
 }
 
+impl ArrayShape {
+    /// Bytes it takes in memory: the dims that the outermost tile covers are filled up to it.
+    pub fn padded_byte_size(&self) -> Option<u64> {
+        let tile = self.layout.as_ref().and_then(|layout| layout.tiles.first());
+        let Some((layout, tile)) = self.layout.as_ref().zip(tile) else { return self.byte_size() };
+        let order = layout.minor_to_major.iter().filter_map(|&dim| usize::try_from(dim).ok());
+        let mut padded = self.clone();
+        for (dim, &extent) in order.zip(tile.iter().rev()) {
+            let extent = usize::try_from(extent).ok().filter(|&extent| extent > 0);
+            if let (Some(length), Some(extent)) = (padded.dims.get_mut(dim), extent) {
+                *length = length.next_multiple_of(extent);
+            }
+        }
+        padded.byte_size()
+    }
+
+    /// Whether it lies in the device's main memory.
+    pub fn in_main_memory(&self) -> bool {
+        self.layout.as_ref().is_none_or(|layout| layout.memory_space == 0)
+    }
+}
+
 impl Layout {
     fn decode(layout: &proto::Layout) -> Self {
         Self {
@@ -228,6 +250,23 @@ mod tests {
         let scalar = array(ElementType::S32, &[], Some(Layout::default()));
         let pair = Shape::Tuple(vec![scalar, array(ElementType::Token, &[], None)]);
         assert_eq!(pair.to_string(), "(s32[], token[])");
+    }
+
+    #[test]
+    fn tiles_are_filled_up() {
+        let padded = |dims: &[usize], order: &[i64], tiles: &[&[i64]]| {
+            let layout = Layout {
+                minor_to_major: order.to_vec(),
+                tiles: tiles.iter().map(|tile| tile.to_vec()).collect(),
+                ..Layout::default()
+            };
+            let shape = array(ElementType::Bf16, dims, Some(layout));
+            shape.as_array().unwrap().padded_byte_size().unwrap()
+        };
+        assert_eq!(padded(&[3, 5, 100], &[2, 1, 0], &[&[8, 128], &[2, 1]]), 3 * 8 * 128 * 2);
+        assert_eq!(padded(&[100, 5, 3], &[0, 1, 2], &[&[8, 128]]), 128 * 8 * 3 * 2);
+        assert_eq!(padded(&[130], &[0], &[&[128]]), 256 * 2);
+        assert_eq!(padded(&[3, 5], &[1, 0], &[]), 30);
     }
 
     #[test]

@@ -36,6 +36,18 @@ pub enum PluginError {
         kind: PluginKind,
     },
 
+    /// No plugin that compiles for this kind is anywhere we look.
+    #[error(
+        "no compiler for {kind} found: run `fullshard plugins install {kind}{}`, \
+         or set {} to the plugin library",
+        if *kind == PluginKind::Cuda { " --compiler" } else { "" },
+        kind.variable()
+    )]
+    NoCompiler {
+        /// The kind of device to compile for.
+        kind: PluginKind,
+    },
+
     /// The system does not say where caches belong.
     #[error("no cache folder is known for this user: set FULLSHARD_CACHE to a folder")]
     NoCacheFolder,

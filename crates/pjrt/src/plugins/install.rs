@@ -43,6 +43,17 @@ impl Store {
         self.install_package(Package::pinned(kind), Source::Folder(folder))
     }
 
+    /// Fetches and installs what compiles for a kind of device, unless it is there already; from
+    /// wheels in `folder` if one is given.
+    pub fn install_compiler(
+        &self,
+        kind: PluginKind,
+        folder: Option<&Path>,
+    ) -> Result<Installed, PluginError> {
+        let source = folder.map_or(Source::Pip, Source::Folder);
+        self.install_package(Package::compiler(kind), source)
+    }
+
     /// Installs any package, unless it is there already.
     pub fn install_package(
         &self,

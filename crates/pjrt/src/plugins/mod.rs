@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 pub use error::{FileError, InstallError, PluginError};
 pub use install::Source;
 pub use package::{Package, Wheel};
-pub use search::{Located, Origin, find, find_or_install};
+pub use search::{Located, Origin, find, find_compiler, find_or_install};
 pub use store::{Installed, Store};
 
 /// The kind of device a plugin drives.

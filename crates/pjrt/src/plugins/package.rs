@@ -24,6 +24,8 @@ pub struct Wheel {
 pub struct Package {
     /// The kind of device it drives.
     pub kind: PluginKind,
+    /// What its folder in the cache is named by besides the kind, where a kind has several.
+    pub suffix: &'static str,
     /// The wheel that holds the plugin library.
     pub plugin: Wheel,
     /// Wheels with the libraries that the plugin loads at run time.
@@ -75,6 +77,15 @@ impl Package {
         }
     }
 
+    /// What compiles for a kind of device without one: of the CUDA plugin a tenth of the whole,
+    /// since a compiler needs none of the libraries that programs call.
+    pub fn compiler(kind: PluginKind) -> &'static Package {
+        match kind {
+            PluginKind::Cuda => &CUDA_COMPILER,
+            PluginKind::Cpu | PluginKind::Tpu => Package::pinned(kind),
+        }
+    }
+
     /// All wheels, the one with the plugin library first.
     pub fn wheels(&self) -> impl Iterator<Item = &Wheel> {
         std::iter::once(&self.plugin).chain(self.companions)
@@ -92,7 +103,7 @@ impl Package {
 
     /// The name of the folder that holds this package in the cache.
     pub(super) fn folder_name(&self) -> String {
-        format!("{}-{}", self.kind, self.plugin.version)
+        format!("{}{}-{}", self.kind, self.suffix, self.plugin.version)
     }
 
     /// Shell commands that fetch and unpack the package without us.
@@ -110,6 +121,7 @@ impl Package {
 
 static CPU: Package = Package {
     kind: PluginKind::Cpu,
+    suffix: "",
     plugin: Wheel {
         name: "xla-cpu-pjrt",
         version: "0.0.1",
@@ -122,8 +134,9 @@ static CPU: Package = Package {
     leave_out: &[".py", ".h"],
 };
 
-static CUDA: Package = Package {
+const CUDA_WHOLE: Package = Package {
     kind: PluginKind::Cuda,
+    suffix: "",
     plugin: Wheel {
         name: "jax-cuda13-pjrt",
         version: "0.12.0.1",
@@ -136,8 +149,15 @@ static CUDA: Package = Package {
     leave_out: &[".py", ".md", ".h", ".hpp", ".cuh", ".inl", ".a"],
 };
 
+static CUDA: Package = CUDA_WHOLE;
+
+/// The plugin with the assembler and the library of device functions.
+static CUDA_COMPILER: Package =
+    Package { suffix: "-compiler", companions: &[NVCC, NVVM], ..CUDA_WHOLE };
+
 static TPU: Package = Package {
     kind: PluginKind::Tpu,
+    suffix: "",
     plugin: Wheel {
         name: "libtpu",
         version: "0.0.51",
@@ -148,6 +168,24 @@ static TPU: Package = Package {
     companions: &[],
     library: "libtpu/libtpu.so",
     leave_out: &[".py", "/sdk.so", "THIRD_PARTY_NOTICES.txt"],
+};
+
+/// `ptxas`, the assembler.
+const NVCC: Wheel = Wheel {
+    name: "nvidia-cuda-nvcc",
+    version: "13.4.92",
+    file: "nvidia_cuda_nvcc-13.4.92-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
+    sha256: "a1f3bfb27299e060b444d5df1f4bcd762501326cf0fd3141ed61756816ab9a0e",
+    bytes: 47_672_022,
+};
+
+/// The library of device functions.
+const NVVM: Wheel = Wheel {
+    name: "nvidia-nvvm",
+    version: "13.4.92",
+    file: "nvidia_nvvm-13.4.92-py3-none-manylinux2010_x86_64.manylinux_2_12_x86_64.whl",
+    sha256: "e4c81cb321dd9743bcf871c5e7e8fecd7f05dea607944426e102bdda8d49e137",
+    bytes: 72_604_627,
 };
 
 /// NVIDIA's run-time libraries and `ptxas`, as resolved for the CUDA plugin. The
@@ -168,13 +206,7 @@ static NVIDIA: [Wheel; 13] = [
         sha256: "037b561575e6983bc4fe1caae644d7a296a8367f451bf6c2a3194f4d0765431c",
         bytes: 13_058_283,
     },
-    Wheel {
-        name: "nvidia-cuda-nvcc",
-        version: "13.4.92",
-        file: "nvidia_cuda_nvcc-13.4.92-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
-        sha256: "a1f3bfb27299e060b444d5df1f4bcd762501326cf0fd3141ed61756816ab9a0e",
-        bytes: 47_672_022,
-    },
+    NVCC,
     Wheel {
         name: "nvidia-cuda-runtime",
         version: "13.4.92",
@@ -238,11 +270,5 @@ static NVIDIA: [Wheel; 13] = [
         sha256: "81a4d1f666543e6d34df6d2ff940c7da1435e34e186aab6f3c2b48861b64ef38",
         bytes: 182_092_449,
     },
-    Wheel {
-        name: "nvidia-nvvm",
-        version: "13.4.92",
-        file: "nvidia_nvvm-13.4.92-py3-none-manylinux2010_x86_64.manylinux_2_12_x86_64.whl",
-        sha256: "e4c81cb321dd9743bcf871c5e7e8fecd7f05dea607944426e102bdda8d49e137",
-        bytes: 72_604_627,
-    },
+    NVVM,
 ];

@@ -82,6 +82,21 @@ pub fn find_or_install(
     Ok(Located { kind, path: installed.path, origin: Origin::Cache })
 }
 
+/// Looks for a plugin that need only compile: one that can do more, else what was installed for
+/// that alone.
+pub fn find_compiler(
+    kind: PluginKind,
+    flag: Option<&Path>,
+    store: &Store,
+) -> Result<Located, PluginError> {
+    if let Some(located) = find(kind, flag, store)? {
+        return Ok(located);
+    }
+    let installed = store.installed_package(Package::compiler(kind));
+    let installed = installed.ok_or(PluginError::NoCompiler { kind })?;
+    Ok(Located { kind, path: installed.path, origin: Origin::Cache })
+}
+
 fn named(kind: PluginKind, path: PathBuf, origin: Origin) -> Result<Located, PluginError> {
     if path.is_file() {
         Ok(Located { kind, path, origin })

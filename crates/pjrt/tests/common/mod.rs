@@ -1,7 +1,7 @@
 //! What the tests share: a CPU client and programs in StableHLO text.
 #![allow(dead_code)]
 
-use fullshard_pjrt::plugins::{PluginKind, Store, find};
+use fullshard_pjrt::plugins::{PluginKind, Store, find, find_compiler};
 use fullshard_pjrt::{Buffer, Client, ClientOptions, HostTensor, Plugin};
 
 /// The plugin of a kind, fetched on first use.
@@ -12,6 +12,16 @@ pub fn plugin(kind: PluginKind) -> &'static Plugin {
         None => store.install(kind).unwrap().path,
     };
     Plugin::load(&located).unwrap()
+}
+
+/// A plugin that compiles for a kind of device, fetched on first use.
+pub fn compiler(kind: PluginKind) -> &'static Plugin {
+    let store = Store::default_location().unwrap();
+    let path = match find_compiler(kind, None, &store) {
+        Ok(located) => located.path,
+        Err(_) => store.install_compiler(kind, None).unwrap().path,
+    };
+    Plugin::load(&path).unwrap()
 }
 
 /// A client to test one device with: the CPU, or what FULLSHARD_TEST_DEVICE names.
@@ -84,4 +94,27 @@ module @each attributes {{mhlo.num_partitions = {devices} : i32, mhlo.num_replic
   }}
 }}"#
     )
+}
+
+/// Gathers a row from every device and scatters the doubled sum back.
+pub fn gather_and_scatter(devices: usize) -> String {
+    let all: Vec<_> = (0..devices).map(|d| d.to_string()).collect();
+    let groups = format!(
+        "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, \
+         replica_groups = dense<[[{}]]> : tensor<1x{devices}xi64>, use_global_device_ids",
+        all.join(", ")
+    );
+    let gathered = format!("tensor<{}x4xf32>", 64 * devices);
+    let body = format!(
+        r#"%g = "stablehlo.all_gather"(%x) <{{all_gather_dim = 0 : i64, {groups}}}>
+             : (tensor<64x4xf32>) -> {gathered}
+           %d = stablehlo.multiply %g, %g : {gathered}
+           %y = "stablehlo.reduce_scatter"(%d) <{{scatter_dimension = 0 : i64, {groups}}}> ({{
+             ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+               %s = stablehlo.add %p, %q : tensor<f32>
+               stablehlo.return %s : tensor<f32>
+           }}) : ({gathered}) -> tensor<64x4xf32>"#
+    );
+    // Large enough that the compiler does not prefer fewer steps over fewer bytes.
+    on_each_device(devices, 64, &body, 64).replace("x4xf32", "x4096xf32")
 }

@@ -74,6 +74,7 @@ impl Bench {
         let sum = Sha256::digest(&content);
         let sum: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
         Package {
+            suffix: "",
             kind: PluginKind::Cpu,
             plugin: Wheel {
                 name: "tiny-plugin",

@@ -303,3 +303,22 @@ fn pip_is_asked_for_the_tags_of_the_wheel() {
          --python-version 3.11 --implementation cp --abi cp311 -d DIR libtpu==0.0.51"
     );
 }
+
+/// What compiles alone is a part of the whole, and lies beside it.
+#[test]
+fn a_compiler_is_a_small_part_of_the_cuda_plugin() {
+    let (whole, compiler) =
+        (Package::pinned(PluginKind::Cuda), Package::compiler(PluginKind::Cuda));
+    assert_eq!(compiler.library, whole.library);
+    assert!(compiler.wheels().all(|wheel| whole.wheels().any(|other| other == wheel)));
+    assert!(8 * compiler.download_bytes() < whole.download_bytes());
+
+    let bench = Bench::new();
+    let whole = bench.package();
+    let compiler = Package { suffix: "-compiler", ..whole };
+    let installed = bench.install(&compiler).unwrap();
+    assert_eq!(bench.store().installed_package(&whole), None);
+    assert_eq!(bench.store().installed_package(&compiler), Some(installed));
+    assert!(bench.store().remove(PluginKind::Cpu).unwrap());
+    assert_eq!(bench.listing(), [".lock"]);
+}

@@ -93,6 +93,8 @@ pub struct CompileReport {
     pub seconds: f64,
     /// Whether the step came from the cache.
     pub cached: bool,
+    /// The SHA-256 of the step's text.
+    pub program: String,
     /// Seconds for everything before the first step: tracing, compiling, making the state.
     pub setup_seconds: f64,
 }
@@ -227,6 +229,7 @@ impl StepReport {
             compile: CompileReport {
                 seconds: step.time.as_secs_f64(),
                 cached: step.cached,
+                program: step.hash.clone(),
                 setup_seconds,
             },
             tokens_per_second: rate,

@@ -28,7 +28,7 @@ pub struct ModelArgs {
     #[arg(long, value_name = "DIR", conflicts_with_all = ["config_name", "model_type"])]
     pub model_name_or_path: Option<PathBuf>,
     /// Begin a model anew: a config.json, or a folder that has one.
-    #[arg(long, value_name = "FILE|DIR", conflicts_with = "model_type")]
+    #[arg(long, visible_alias = "config", value_name = "FILE|DIR", conflicts_with = "model_type")]
     pub config_name: Option<PathBuf>,
     /// Begin a model anew with the defaults of a type: gpt2 or llama.
     #[arg(long, value_name = "TYPE")]

@@ -18,6 +18,7 @@ mod unsupported;
 mod watch;
 
 pub use args::TrainArgs;
+pub use prepare::planned;
 
 use crate::error::{Error, Result};
 use crate::target::compile_cache;
@@ -177,7 +178,8 @@ fn compile<'a>(
     }
     let time = start.elapsed().as_secs_f64();
     let cached = if runner.program().cached { " (the step from the cache)" } else { "" };
-    println!("compiled in {}{cached}\n", format::seconds(time));
+    println!("compiled in {}{cached}", format::seconds(time));
+    println!("step program {}\n", runner.program().hash);
     Ok((runner, time))
 }
 

@@ -10,6 +10,7 @@ use crate::step::StepSize;
 use crate::target::cache_root;
 use fullshard_checkpoint::Weights;
 use fullshard_data::Tokenizer;
+use fullshard_models::CausalLm;
 use fullshard_optim::Schedule;
 use fullshard_pjrt::CompileOptions;
 use fullshard_train::{CourseOptions, Recipe};
@@ -88,11 +89,7 @@ impl Prepared {
         let model_type = chosen.model_type();
         let ChosenModel { model, config, weights, .. } = chosen;
         check_vocabulary(&tokenizer, model.dimensions().vocabulary)?;
-        let positions = model.dimensions().positions;
-        let tokens = block_size(args.data.block_size, &tokenizer, positions)?;
-        let sequences = args.run.train_batch().saturating_mul(args.step.devices());
-        let flags = "--per_device_train_batch_size, --block_size";
-        let recipe = args.step.recipe(model, StepSize { sequences, tokens, flags })?;
+        let recipe = recipe(&args, model, Some(&tokenizer))?;
         if let Some(weights) = &weights {
             weights.check(&recipe.tensors())?;
         }
@@ -139,6 +136,31 @@ impl Does {
     }
 }
 
+/// The recipe of the step that these flags train with, without anything else that training needs.
+/// A tokenizer has a say in the length of blocks only if it is named.
+pub fn planned(args: &mut TrainArgs) -> Result<Recipe> {
+    args.unsupported.check()?;
+    if args.run.adafactor {
+        args.step.optim = "adafactor".to_owned();
+    }
+    let chosen = ChosenModel::of(&args.model)?.ok_or_else(|| Error::Usage(NO_MODEL.into()))?;
+    let named = args.model.tokenizer_name.is_some() || chosen.tokenizer.is_some();
+    let tokenizer = if named { Some(tokenizer(args, Some(&chosen))?) } else { None };
+    recipe(args, chosen.model, tokenizer.as_ref())
+}
+
+fn recipe(
+    args: &TrainArgs,
+    model: Box<dyn CausalLm>,
+    tokenizer: Option<&Tokenizer>,
+) -> Result<Recipe> {
+    let longest = tokenizer.and_then(Tokenizer::max_length).unwrap_or(usize::MAX);
+    let tokens = block_size(args.data.block_size, longest, model.dimensions().positions)?;
+    let sequences = args.run.train_batch().saturating_mul(args.step.devices());
+    let flags = "--per_device_train_batch_size, --block_size";
+    args.step.recipe(model, StepSize { sequences, tokens, flags })
+}
+
 fn tokenizer(args: &TrainArgs, chosen: Option<&ChosenModel>) -> Result<Tokenizer> {
     let own = chosen.and_then(|chosen| chosen.tokenizer.as_ref());
     let own = own.map(|folder| folder.display().to_string());
@@ -159,8 +181,7 @@ fn check_vocabulary(tokenizer: &Tokenizer, vocabulary: usize) -> Result<()> {
 }
 
 /// Tokens in a block: as asked for, if the model has as many positions.
-fn block_size(asked: Option<usize>, tokenizer: &Tokenizer, positions: usize) -> Result<usize> {
-    let longest = tokenizer.max_length().unwrap_or(usize::MAX);
+fn block_size(asked: Option<usize>, longest: usize, positions: usize) -> Result<usize> {
     let Some(asked) = asked else {
         return Ok(MOST_DEFAULT_BLOCK.min(longest).min(positions));
     };

@@ -1,0 +1,166 @@
+//! A plan for people.
+
+use crate::format;
+use fullshard_plan::{Basis, Report};
+
+/// How many rows of modules and collectives are worth a line.
+const ROWS: usize = 12;
+
+/// Prints a plan.
+pub fn report(report: &Report) {
+    head(report);
+    memory(report);
+    time(report);
+    rates(report);
+    collectives(report);
+    for warning in &report.warnings {
+        println!("\nin the way: {}\n  remedy: {}", warning.what, warning.remedy);
+    }
+    println!();
+    for note in &report.notes {
+        println!("note: {note}");
+    }
+}
+
+fn head(report: &Report) {
+    let (model, machine, settings) = (&report.model, &report.machine, &report.settings);
+    println!(
+        "{} of {} parameters on {} ({} of {})",
+        model.class,
+        format::grouped(model.parameters as usize),
+        machine.name,
+        format::count(machine.devices, "device"),
+        machine.chip,
+    );
+    let accumulated = match settings.accumulation {
+        1 => String::new(),
+        steps => format!(" × {steps}"),
+    };
+    println!(
+        "{} × {} tokens{accumulated} a step, {} with gradients in {}, {}, {}, remat {}, layers {}",
+        settings.sequences,
+        settings.tokens,
+        settings.dtype,
+        settings.reduce_dtype,
+        settings.strategy,
+        settings.optimizer,
+        settings.remat,
+        if settings.scan_layers { "in a loop" } else { "written out" },
+    );
+    match &report.basis {
+        Basis::Quick => row("estimated", "by formula, nothing was compiled"),
+        Basis::Compiled { seconds, cached, compiler } => {
+            let before = if *cached { " (kept from before)" } else { "" };
+            row("compiled in", &format!("{} by {compiler}{before}", format::seconds(*seconds)));
+        }
+    }
+    if let Some(program) = &report.program {
+        row("step program", program);
+    }
+}
+
+fn memory(report: &Report) {
+    let memory = &report.memory;
+    let verdict = match memory.fits() {
+        true => "it fits".to_owned(),
+        false => format!("it does NOT fit, by {}", format::bytes(memory.total - memory.limit)),
+    };
+    println!();
+    row(
+        "memory a device",
+        &format!("{} of {}: {verdict}", format::bytes(memory.total), format::bytes(memory.limit)),
+    );
+    for part in &memory.parts {
+        row(&format!("  {}", part.what), &format::bytes(part.bytes));
+    }
+    if !memory.largest.is_empty() {
+        println!("  largest buffers at the peak");
+    }
+    for buffer in &memory.largest {
+        let module = if buffer.module.is_empty() { "(no module)" } else { &buffer.module };
+        println!("    {:>10}  {:<28} {module}", format::bytes(buffer.bytes), buffer.shape);
+    }
+}
+
+fn time(report: &Report) {
+    let time = &report.time;
+    println!();
+    row("step", &format::seconds(time.step));
+    for (what, seconds) in [
+        ("  compute", time.compute),
+        ("  communication", time.exposed),
+        ("  hidden behind", time.hidden),
+    ] {
+        row(what, &format::seconds(seconds));
+    }
+    let mut modules: Vec<_> = time.modules.iter().collect();
+    let all = |module: &fullshard_plan::ModuleTime| module.compute + module.exposed;
+    modules.sort_by(|a, b| all(b).total_cmp(&all(a)));
+    if !modules.is_empty() {
+        println!("  by module                                compute  communication");
+    }
+    for module in modules.into_iter().take(ROWS) {
+        let name = if module.module.is_empty() { "(root)" } else { &module.module };
+        let way = if module.backward { " (back)" } else { "" };
+        println!(
+            "    {:<36} {:>9} {:>14}",
+            format!("{name}{way}"),
+            format::seconds(module.compute),
+            format::seconds(module.exposed)
+        );
+    }
+}
+
+fn rates(report: &Report) {
+    let rates = &report.rates;
+    println!();
+    row("tokens", &format!("{:.0}/s", rates.tokens_per_second));
+    let share =
+        |share: Option<f64>| share.map_or("?".into(), |share| format!("{:.1} %", 100.0 * share));
+    let pair = |post, palm| {
+        format!("{} (6·N), {} (with attention, as PaLM counts)", share(post), share(palm))
+    };
+    match report.machine.peak {
+        Some(peak) => {
+            let of = format!("of {}", format::flops_rate(peak));
+            row("MFU", &format!("{} {of}", pair(rates.mfu, rates.mfu_palm)));
+            row("HFU", &pair(rates.hfu, rates.hfu_palm));
+        }
+        None => row("MFU", "unknown: no peak is known of it"),
+    }
+    if let Some(days) = rates.days {
+        row("days", &format!("{days:.2}"));
+    }
+    if let Some(cost) = rates.cost {
+        row("cost", &format!("{cost:.2}"));
+    }
+}
+
+fn collectives(report: &Report) {
+    println!();
+    if report.collectives.is_empty() {
+        return row("collectives", "none");
+    }
+    println!("collectives            axis  group   count       each       time     hidden");
+    for row in report.collectives.iter().take(ROWS) {
+        println!(
+            "  {:<18} {:>6} {:>6} {:>7} {:>10} {:>10} {:>10}",
+            row.kind,
+            row.axis,
+            row.group,
+            row.count,
+            format::bytes(row.bytes),
+            format::seconds(row.seconds),
+            format::seconds(row.hidden),
+        );
+    }
+    if report.collectives.len() > ROWS {
+        let rest = &report.collectives[ROWS..];
+        let seconds = rest.iter().map(|row| row.seconds).sum();
+        println!("  and {} more kinds, {}", rest.len(), format::seconds(seconds));
+    }
+}
+
+fn row(what: &str, text: &str) {
+    println!("{what:<20} {text}");
+}

@@ -1,0 +1,135 @@
+//! `fullshard plan --table1`: the six runs that the post on FSDP for PyTorch/XLA measured, each
+//! planned here and set beside what was published. `examples/table1` says where shapes come from.
+
+use super::{PlanFlags, Planner, say};
+use crate::commands::train::TrainArgs;
+use crate::error::Result;
+use crate::format;
+use crate::step::StepSize;
+use fullshard_models::from_json;
+use fullshard_plan::{Basis, Machine, Report};
+use serde::Serialize;
+use std::process::ExitCode;
+
+/// A published run: sequences of 1024 tokens, Adafactor, layers computed again.
+struct Row {
+    name: &'static str,
+    config: &'static str,
+    slice: &'static str,
+    /// Sequences over all devices.
+    batch: usize,
+    published: Published,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Published {
+    /// Seconds a step.
+    step: f64,
+    /// Operations a step.
+    flops: f64,
+    /// The share of the peak, by `6·N`.
+    mfu: f64,
+}
+
+const TOKENS: usize = 1024;
+const FSDP: &str = include_str!("../../../../../examples/configs/fsdp_config.json");
+
+macro_rules! row {
+    ($name:literal, $file:literal, $slice:literal, $batch:literal, $step:literal, $peta:literal, $mfu:literal) => {
+        Row {
+            name: $name,
+            config: include_str!(concat!("../../../../../examples/table1/", $file)),
+            slice: $slice,
+            batch: $batch,
+            published: Published { step: $step, flops: $peta * 1e15, mfu: $mfu },
+        }
+    };
+}
+
+const ROWS: &[Row] = &[
+    row!("2B", "2b.json", "v4-8", 128, 4.191, 1.65, 0.357),
+    row!("16B", "16b.json", "v4-64", 512, 14.592, 50.0, 0.388),
+    row!("20B", "20b.json", "v4-128", 512, 7.824, 62.0, 0.451),
+    row!("32B", "32b.json", "v4-128", 512, 12.970, 101.0, 0.444),
+    row!("64B", "64b.json", "v4-256", 1024, 25.653, 404.0, 0.447),
+    row!("128B", "128b.json", "v4-512", 1024, 30.460, 809.0, 0.377),
+];
+
+/// A row with what is predicted of it.
+#[derive(Serialize)]
+struct Predicted {
+    name: &'static str,
+    published: Published,
+    /// Operations a step of the model that stands for it.
+    flops: f64,
+    /// How far the predicted step is from the published one, as a share of it.
+    error: f64,
+    report: Report,
+}
+
+pub fn run(plan: &PlanFlags, train: &TrainArgs) -> Result<ExitCode> {
+    let mut rows = Vec::new();
+    for row in ROWS {
+        say(&format!("{} on {} ...", row.name, row.slice));
+        let predicted = predict(row, plan, train)?;
+        if !plan.json {
+            print(&predicted, rows.is_empty());
+        }
+        rows.push(predicted);
+    }
+    if plan.json {
+        format::print_json(&rows)?;
+    } else {
+        let errors = || rows.iter().map(|row| row.error.abs());
+        let mean = errors().sum::<f64>() / rows.len() as f64;
+        let most = errors().fold(0.0, f64::max);
+        println!("\nerror: {:.1} % on average, {:.1} % at most", 100.0 * mean, 100.0 * most);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn predict(row: &Row, plan: &PlanFlags, train: &TrainArgs) -> Result<Predicted> {
+    let machine = Machine::parse(row.slice).map_err(fullshard_plan::Error::from)?;
+    let mut step = train.step.clone();
+    step.aim_at(machine.kind, machine.devices, row.slice)?;
+    step.fsdp_config.get_or_insert_with(|| FSDP.to_owned());
+    step.optim = "adafactor".to_owned();
+    let model = from_json(row.config)?;
+    let size = StepSize { sequences: row.batch, tokens: TOKENS, flags: "nothing" };
+    let recipe = step.recipe(model, size)?;
+    let report = Planner::new(&machine, plan, &step).plan(&recipe)?;
+    let error = report.time.step / row.published.step - 1.0;
+    let flops = 6.0 * report.model.parameters as f64 * (row.batch * TOKENS) as f64;
+    Ok(Predicted { name: row.name, published: row.published, flops, error, report })
+}
+
+fn print(row: &Predicted, first: bool) {
+    if first {
+        println!(
+            "model  slice    PFLOP (post)   compiled  memory a chip   compute  exchange      step  \
+             published   error    MFU (post)"
+        );
+    }
+    let report = &row.report;
+    let compiled = match &report.basis {
+        Basis::Compiled { seconds, .. } => format!("{seconds:.0} s"),
+        Basis::Quick => "formula".to_owned(),
+    };
+    println!(
+        "{:<6} {:<7} {:>6.1} ({:>5}) {:>10} {:>14} {:>7.2} s {:>7.2} s {:>7.2} s {:>8.2} s {:>+6.1} % \
+         {:>5.1} % ({:.1})",
+        row.name,
+        report.machine.name,
+        row.flops / 1e15,
+        row.published.flops / 1e15,
+        compiled,
+        format::bytes(report.memory.total),
+        report.time.compute,
+        report.time.exposed,
+        report.time.step,
+        row.published.step,
+        100.0 * row.error,
+        100.0 * report.rates.mfu.unwrap_or(f64::NAN),
+        100.0 * row.published.mfu,
+    );
+}

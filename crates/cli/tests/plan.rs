@@ -1,0 +1,241 @@
+//! `fullshard plan` as a person runs it: the step that is planned is the one that is trained, what
+//! a plan says adds up, and how it fails.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Folder, number, refused, short, text};
+use fullshard_pjrt::plugins::{PluginKind, Store};
+use serde_json::Value;
+
+/// The flags of a plan for a machine.
+fn plan<'a>(machine: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let flags = ["plan", "--config", "tiny.json", "--fsdp_config", "fsdp.json"];
+    let machine = ["--topology", machine];
+    [&flags[..], &machine, more].concat()
+}
+
+fn planned(folder: &Folder, machine: &str, more: &[&str]) -> Value {
+    let said = folder.says(&plan(machine, &[more, &["--json"]].concat()));
+    serde_json::from_str(&said).unwrap()
+}
+
+/// The hash that a line of a run tells.
+fn trained_program(said: &str) -> String {
+    let line = said.lines().find(|line| line.starts_with("step program")).unwrap();
+    line.split_whitespace().last().unwrap().to_owned()
+}
+
+#[test]
+fn what_is_planned_is_what_is_trained() {
+    let folder = Folder::new();
+    let flags = ["--per_device_train_batch_size", "4", "--optim", "adafactor", "--bf16"];
+    let report = planned(&folder, "cpu:4", &flags);
+    let planned = report["program"].as_str().unwrap();
+    assert_eq!(planned.len(), 64);
+    let train = [&short(&["--max_steps", "1", "--block_size", "16"])[..], &flags].concat();
+    let devices = train.iter().position(|&flag| flag == "--num_cores").unwrap() + 1;
+    let train = [&train[..devices], &["4"], &train[devices + 1..]].concat();
+    assert_eq!(trained_program(&folder.says(&train)), planned);
+
+    let bench = ["bench", "step", "--config", "tiny.json", "--fsdp_config", "fsdp.json", "--json"];
+    let bench = [&bench[..], &["--num_cores", "4", "--batch", "16", "--steps", "1"]].concat();
+    let measured = folder.says(&[&bench[..], &flags[2..]].concat());
+    let measured: Value = serde_json::from_str(&measured).unwrap();
+    assert_eq!(measured["compile"]["program"], planned);
+    // The compiler needs for a plan what it needs for the real thing.
+    assert_eq!(measured["memory"]["total"], report["memory"]["total"]);
+}
+
+#[test]
+fn a_plan_adds_up() {
+    let folder = Folder::new();
+    let report = planned(&folder, "cpu:2", &["--tokens", "1e6", "--price", "2"]);
+    let memory = &report["memory"];
+    let parts = memory["parts"].as_array().unwrap();
+    let names: Vec<&str> = parts.iter().map(|part| part["what"].as_str().unwrap()).collect();
+    assert_eq!(names, ["parameters", "optimizer", "gradients", "activations", "temporaries"]);
+    let sum: f64 = parts.iter().map(|part| number(&part["bytes"])).sum();
+    assert_eq!(sum, number(&memory["total"]));
+    // AdamW keeps two numbers for each parameter.
+    assert_eq!(number(&parts[1]["bytes"]), 2.0 * number(&parts[0]["bytes"]));
+    assert!(memory["largest"].as_array().unwrap().len() <= 10);
+
+    let time = &report["time"];
+    let [step, compute, exposed] = ["step", "compute", "exposed"].map(|what| number(&time[what]));
+    let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-9 * b.abs().max(1e-9), "{a} {b}");
+    close(step, compute + exposed);
+    let modules = time["modules"].as_array().unwrap();
+    let all: f64 = modules.iter().map(|it| number(&it["compute"]) + number(&it["exposed"])).sum();
+    close(all, step);
+    let names: Vec<&str> = modules.iter().map(|it| it["module"].as_str().unwrap()).collect();
+    for expected in ["transformer.h.*.attn.c_attn", "transformer.h.*.mlp.c_fc", "optimizer"] {
+        assert!(names.contains(&expected), "{expected} is not in {names:?}");
+    }
+    let collectives = report["collectives"].as_array().unwrap();
+    let exchanged: f64 =
+        collectives.iter().map(|it| number(&it["seconds"]) - number(&it["hidden"])).sum();
+    close(exchanged, exposed);
+    assert!(collectives.iter().all(|it| it["group"] == 2 && it["axis"] == "fsdp"));
+
+    let rates = &report["rates"];
+    let days = 1e6 / number(&rates["tokens_per_second"]) / 86_400.0;
+    close(number(&rates["days"]), days);
+    close(number(&rates["cost"]), days * 24.0 * 2.0 * 2.0);
+}
+
+#[test]
+fn a_plan_is_compiled_once() {
+    let folder = Folder::new();
+    let [first, second] = [(); 2].map(|()| planned(&folder, "cpu:2", &[]));
+    assert_eq!(first["basis"]["cached"], false);
+    assert_eq!(second["basis"]["cached"], true);
+    for same in ["memory", "time", "collectives", "program"] {
+        assert_eq!(first[same], second[same], "{same}");
+    }
+    let third = planned(&folder, "cpu:2", &["--no-cache"]);
+    assert_eq!(third["basis"]["cached"], false);
+}
+
+#[test]
+fn a_formula_needs_no_plugin() {
+    let folder = Folder::new();
+    for machine in ["v4-8", "v5e-16", "v6e-8", "h100:8", "a100:2", "b200", "cpu:4"] {
+        let mut command = folder.command(&plan(machine, &["--quick", "--json"]));
+        let output = command.env("FULLSHARD_CPU_PLUGIN", "/nowhere").output().unwrap();
+        assert!(output.status.success(), "{machine}: {}", text(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["basis"]["kind"], "quick");
+        assert_eq!(report["machine"]["name"], machine);
+        assert!(number(&report["time"]["step"]) > 0.0);
+    }
+}
+
+#[test]
+fn a_search_names_a_command_line_that_works() {
+    let folder = Folder::new();
+    let said = folder.says(&plan("cpu:2", &["--search", "--compiles", "1", "--optim", "sgd"]));
+    let line = said.lines().last().unwrap();
+    assert!(line.contains("--optim sgd") && line.contains("--num_cores 2"), "{line}");
+    assert!(!line.contains("--search") && !line.contains("--topology"), "{line}");
+    let words: Vec<&str> =
+        line.split_whitespace().skip(1).map(|word| word.trim_matches('\'')).collect();
+    assert_eq!(words[0], "train");
+    // The same flags can be planned again, and come to the same.
+    let best = trained_program(&said);
+    let flags = words[1..].iter().filter(|word| !["--num_cores", "2"].contains(word));
+    let again: Vec<&str> =
+        ["plan", "--topology", "cpu:2", "--json"].into_iter().chain(flags.copied()).collect();
+    let again: Value = serde_json::from_str(&folder.says(&again)).unwrap();
+    assert_eq!(again["program"], best);
+}
+
+#[test]
+fn the_posts_runs_are_at_hand() {
+    let said = Folder::new().says(&["plan", "--table1", "--quick", "--json"]);
+    let rows: Vec<Value> = serde_json::from_str(&said).unwrap();
+    let names: Vec<&str> = rows.iter().map(|row| row["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["2B", "16B", "20B", "32B", "64B", "128B"]);
+    for row in &rows {
+        // The shapes have the post's arithmetic, but for the first, whose shape it gives.
+        let off = number(&row["flops"]) / number(&row["published"]["flops"]) - 1.0;
+        let allowed = if row["name"] == "2B" { 0.05 } else { 0.01 };
+        assert!(off.abs() < allowed, "{}: {off}", row["name"]);
+        // What is published agrees with itself: MFU = FLOPs / step / chips / peak.
+        let published = &row["published"];
+        let chips = number(&row["report"]["machine"]["devices"]);
+        let mfu = number(&published["flops"]) / number(&published["step"]) / chips / 275e12;
+        assert!((mfu - number(&published["mfu"])).abs() < 0.005, "{}: {mfu}", row["name"]);
+    }
+}
+
+#[test]
+fn mistakes_are_told_before_anything_is_compiled() {
+    let folder = Folder::new();
+    let flags = |machine, more: &[&'static str]| plan(machine, more);
+    refused(&folder, &flags("v9-8", &[]), 1, "v9-8");
+    refused(&folder, &flags("v4-7", &[]), 1, "from v4-8");
+    refused(&folder, &flags("h200:9", &[]), 1, "from 1 to 8");
+    refused(
+        &folder,
+        &flags("cpu:2", &["--num_cores", "4"]),
+        1,
+        "--num_cores is 4, but cpu:2 has 2",
+    );
+    refused(&folder, &flags("v4-8", &["--device", "cpu"]), 1, "--device is cpu");
+    refused(&folder, &flags("cpu:2", &["--block_size", "64"]), 1, "the model has 16 positions");
+    refused(&folder, &flags("cpu:2", &["--tokens", "0"]), 2, "above 0");
+    refused(&folder, &["plan", "--topology", "cpu:2"], 1, "--config_name");
+    refused(&folder, &["plan"], 2, "--topology");
+    refused(&folder, &flags("v4-8", &["--plugin", "gone.so"]), 1, "gone.so");
+}
+
+#[test]
+fn what_cannot_fit_is_not_compiled() {
+    let folder = Folder::new();
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/table1/128b.json");
+    let args = ["plan", "--config", config, "--topology", "v4-8", "--fsdp_config", "fsdp.json"];
+    refused(&folder, &args, 1, "it cannot fit");
+    // The formula still says what it would need, and that it is too much.
+    let output = folder.run(&[&args[..], &["--quick", "--json"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(number(&report["memory"]["total"]) > number(&report["memory"]["limit"]));
+}
+
+#[test]
+fn a_missing_libtpu_comes_with_the_way_to_get_it() {
+    let folder = Folder::new();
+    let mut command = folder.command(&plan("v4-8", &[]));
+    let output = command.env_remove("FULLSHARD_TPU_PLUGIN").env("HOME", folder.0.path());
+    let output = output.env("PATH", "").output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("fullshard plugins install tpu"), "{said}");
+}
+
+/// A model whose weights are far larger than everything else that is exchanged.
+const NARROW: &str = r#"{"model_type": "gpt2", "vocab_size": 1031, "n_positions": 128,
+    "n_embd": 512, "n_layer": 9, "n_head": 4, "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0}"#;
+
+/// The real compiler, without a TPU. It is looked for where this machine keeps it.
+fn for_v4(folder: &Folder, more: &[&str]) -> std::process::Output {
+    folder.write("narrow.json", NARROW);
+    let flags = ["plan", "--config", "narrow.json", "--fsdp_config", "fsdp.json", "--bf16"];
+    let flags = [&flags[..], &["--topology", "v4-8", "--json"], more].concat();
+    let store = Store::default_location().unwrap();
+    let tpu = store.install(PluginKind::Tpu).unwrap().path;
+    folder.command(&flags).env("FULLSHARD_TPU_PLUGIN", tpu).output().unwrap()
+}
+
+#[test]
+#[ignore = "takes a minute of a processor, and libtpu"]
+fn a_slice_is_planned_by_its_own_compiler() {
+    let output = for_v4(&Folder::new(), &["--per_device_train_batch_size", "4"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["basis"]["compiler"].as_str().unwrap().contains("libtpu"));
+    assert_eq!(report["machine"]["torus"], serde_json::json!([2, 2, 1]));
+    let rates = &report["rates"];
+    assert!(number(&rates["hfu"]) >= number(&rates["mfu"]) && number(&rates["mfu"]) < 0.5);
+    let weights = |kind: &str| {
+        let rows = report["collectives"].as_array().unwrap().iter();
+        let rows = rows.filter(|row| row["kind"] == kind && number(&row["bytes"]) > 500_000.0);
+        rows.map(|row| number(&row["count"])).sum::<f64>()
+    };
+    // Four weights of each layer, there and back, and the embedding.
+    assert_eq!((weights("all-gather"), weights("reduce-scatter")), (73.0, 37.0));
+}
+
+#[test]
+#[ignore = "takes a minute of a processor, and libtpu"]
+fn what_the_compiler_finds_no_room_for_is_reported() {
+    let more = ["--per_device_train_batch_size", "12288", "--remat", "none"];
+    let output = for_v4(&Folder::new(), &more);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let memory = &report["memory"];
+    assert!(number(&memory["total"]) > number(&memory["limit"]));
+    let warnings = report["warnings"].to_string();
+    assert!(warnings.contains("finds no room"), "{warnings}");
+}

@@ -1,0 +1,67 @@
+//! Records what the compiler says of the steps that the quick model is compared on.
+//!
+//!     cargo run -p fullshard-plan --example record -- tests/data/compiled.json FOLDER [PART OF A NAME]
+//!
+//! Rows of the file are renewed, all or those with the part in their names. Compiled programs are
+//! kept in the folder, so that a step is compiled once. Steps on TPUs need libtpu and no TPU.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use common::Case;
+use fullshard_pjrt::plugins::{Store, find_compiler};
+use fullshard_pjrt::{CompileOptions, Plugin};
+use fullshard_plan::{Budget, Compiler, compiled};
+use serde_json::{Map, Value, json};
+use std::path::PathBuf;
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let file = PathBuf::from(arguments.next().expect("the file of the recording"));
+    let folder = PathBuf::from(arguments.next().expect("a folder for compiled programs"));
+    let part = arguments.next().unwrap_or_default();
+    for case in common::all().iter().filter(|case| case.name().contains(&part)) {
+        let row = row(case, folder.clone());
+        let text = std::fs::read_to_string(&file).unwrap_or("{}".into());
+        let mut rows: Map<String, Value> = serde_json::from_str(&text).unwrap();
+        rows.insert(case.name(), row);
+        rows.retain(|name, _| common::all().iter().any(|case| case.name() == *name));
+        let text = serde_json::to_string_pretty(&rows).unwrap() + "\n";
+        let draft = file.with_extension("draft");
+        std::fs::write(&draft, text).unwrap();
+        std::fs::rename(&draft, &file).unwrap();
+    }
+}
+
+/// What a plan says of a step.
+fn row(case: &Case, folder: PathBuf) -> Value {
+    let (recipe, machine) = (case.recipe(), case.machine());
+    let store = Store::default_location().unwrap();
+    let located = find_compiler(machine.kind, None, &store).unwrap();
+    let plugin = Plugin::load(&located.path).unwrap();
+    let options = CompileOptions::new(machine.devices);
+    let compiler = Compiler { plugin, options, folder: Some(folder) };
+    let text = recipe.step_program().unwrap().to_text();
+    let made = match compiler.compile(&text, &machine) {
+        Ok(made) => made,
+        Err(error) => {
+            eprintln!("{}: {error}", case.name());
+            return Value::Null;
+        }
+    };
+    eprintln!("{}: {:.0} s", case.name(), made.seconds);
+    let report = compiled(&recipe, &machine, &made, Budget::default()).unwrap();
+    let part =
+        |what: &str| report.memory.parts.iter().find(|part| part.what == what).unwrap().bytes;
+    json!({
+        "memory": report.memory.total,
+        "gradients": part("gradients"),
+        "activations": part("activations"),
+        "temporaries": part("temporaries"),
+        "step": report.time.step,
+        "compute": report.time.compute,
+        "exposed": report.time.exposed,
+        "hidden": report.time.hidden,
+    })
+}

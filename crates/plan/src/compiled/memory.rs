@@ -1,0 +1,126 @@
+//! What a compiled step needs, by kind.
+//!
+//! The total is the compiler's. Parameters and the optimizer's state are the arguments that the
+//! recipe gives it. Of the rest, buffers that are alive at the peak are told apart by what they
+//! are: as large as a parameter and made on the way back is a gradient; with the tokens of a
+//! device in its dimensions, an activation. Everything else is temporary: gathered parameters,
+//! padding, and whatever the walk over the schedule does not find.
+
+use super::alive::{Buffer, Peak};
+use crate::report::{LargeBuffer, Memory, Part};
+use fullshard_pjrt::CompiledMemory;
+use fullshard_train::{Estimate, Recipe};
+use std::collections::HashSet;
+
+/// How many of the largest buffers are worth naming.
+const LARGEST: usize = 10;
+
+/// The memory of a compiled step on devices with so much of it.
+pub fn memory(
+    recipe: &Recipe,
+    state: &Estimate,
+    compiled: &CompiledMemory,
+    peak: &Peak,
+    limit: u64,
+) -> Memory {
+    let sizes = Sizes::new(recipe);
+    let of = |kind: Kind| -> u64 {
+        let buffers = peak.buffers.iter().filter(|buffer| sizes.kind(buffer) == kind);
+        buffers.map(|buffer| buffer.bytes).sum()
+    };
+    // Where the walk finds more than the compiler needs, it shared places that the walk did not.
+    let share = (compiled.temporaries as f64 / peak.bytes.max(1) as f64).min(1.0);
+    let scaled = |bytes: u64| (bytes as f64 * share) as u64;
+    let total = compiled.total();
+    let known = [
+        ("parameters", state.parameters),
+        ("optimizer", state.optimizer),
+        ("gradients", scaled(of(Kind::Gradient))),
+        ("activations", scaled(of(Kind::Activation))),
+    ];
+    let rest = total.saturating_sub(known.iter().map(|(_, bytes)| bytes).sum());
+    let parts = known.into_iter().chain([("temporaries", rest)]);
+    Memory {
+        limit,
+        total,
+        parts: parts.map(|(what, bytes)| Part { what, bytes }).collect(),
+        largest: largest(peak),
+    }
+}
+
+fn largest(peak: &Peak) -> Vec<LargeBuffer> {
+    let mut buffers: Vec<&Buffer> = peak.buffers.iter().collect();
+    buffers.sort_by_key(|buffer| std::cmp::Reverse(buffer.bytes));
+    let shown = buffers.into_iter().take(LARGEST).map(|buffer| LargeBuffer {
+        bytes: buffer.bytes,
+        shape: format!("{}{:?}", buffer.shape.element, buffer.shape.dims).replace(' ', ""),
+        instruction: buffer.instruction.clone(),
+        module: buffer.belongs.module.clone(),
+    });
+    shown.collect()
+}
+
+/// What a buffer is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Gradient,
+    Activation,
+    Other,
+}
+
+/// What tells kinds apart.
+struct Sizes {
+    /// Elements of parameters: parts and wholes, of one layer and of all.
+    parameters: HashSet<u64>,
+    /// Sequences of a device.
+    sequences: usize,
+    /// Tokens in a sequence.
+    tokens: usize,
+    /// All of a device's tokens, if no parameter has a dimension of that length.
+    all: Option<usize>,
+}
+
+impl Sizes {
+    fn new(recipe: &Recipe) -> Sizes {
+        let sizes = recipe.placement.parameters.iter().flat_map(|stored| {
+            let layers = stored.stack.unwrap_or(1);
+            let (whole, part) = (stored.elements(), stored.part_elements());
+            [whole, part, whole / layers, part / layers]
+        });
+        let sequences = recipe.batch.sequences / recipe.placement.devices();
+        let tokens = recipe.batch.tokens;
+        let is_wide = |all: &usize| {
+            recipe.placement.parameters.iter().any(|stored| stored.dims.contains(all))
+        };
+        Sizes {
+            parameters: sizes.map(|size| size as u64).collect(),
+            sequences,
+            tokens,
+            all: Some(sequences * tokens).filter(|all| !is_wide(all)),
+        }
+    }
+
+    fn kind(&self, buffer: &Buffer) -> Kind {
+        let dims = &buffer.shape.dims;
+        let gathered = buffer.opcode.starts_with("all-gather");
+        match self.parameters.contains(&buffer.shape.elements()) {
+            _ if self.has_tokens(dims) => Kind::Activation,
+            true if buffer.belongs.backward && !gathered => Kind::Gradient,
+            false if self.may_have_tokens(dims) => Kind::Activation,
+            _ => Kind::Other,
+        }
+    }
+
+    /// Whether every token of a device has its place: sequences and tokens follow one another, or
+    /// are one dimension.
+    fn has_tokens(&self, dims: &[usize]) -> bool {
+        let both = [self.sequences, self.tokens];
+        dims.windows(2).any(|pair| pair == both) || self.all.is_some_and(|all| dims.contains(&all))
+    }
+
+    /// Whether tokens may be among the dims in another form, as heads and blocks make it.
+    fn may_have_tokens(&self, dims: &[usize]) -> bool {
+        let all = (self.sequences * self.tokens).max(1);
+        dims.contains(&self.sequences) && dims.iter().product::<usize>().is_multiple_of(all)
+    }
+}

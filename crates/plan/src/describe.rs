@@ -1,0 +1,118 @@
+//! What both kinds of plan say alike: the machine, the model, the settings, and the rates that a
+//! step's time comes to.
+
+use crate::machine::Machine;
+use crate::network::Network;
+use crate::report::{MachineSummary, ModelSummary, Rates, Settings};
+use fullshard_graph::DType;
+use fullshard_parallel::Remat;
+use fullshard_train::{Flops, Recipe, utilization};
+
+/// What a run is to do, and what it may cost.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Budget {
+    /// Tokens to train on.
+    pub tokens: Option<f64>,
+    /// What a device costs an hour.
+    pub price: Option<f64>,
+}
+
+impl MachineSummary {
+    /// A machine, for a step that computes in a type.
+    pub fn new(machine: &Machine, compute: DType) -> MachineSummary {
+        let (torus, wrap) = match &machine.network {
+            Network::Torus { dims, wrap, .. } => (dims.clone(), wrap.clone()),
+            _ => Default::default(),
+        };
+        MachineSummary {
+            name: machine.name.clone(),
+            chip: machine.chip.name.to_owned(),
+            devices: machine.devices,
+            torus,
+            wrap,
+            peak: machine.chip.peak(compute),
+        }
+    }
+}
+
+impl ModelSummary {
+    /// The model of a recipe.
+    pub fn new(recipe: &Recipe) -> ModelSummary {
+        let dimensions = recipe.model.dimensions();
+        ModelSummary {
+            class: recipe.model.tree().class.to_owned(),
+            parameters: recipe.parameter_count() as u64,
+            layers: dimensions.layers,
+            hidden: dimensions.hidden,
+            heads: dimensions.heads,
+            vocabulary: dimensions.vocabulary,
+        }
+    }
+}
+
+impl Settings {
+    /// The settings of a recipe.
+    pub fn new(recipe: &Recipe) -> Settings {
+        let placement = &recipe.placement;
+        Settings {
+            sequences: recipe.batch.sequences,
+            tokens: recipe.batch.tokens,
+            accumulation: recipe.batch.accumulation,
+            dtype: placement.wire.compute.name().to_owned(),
+            reduce_dtype: placement.wire.reduce.name().to_owned(),
+            remat: remat_name(placement.remat).to_owned(),
+            strategy: placement.options.strategy.name().to_owned(),
+            optimizer: recipe.optimizer.name().to_owned(),
+            scan_layers: placement.options.scan_layers,
+        }
+    }
+}
+
+fn remat_name(remat: Remat) -> &'static str {
+    match remat {
+        Remat::None => "none",
+        Remat::Dots => "dots",
+        Remat::Full => "full",
+    }
+}
+
+impl Rates {
+    /// What a step of so many seconds comes to.
+    pub fn new(recipe: &Recipe, machine: &Machine, step: f64, budget: Budget) -> Rates {
+        let tokens = recipe.tokens_per_step();
+        let parameters = recipe.parameter_count();
+        let dimensions = recipe.model.dimensions();
+        let flops = Flops::new(parameters, dimensions, tokens, recipe.batch.tokens);
+        let again = computed_again(recipe, flops);
+        let peak = machine.chip.peak(recipe.placement.wire.compute);
+        let share = |flops: f64| peak.map(|peak| utilization(flops, step, machine.devices, peak));
+        let tokens_per_second = tokens as f64 / step;
+        let days = budget.tokens.map(|tokens| tokens / tokens_per_second / 86_400.0);
+        let hourly = budget.price.map(|price| price * machine.devices as f64);
+        Rates {
+            tokens_per_second,
+            mfu: share(flops.post),
+            mfu_palm: share(flops.palm),
+            hfu: share(flops.post + again.post),
+            hfu_palm: share(flops.palm + again.palm),
+            days,
+            cost: days.zip(hourly).map(|(days, hourly)| days * 24.0 * hourly),
+        }
+    }
+}
+
+/// What is computed twice: the forward pass of all layers where they remember nothing, a third
+/// of what the conventions count for them. Products that are remembered are not computed again.
+fn computed_again(recipe: &Recipe, flops: Flops) -> Flops {
+    if recipe.placement.remat != Remat::Full {
+        return Flops { post: 0.0, palm: 0.0 };
+    }
+    let of_layers = recipe
+        .placement
+        .parameters
+        .iter()
+        .filter(|stored| stored.stack.is_some() || stored.layer.is_some());
+    let weights: usize = of_layers.map(|stored| stored.elements()).sum();
+    let weights = 2.0 * weights as f64 * recipe.tokens_per_step() as f64;
+    Flops { post: weights, palm: weights + (flops.palm - flops.post) / 3.0 }
+}

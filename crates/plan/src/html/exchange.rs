@@ -1,0 +1,172 @@
+//! Communication: the network with what it carries, and every kind of collective.
+
+use super::table as folding;
+use super::torus;
+use super::words::{Escaped, bytes, seconds, several};
+use crate::report::{Exchanged, MachineSummary, Report};
+use std::fmt::Write;
+
+pub fn section(report: &Report) -> String {
+    let (machine, exchanged) = (&report.machine, &report.collectives);
+    if machine.devices < 2 {
+        return String::new();
+    }
+    let sentence = match exchanged.is_empty() {
+        true => "Devices exchange nothing.".to_owned(),
+        false => {
+            let all: u64 = exchanged.iter().map(|it| it.bytes.saturating_mul(it.count)).sum();
+            let times: u64 = exchanged.iter().map(|it| it.count).sum();
+            format!("{times} collectives a step, {} in all.", bytes(all))
+        }
+    };
+    let drawing = match machine.torus.is_empty() {
+        true => switch(machine.devices),
+        false => torus::drawing(machine, &carried(machine, exchanged)),
+    };
+    format!(
+        "<section id=\"communication\">\n<h2>Communication</h2>\n<p class=\"lead\">{sentence}</p>\n\
+         <div class=\"two\">\n<div>{drawing}</div>\n<div>{}</div>\n</div>\n{}</section>\n",
+        links(machine, exchanged),
+        table(machine, exchanged)
+    )
+}
+
+/// The letter of a dimension.
+pub fn letter(dim: usize) -> char {
+    ['x', 'y', 'z'].get(dim).copied().unwrap_or('w')
+}
+
+/// The dimensions of the torus that a group of neighbours covers: the first ones first.
+fn covered(machine: &MachineSummary, group: usize) -> Vec<usize> {
+    let chips = machine.torus.iter().product::<usize>().max(1);
+    let mut left = group.div_ceil((machine.devices / chips).max(1));
+    let mut dims = Vec::new();
+    for (dim, &length) in machine.torus.iter().enumerate() {
+        if left.min(length) > 1 {
+            dims.push(dim);
+        }
+        left = left.div_ceil(length.max(1));
+    }
+    dims
+}
+
+/// The bytes of the collectives that go along each dimension.
+fn carried(machine: &MachineSummary, exchanged: &[Exchanged]) -> Vec<u64> {
+    let mut carried = vec![0_u64; machine.torus.len()];
+    for it in exchanged {
+        for dim in covered(machine, it.group) {
+            carried[dim] = carried[dim].saturating_add(it.bytes.saturating_mul(it.count));
+        }
+    }
+    carried
+}
+
+/// What each dimension is and carries.
+fn links(machine: &MachineSummary, exchanged: &[Exchanged]) -> String {
+    if machine.torus.is_empty() {
+        let devices = several(machine.devices, "device");
+        return format!(
+            "<p class=\"dim\">{devices}, each connected to a switch and so to every other.</p>"
+        );
+    }
+    let carried = carried(machine, exchanged);
+    let mut rows = String::new();
+    for (dim, &length) in machine.torus.iter().enumerate().filter(|(_, length)| **length > 1) {
+        let ring = machine.wrap.get(dim).copied().unwrap_or(false);
+        let form = match (length, ring) {
+            (2, true) => "pair".to_owned(),
+            (length, true) => format!("ring of {length}"),
+            (length, false) => format!("line of {length}"),
+        };
+        let kinds: Vec<String> = exchanged
+            .iter()
+            .filter(|it| covered(machine, it.group).contains(&dim))
+            .map(|it| it.kind.clone())
+            .collect();
+        let mut names: Vec<&str> = kinds.iter().map(String::as_str).collect();
+        names.sort_unstable();
+        names.dedup();
+        let _ = writeln!(
+            rows,
+            "<tr><td><svg style=\"width:34px\" viewBox=\"0 0 34 8\"><line class=\"l{}\" stroke-width=\"3\" \
+             x1=\"2\" x2=\"32\" y1=\"4\" y2=\"4\"/></svg></td><td>{}: {form}</td><td class=\"number\">{}</td>\
+             <td class=\"dim\">{}</td></tr>",
+            dim.min(2),
+            letter(dim),
+            bytes(carried[dim]),
+            Escaped(&names.join(", "))
+        );
+    }
+    format!(
+        "<table>\n<tr><th></th><th>dimension</th><th class=\"number\">a step</th><th>carries</th></tr>\n{rows}</table>"
+    )
+}
+
+fn table(machine: &MachineSummary, exchanged: &[Exchanged]) -> String {
+    if exchanged.is_empty() {
+        return String::new();
+    }
+    let row = |it: &Exchanged| {
+        let over = covered(machine, it.group);
+        let over: String =
+            over.iter().map(|&dim| format!("<span class=\"tag\">{}</span>", letter(dim))).collect();
+        let axis = match it.axis.as_str() {
+            "" => "<span class=\"dim\">none</span>".to_owned(),
+            axis => Escaped(axis).to_string(),
+        };
+        let hidden = if it.seconds > 0.0 { 100.0 * it.hidden / it.seconds } else { 0.0 };
+        format!(
+            "<tr class=\"collective\"><td><code>{}</code></td><td>{axis} {over}</td>\
+             <td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td>\
+             <td class=\"number\">{}</td><td class=\"number\">{hidden:.0} %</td></tr>\n",
+            Escaped(&it.kind),
+            it.group,
+            it.count,
+            bytes(it.bytes),
+            seconds(it.seconds)
+        )
+    };
+    let mut longest: Vec<&Exchanged> = exchanged.iter().collect();
+    longest.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    let rows: Vec<String> = longest.into_iter().map(row).collect();
+    let headings = "<th>kind</th><th>axis</th><th class=\"number\">devices</th>\
+                    <th class=\"number\">a step</th><th class=\"number\">each</th>\
+                    <th class=\"number\">time of all</th><th class=\"number\">hidden</th>";
+    format!("<h3>Collectives</h3>\n{}", folding::table(headings, &rows))
+}
+
+/// Devices around a switch.
+fn switch(devices: usize) -> String {
+    const MIDDLE: f64 = 120.0;
+    const RADIUS: f64 = 92.0;
+    let mut svg = format!(
+        "<svg style=\"max-width:240px;margin:0 auto\" viewBox=\"0 0 240 240\" role=\"img\" \
+         aria-label=\"{} around a switch\">\n",
+        several(devices, "device")
+    );
+    let places = (0..devices).map(|device| {
+        let angle =
+            std::f64::consts::TAU * device as f64 / devices as f64 - std::f64::consts::FRAC_PI_2;
+        (MIDDLE + RADIUS * angle.cos(), MIDDLE + RADIUS * angle.sin())
+    });
+    let places: Vec<(f64, f64)> = places.collect();
+    for (x, y) in &places {
+        let _ = writeln!(
+            svg,
+            "<line class=\"l0\" stroke-width=\"2.5\" x1=\"{MIDDLE}\" y1=\"{MIDDLE}\" x2=\"{x:.1}\" y2=\"{y:.1}\"/>"
+        );
+    }
+    for (device, (x, y)) in places.iter().enumerate() {
+        let _ = writeln!(
+            svg,
+            "<circle class=\"chip\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"15\"/>\
+             <text class=\"middle\" x=\"{x:.1}\" y=\"{:.1}\">{device}</text>",
+            y + 4.0
+        );
+    }
+    svg.push_str(
+        "<rect class=\"chip\" x=\"90\" y=\"106\" width=\"60\" height=\"28\" rx=\"6\"/>\
+         <text class=\"middle strong\" x=\"120\" y=\"124.5\">switch</text>\n</svg>\n",
+    );
+    svg
+}

@@ -1,0 +1,337 @@
+//! Every part of the page is there, its drawings add up, and it needs nothing from anywhere.
+
+use super::page;
+use crate::report::{
+    Basis, Exchanged, LargeBuffer, MachineSummary, Memory, ModelSummary, ModuleTime, Part, Rates,
+    Report, Settings, Time, Warning,
+};
+use crate::search::{Candidate, Cut, Frontier, Point};
+use fullshard_parallel::{Remat, Strategy};
+
+const GIB: u64 = 1 << 30;
+
+fn module(path: &str, backward: bool, compute: f64, exposed: f64) -> ModuleTime {
+    ModuleTime { module: path.into(), backward, compute, exposed }
+}
+
+fn modules() -> Vec<ModuleTime> {
+    let forward = [
+        ("transformer.wte", 0.004, 0.006),
+        ("transformer.wpe", 0.001, 0.0),
+        ("transformer.h.*.ln_1", 0.031, 0.002),
+        ("transformer.h.*.attn.c_attn", 0.24, 0.021),
+        ("transformer.h.*.attn", 0.18, 0.0),
+        ("transformer.h.*.attn.c_proj", 0.081, 0.009),
+        ("transformer.h.*.mlp.c_fc", 0.32, 0.028),
+        ("transformer.h.*.mlp", 0.06, 0.0),
+        ("transformer.h.*.mlp.c_proj", 0.32, 0.028),
+        ("transformer.ln_f", 0.002, 0.0),
+        ("lm_head", 0.14, 0.012),
+    ];
+    let back = forward
+        .iter()
+        .rev()
+        .map(|&(path, compute, exposed)| module(path, true, 1.9 * compute, 0.8 * exposed));
+    let ahead =
+        forward.iter().map(|&(path, compute, exposed)| module(path, false, compute, exposed));
+    ahead.chain(back).chain([module("", true, 0.09, 0.0)]).collect()
+}
+
+fn buffer(gib: f64, shape: &str, module: &str) -> LargeBuffer {
+    let bytes = (gib * GIB as f64) as u64;
+    LargeBuffer {
+        bytes,
+        shape: shape.into(),
+        instruction: "fusion.412".into(),
+        module: module.into(),
+    }
+}
+
+fn exchanged(kind: &str, group: usize, count: u64, bytes: u64) -> Exchanged {
+    let seconds = 0.004 * count as f64;
+    Exchanged {
+        kind: kind.into(),
+        axis: "fsdp".into(),
+        group,
+        count,
+        bytes,
+        seconds,
+        hidden: 0.6 * seconds,
+    }
+}
+
+/// A plan of a slice, with all there can be.
+fn on_torus() -> Report {
+    let parts = [
+        ("parameters", 2 * GIB),
+        ("optimizer", GIB / 4),
+        ("gradients", 2 * GIB),
+        ("activations", 9 * GIB),
+        ("temporaries", 3 * GIB),
+    ];
+    let modules = modules();
+    let compute: f64 = modules.iter().map(|module| module.compute).sum();
+    let exposed: f64 = modules.iter().map(|module| module.exposed).sum();
+    Report {
+        machine: MachineSummary {
+            name: "v4-128".into(),
+            chip: "TPU v4".into(),
+            devices: 64,
+            torus: vec![4, 4, 4],
+            wrap: vec![true, true, true],
+            peak: Some(275e12),
+        },
+        model: ModelSummary {
+            class: "GPT2LMHeadModel".into(),
+            parameters: 20_000_000_000,
+            layers: 24,
+            hidden: 8192,
+            heads: 64,
+            vocabulary: 50257,
+        },
+        settings: Settings {
+            sequences: 512,
+            tokens: 1024,
+            accumulation: 1,
+            dtype: "bfloat16".into(),
+            reduce_dtype: "bfloat16".into(),
+            remat: "full".into(),
+            strategy: "full_shard".into(),
+            optimizer: "adafactor".into(),
+            scan_layers: true,
+        },
+        basis: Basis::Compiled { seconds: 59.2, compiler: "libtpu 0.0.51".into(), cached: false },
+        program: Some("9f".repeat(32)),
+        memory: Memory {
+            limit: 31 * GIB,
+            total: parts.iter().map(|(_, bytes)| bytes).sum(),
+            parts: parts.iter().map(|&(what, bytes)| Part { what, bytes }).collect(),
+            largest: vec![
+                buffer(6.0, "bf16[24,8,1024,8192]", "transformer.h.*"),
+                buffer(1.5, "bf16[8,1024,32768]", "transformer.h.*.mlp.c_fc"),
+                buffer(1.5, "bf16[8,1024,32768]", "transformer.h.*.mlp"),
+                buffer(1.1, "bf16[8,1024,24576]", "transformer.h.*.attn.c_attn"),
+                buffer(0.8, "f32[2048,50304]", "lm_head"),
+                buffer(0.5, "bf16[8192,32768]", "transformer.h.*.mlp.c_fc"),
+                buffer(0.5, "bf16[32768,8192]", "transformer.h.*.mlp.c_proj"),
+                buffer(0.4, "f32[786,8192]", "transformer.wte"),
+                buffer(0.38, "bf16[8192,24576]", "transformer.h.*.attn.c_attn"),
+                buffer(0.12, "f32[24,128,32768]", ""),
+            ],
+        },
+        time: Time { step: compute + exposed, compute, exposed, hidden: 0.31, modules },
+        rates: Rates {
+            tokens_per_second: 524_288.0 / (compute + exposed),
+            mfu: Some(0.461),
+            mfu_palm: Some(0.478),
+            hfu: Some(0.614),
+            hfu_palm: Some(0.63),
+            days: Some(42.3),
+            cost: Some(310_000.0),
+        },
+        collectives: vec![
+            exchanged("all-gather", 64, 98, 384 << 20),
+            exchanged("reduce-scatter", 64, 49, 384 << 20),
+            exchanged("all-reduce", 4, 4, 78 << 10),
+        ],
+        warnings: vec![
+            Warning {
+                what: "the vocabulary of 50257 is no multiple of 128".into(),
+                remedy: "pad it: 47 rows more make the head's products faster".into(),
+            },
+            Warning {
+                what: "<script>alert(1)</script> is gathered from forward to backward".into(),
+                remedy: "choose --remat full & be done".into(),
+            },
+        ],
+        notes: vec!["input, the host and what lies between steps are not in the time".into()],
+    }
+}
+
+fn on_switch() -> Report {
+    let machine = MachineSummary {
+        name: "h200:8".into(),
+        chip: "H200 SXM".into(),
+        devices: 8,
+        torus: Vec::new(),
+        wrap: Vec::new(),
+        peak: Some(989.4e12),
+    };
+    let mut report = Report { machine, ..on_torus() };
+    report.collectives.iter_mut().for_each(|it| it.group = 8);
+    report
+}
+
+fn point(batch: usize, remat: Remat, gib: f64, speed: f64, confirmed: bool) -> Point {
+    let mut report = on_torus();
+    report.memory.total = (gib * GIB as f64) as u64;
+    report.rates.tokens_per_second = speed;
+    report.settings.remat = format!("{remat:?}").to_lowercase();
+    let candidate = Candidate {
+        batch,
+        remat,
+        cut: Cut::Rows,
+        scan_layers: true,
+        gather_ahead: false,
+        strategy: Strategy::FullShard,
+    };
+    Point { candidate, report, confirmed }
+}
+
+fn frontier() -> Frontier {
+    let points = vec![
+        point(1, Remat::Full, 4.1, 61e3, false),
+        point(2, Remat::Full, 5.6, 98e3, false),
+        point(4, Remat::Full, 8.2, 133e3, true),
+        point(8, Remat::Full, 13.9, 151e3, true),
+        point(8, Remat::Dots, 22.4, 169e3, true),
+        point(16, Remat::Full, 25.1, 171e3, true),
+    ];
+    let mut confirmed: Vec<Point> = points.iter().filter(|it| it.confirmed).cloned().collect();
+    confirmed.push(point(16, Remat::Dots, 33.0, 178e3, true));
+    let best = points.last().cloned();
+    Frontier { limit: 31 * GIB, points, confirmed, best }
+}
+
+/// The values of an attribute, as numbers, of the elements of a class.
+fn numbers(page: &str, class: &str, attribute: &str) -> Vec<f64> {
+    let elements = page.split('<').filter(|element| element.contains(&format!("class=\"{class}")));
+    let value = |element: &str| {
+        let value = element.split(&format!(" {attribute}=\"")).nth(1)?;
+        value.split('"').next()?.parse().ok()
+    };
+    elements.filter_map(value).collect()
+}
+
+#[test]
+fn every_part_is_there() {
+    let page = page(&on_torus(), Some(&frontier()));
+    for id in ["verdict", "memory", "time", "communication", "frontier", "warnings", "notes"] {
+        assert!(page.contains(&format!("id=\"{id}\"")), "{id}");
+    }
+    for text in
+        ["✓ Fits", "46.1 %", "42.3 days", "ring of 4", "libtpu 0.0.51", "prefers-color-scheme"]
+    {
+        assert!(page.contains(text), "{text}");
+    }
+    assert_eq!(page.matches("class=\"collective\"").count(), 3);
+    assert_eq!(page.matches("class=\"found\"").count(), 7);
+    assert_eq!(page.matches("<td class=\"meter\">").count(), 10);
+}
+
+#[test]
+fn a_search_is_left_out_when_there_was_none() {
+    assert!(!page(&on_torus(), None).contains("id=\"frontier\""));
+}
+
+#[test]
+fn the_bar_is_as_long_as_the_memory() {
+    let mut report = on_torus();
+    let drawn = page(&report, None);
+    let bytes: f64 = numbers(&drawn, "part", "data-bytes").iter().sum();
+    assert_eq!(bytes, report.memory.total as f64);
+    let width: f64 = numbers(&drawn, "part", "width").iter().sum();
+    let whole = numbers(&drawn, "track", "width")[0];
+    let share = report.memory.total as f64 / report.memory.limit as f64;
+    assert!((width / whole - share).abs() < 1e-3, "{width} of {whole}");
+    assert!(!drawn.contains("Does not fit"));
+
+    // What does not fit is drawn beyond the end of memory.
+    report.memory.limit = 8 * GIB;
+    let drawn = page(&report, None);
+    let whole = numbers(&drawn, "track", "width")[0];
+    let end: f64 = numbers(&drawn, "part", "width").iter().sum();
+    assert!(drawn.contains("Does not fit") && end > 2.0 * whole);
+}
+
+#[test]
+fn the_timeline_is_as_long_as_the_step() {
+    let report = on_torus();
+    let drawn = page(&report, None);
+    // Beginning at 0 s and ending at the step, module after module.
+    let timeline = drawn.split("Module after module").nth(1).unwrap();
+    let timeline = timeline.split("</svg>").next().unwrap();
+    let widths = numbers(timeline, "f-blue", "width");
+    let scale = 610.0 / report.time.step;
+    let all: f64 = widths.iter().sum();
+    assert!((all / scale / report.time.compute - 1.0).abs() < 0.02, "{all}");
+    assert!(timeline.find("Forward").unwrap() < timeline.find("Backward").unwrap());
+    assert!(timeline.contains("transformer.h.*.mlp.c_fc") && timeline.contains("×24"));
+}
+
+#[test]
+fn layers_written_out_are_drawn_as_one() {
+    let mut report = on_torus();
+    for module in &mut report.time.modules {
+        module.module = module.module.replace('*', "0");
+    }
+    let others = report.time.modules.clone();
+    let others =
+        others.into_iter().map(|it| ModuleTime { module: it.module.replace(".0.", ".1."), ..it });
+    report.time.modules.extend(others.collect::<Vec<_>>());
+    let drawn = page(&report, None);
+    assert!(drawn.contains("transformer.h.*.mlp.c_fc") && !drawn.contains("transformer.h.0"));
+}
+
+#[test]
+fn rings_are_closed_and_lines_are_not() {
+    let mut report = on_torus();
+    let rings = |report: &Report| page(report, None).matches(" ring\"").count();
+    // One of each dimension.
+    assert_eq!(rings(&report), 3);
+    report.machine.wrap = vec![false, true, false];
+    assert_eq!(rings(&report), 1);
+    report.machine.wrap = vec![false; 3];
+    assert_eq!(rings(&report), 0);
+}
+
+#[test]
+fn large_slices_are_drawn_in_part() {
+    let mut report = on_torus();
+    report.machine.torus = vec![8, 16, 16];
+    report.machine.devices = 2048;
+    let drawn = page(&report, None);
+    assert!(drawn.matches("class=\"chip\"").count() <= 64);
+    assert!(drawn.contains("ring of 16"));
+}
+
+#[test]
+fn devices_on_a_switch_are_around_it() {
+    let drawn = page(&on_switch(), None);
+    assert!(drawn.contains("8 devices around a switch"));
+    assert_eq!(drawn.matches("<circle class=\"chip\"").count(), 8);
+}
+
+#[test]
+fn long_tables_are_folded() {
+    let mut report = on_torus();
+    assert!(!page(&report, None).contains("<details>"));
+    report.collectives = (0..25).map(|i| exchanged("all-gather", 64, i, 1 << 20)).collect();
+    let drawn = page(&report, None);
+    assert!(drawn.contains("<summary>15 more</summary>"));
+    assert_eq!(drawn.matches("class=\"collective\"").count(), 25);
+}
+
+#[test]
+fn one_device_exchanges_nothing() {
+    let mut report = on_switch();
+    report.machine.devices = 1;
+    report.collectives.clear();
+    assert!(!page(&report, None).contains("id=\"communication\""));
+}
+
+#[test]
+fn the_page_needs_nothing_and_runs_nothing() {
+    let page = page(&on_torus(), Some(&frontier()));
+    for from_elsewhere in
+        ["http:", "https:", "//www", "<script", "<link", "@import", " src=", "javascript:"]
+    {
+        assert!(!page.contains(from_elsewhere), "{from_elsewhere}");
+    }
+    assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;"));
+    for element in ["section", "svg", "table", "g", "pre", "div", "ul"] {
+        let opened = page.matches(&format!("<{element} ")).count()
+            + page.matches(&format!("<{element}>")).count();
+        assert_eq!(opened, page.matches(&format!("</{element}>")).count(), "{element}");
+    }
+}

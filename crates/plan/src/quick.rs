@@ -1,0 +1,136 @@
+//! The quick plan: from the recipe alone, by formula, in no time.
+//!
+//! Memory is that of the recipe's own estimate, corrected for what compilers make of it. Time is
+//! that of matrix products at the speed a chip reaches, of passes over memory at its bandwidth,
+//! and of collectives over its network, which some chips do beside computing. What it is worth
+//! against the compiled plan is in `tests/quick.rs`.
+
+mod exchanges;
+mod memory;
+mod speeds;
+mod work;
+
+use crate::describe::Budget;
+use crate::error::Error;
+use crate::machine::Machine;
+use crate::report::{
+    Basis, Exchanged, MachineSummary, ModelSummary, ModuleTime, Rates, Report, Settings, Time,
+    Warning,
+};
+use fullshard_train::Recipe;
+use speeds::Speeds;
+use work::Work;
+
+/// The most of computing that asynchronous collectives hide behind.
+const HIDEABLE: f64 = 0.8;
+
+/// Plans a step by formula.
+pub fn quick(recipe: &Recipe, machine: &Machine) -> Result<Report, Error> {
+    let devices = recipe.placement.devices();
+    if devices != machine.devices {
+        let (name, there) = (machine.name.clone(), machine.devices);
+        return Err(Error::Devices { recipe: devices, machine: name, devices: there });
+    }
+    let compute = recipe.placement.wire.compute;
+    let memory = memory::memory(recipe, machine)?;
+    let speeds = Speeds::of(&machine.chip, machine.kind, machine.chip.peak(compute));
+    let mut collectives = exchanges::exchanged(recipe, machine);
+    let time = time(recipe, machine, &speeds, &mut collectives);
+    let rates = Rates::new(recipe, machine, time.step, Budget::default());
+    let mut report = Report {
+        machine: MachineSummary::new(machine, compute),
+        model: ModelSummary::new(recipe),
+        settings: Settings::new(recipe),
+        basis: Basis::Quick,
+        program: None,
+        memory,
+        time,
+        rates,
+        collectives,
+        warnings: Vec::new(),
+        notes: notes(machine),
+    };
+    report.warnings = warnings(&report);
+    Ok(report)
+}
+
+/// The time of a step, of which collectives take what they cannot hide.
+fn time(
+    recipe: &Recipe,
+    machine: &Machine,
+    speeds: &Speeds,
+    collectives: &mut [Exchanged],
+) -> Time {
+    let head = recipe.model.dimensions().head as f64;
+    let narrow = (head / speeds.wide_head).min(1.0);
+    let through_memory = speeds.through_memory(work::stream(recipe));
+    let seconds = |work: &Work| {
+        let operations = work.products + work.attention / narrow;
+        operations / speeds.products + through_memory * work.bytes / speeds.bandwidth
+    };
+    let all = work::work(recipe, &speeds::passes(machine.kind));
+    let mut modules: Vec<ModuleTime> = all
+        .iter()
+        .map(|work| ModuleTime {
+            module: work.module.clone(),
+            backward: work.backward,
+            compute: seconds(work),
+            exposed: 0.0,
+        })
+        .collect();
+    let compute: f64 = modules.iter().map(|module| module.compute).sum();
+    let sent: f64 = collectives.iter().map(|row| row.seconds).sum();
+    let hidden = if speeds.overlaps { sent.min(HIDEABLE * compute) } else { 0.0 };
+    if sent > 0.0 {
+        exchanges::hide(collectives, hidden / sent);
+    }
+    let exposed = sent - hidden;
+    for module in &mut modules {
+        module.exposed = exposed * module.compute / compute;
+    }
+    Time { step: compute + exposed, compute, exposed, hidden, modules }
+}
+
+fn notes(machine: &Machine) -> Vec<String> {
+    let mut notes = vec!["by formula: nothing was compiled".to_owned()];
+    if machine.chip.peak(fullshard_graph::DType::Bf16).is_none() {
+        notes.push(
+            "of processors only the order of magnitude is known, and they share the host's memory"
+                .to_owned(),
+        );
+    }
+    notes
+}
+
+/// The share of a step that may be exposed communication before that is worth a word.
+const MUCH_EXPOSED: f64 = 0.2;
+
+fn warnings(report: &Report) -> Vec<Warning> {
+    let mut warnings = Vec::new();
+    let mut warn = |what: String, remedy: &str| {
+        warnings.push(Warning { what, remedy: remedy.to_owned() });
+    };
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    let (memory, time) = (&report.memory, &report.time);
+    if !memory.fits() {
+        warn(
+            format!(
+                "a step needs about {:.1} GiB on each device, where {:.1} GiB are",
+                gib(memory.total),
+                gib(memory.limit)
+            ),
+            "lower --per_device_train_batch_size, add --remat full, or take more devices",
+        );
+    }
+    if time.exposed > MUCH_EXPOSED * time.step {
+        warn(
+            format!(
+                "devices wait for each other {:.0} % of the time: the batch is too small for the \
+                 network",
+                100.0 * time.exposed / time.step
+            ),
+            "raise --per_device_train_batch_size, with --remat full if memory is short",
+        );
+    }
+    warnings
+}

@@ -1,0 +1,86 @@
+//! How fast devices are in practice, by chip, and what that is known from.
+
+use super::work::Passes;
+use fullshard_pjrt::plugins::PluginKind;
+use fullshard_train::Chip;
+
+/// What of a chip's peaks a step reaches.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Speeds {
+    /// Operations a second of large matrix products.
+    pub products: f64,
+    /// Bytes a second of passes over memory.
+    pub bandwidth: f64,
+    /// Bytes beside the cores that hold what would else go through memory.
+    pub on_chip: f64,
+    /// The width of a head from which on attention's products are as fast as others.
+    pub wide_head: f64,
+    /// Whether devices compute while they send.
+    pub overlaps: bool,
+}
+
+/// Shares of peak and bandwidth. Of TPUs they are what their compiler reckons with for a product
+/// of 8192³ in `bf16` and for an addition (libtpu 0.0.51); of v2 and v3 only the product is known,
+/// and the addition is taken from v4. Of the H200 they are measured, in products as wide as those
+/// of models and in copies; other GPUs are taken to be alike.
+const SHARES: &[(&str, f64, f64)] = &[
+    ("v2", 22.6 / 23.0, 834.0 / 1200.0),
+    ("v3", 59.7 / 61.5, 834.0 / 1200.0),
+    ("v4", 255.0 / 275.0, 834.0 / 1200.0),
+    ("v5e", 173.0 / 197.0, 471.0 / 819.0),
+    ("v5p", 414.0 / 459.0, 1235.0 / 2765.0),
+    ("v6e", 646.0 / 918.0, 725.0 / 1638.0),
+];
+/// The share of their speed that products of TPUs keep when the compiler fuses other work with
+/// them, as in the post's 2B step for v4-8.
+const FUSED: f64 = 0.945;
+
+const GPU: (f64, f64) = (700.0 / 989.4, 0.85);
+
+/// The vector memory of v5e and v6e.
+const VECTOR_MEMORY: f64 = (128_u64 << 20) as f64;
+
+/// Half of the traffic stays on the chip where eight tensors as wide as the stream fit there, as
+/// in the fitted steps, and less of it the larger they are.
+const TENSORS_ON_CHIP: f64 = 8.0;
+
+/// Operations a second of a CPU core in products: what is left of the 107 GFLOP/s that wide ones
+/// reach on a 2.8 GHz Xeon, after narrow ones.
+const CPU_CORE: f64 = 60e9;
+
+impl Speeds {
+    pub(super) fn of(chip: &Chip, kind: PluginKind, peak: Option<f64>) -> Speeds {
+        let share = SHARES.iter().find(|(short, ..)| *short == chip.short);
+        let (products, bandwidth) =
+            share.map_or(GPU, |&(_, products, copies)| (FUSED * products, copies));
+        // Where no peak is published for a type, that of bf16 is taken: XLA computes f32 products
+        // of TPUs in one pass of bf16.
+        let peak = peak.or(chip.bf16);
+        Speeds {
+            products: peak.map_or(CPU_CORE, |peak| peak * products),
+            bandwidth: chip.bandwidth * bandwidth,
+            on_chip: if matches!(chip.short, "v5e" | "v6e") { VECTOR_MEMORY } else { 0.0 },
+            wide_head: if chip.short == "v6e" { 256.0 } else { 128.0 },
+            overlaps: kind == PluginKind::Cuda || chip.short == "v5e",
+        }
+    }
+}
+
+impl Speeds {
+    /// The share of the traffic of layers that goes through memory, where the stream is so large.
+    pub(super) fn through_memory(&self, stream: f64) -> f64 {
+        1.0 - 0.5 * (self.on_chip / (TENSORS_ON_CHIP * stream)).min(1.0)
+    }
+}
+
+/// How often a step passes over things, which depends on what the compiler fuses. Of TPUs it is
+/// what the schedules of the fitted steps come to, of the H200 what measured steps of the 2B model
+/// do; of processors it is a guess.
+pub(super) fn passes(kind: PluginKind) -> Passes {
+    let (layer, scores, logits, state) = match kind {
+        PluginKind::Tpu => ((2.5, 3.0), (4.0, 6.0), 3.0, 12.0),
+        PluginKind::Cuda => ((1.5, 7.0), (4.0, 7.0), 5.0, 7.0),
+        PluginKind::Cpu => ((2.0, 4.0), (4.0, 6.0), 6.0, 7.0),
+    };
+    Passes { layer, scores, logits, state }
+}

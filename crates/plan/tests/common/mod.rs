@@ -1,0 +1,216 @@
+//! Steps that are planned in tests, both ways.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use fullshard_models::from_json;
+use fullshard_parallel::{FsdpConfig, Options, Placement, Remat, Strategy, WrapPolicy};
+use fullshard_plan::Machine;
+use fullshard_train::{Batch, Recipe, pads_vocabulary};
+
+/// A step of a model on a machine.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// The machine.
+    pub machine: &'static str,
+    /// The model.
+    pub shape: Shape,
+    /// Sequences on each device.
+    pub batch: usize,
+    /// Tokens in a sequence.
+    pub tokens: usize,
+    pub remat: Remat,
+    pub optimizer: &'static str,
+    pub scan: bool,
+    pub layout: Layout,
+    pub ahead: bool,
+    pub strategy: Strategy,
+}
+
+/// The sizes of a model.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Shape {
+    /// Layers, width and heads.
+    Gpt2(usize, usize, usize),
+    /// Layers, width, heads, heads of keys, inner width and vocabulary.
+    Llama(usize, usize, usize, usize, usize, usize),
+}
+
+/// How parameters are cut.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Layout {
+    Rows,
+    Flat,
+}
+
+impl Shape {
+    /// Its config, as Hugging Face writes it.
+    pub fn config(self, positions: usize) -> String {
+        match self {
+            Shape::Gpt2(layers, width, heads) => format!(
+                r#"{{"model_type": "gpt2", "vocab_size": 50257, "n_positions": {positions},
+                "n_embd": {width}, "n_layer": {layers}, "n_head": {heads}, "resid_pdrop": 0,
+                "embd_pdrop": 0, "attn_pdrop": 0}}"#
+            ),
+            Shape::Llama(layers, width, heads, keys, inner, vocabulary) => format!(
+                r#"{{"model_type": "llama", "vocab_size": {vocabulary}, "hidden_size": {width},
+                "max_position_embeddings": {positions}, "num_hidden_layers": {layers},
+                "num_attention_heads": {heads}, "num_key_value_heads": {keys},
+                "intermediate_size": {inner}, "tie_word_embeddings": false}}"#
+            ),
+        }
+    }
+
+    fn layer_class(self) -> &'static str {
+        match self {
+            Shape::Gpt2(..) => "GPT2Block",
+            Shape::Llama(..) => "LlamaDecoderLayer",
+        }
+    }
+}
+
+impl Case {
+    /// A step of GPT-2 as the post runs it: rows of layers that are a loop and computed again.
+    pub fn new(machine: &'static str, shape: Shape, batch: usize) -> Case {
+        Case {
+            machine,
+            shape,
+            batch,
+            tokens: 1024,
+            remat: Remat::Full,
+            optimizer: "adafactor",
+            scan: true,
+            layout: Layout::Rows,
+            ahead: false,
+            strategy: Strategy::FullShard,
+        }
+    }
+
+    /// The machine.
+    pub fn machine(&self) -> Machine {
+        Machine::parse(self.machine).unwrap()
+    }
+
+    /// The recipe of the step.
+    pub fn recipe(&self) -> Recipe {
+        let machine = self.machine();
+        let model = from_json(&self.shape.config(self.tokens)).unwrap();
+        let mut config = FsdpConfig::from_json(
+            r#"{"xla_fsdp_settings": {"compute_dtype": "bfloat16", "shard_param_on_dim_0": true}}"#,
+        )
+        .unwrap();
+        config.wrap = WrapPolicy::Classes(vec![self.shape.layer_class().to_owned()]);
+        config.settings.flatten_parameters = self.layout == Layout::Flat;
+        let options = Options {
+            strategy: self.strategy,
+            config,
+            remat: Some(self.remat),
+            scan_layers: self.scan,
+            gather_ahead: self.ahead,
+            pad_vocabulary: pads_vocabulary(machine.kind),
+            ..Options::default()
+        };
+        let placement = Placement::new(&model.tree(), machine.devices, &options).unwrap();
+        let batch = Batch {
+            sequences: self.batch * machine.devices,
+            tokens: self.tokens,
+            accumulation: 1,
+            reduce_each: true,
+        };
+        let optimizer = fullshard_optim::from_name(self.optimizer, &Default::default()).unwrap();
+        Recipe::new(model, placement, optimizer, batch, Some(1.0)).unwrap()
+    }
+
+    /// What it is called in the recording.
+    pub fn name(&self) -> String {
+        let Case { machine, shape, batch, tokens, remat, optimizer, strategy, .. } = self;
+        let layers = if self.scan { "loop" } else { "written out" };
+        let layout = if self.layout == Layout::Rows { "rows" } else { "flat" };
+        let ahead = if self.ahead { ", ahead" } else { "" };
+        let strategy = strategy.name();
+        format!(
+            "{machine} {shape:?} {batch}x{tokens} {remat:?} {optimizer} {layers} {layout}{ahead} \
+             {strategy}"
+        )
+    }
+}
+
+const SMALL: Shape = Shape::Gpt2(12, 768, 12);
+const MEDIUM: Shape = Shape::Gpt2(24, 1024, 16);
+const LARGE: Shape = Shape::Gpt2(36, 1280, 20);
+const XL: Shape = Shape::Gpt2(48, 1600, 25);
+const POST: Shape = Shape::Gpt2(18, 3072, 24);
+const LLAMA: Shape = Shape::Llama(16, 2048, 32, 8, 8192, 32000);
+
+/// The steps that the quick model was fitted on.
+pub fn fitted() -> Vec<Case> {
+    let short = |machine, batch| Case { tokens: 256, ..Case::new(machine, SMALL, batch) };
+    vec![
+        Case::new("v4-8", POST, 32),
+        Case::new("v4-128", Shape::Gpt2(24, 8192, 64), 8),
+        Case { remat: Remat::None, optimizer: "adamw", ..Case::new("v4-8", SMALL, 8) },
+        Case { remat: Remat::Dots, ..short("v4-8", 32) },
+        short("v5e-4", 32),
+        short("v6e-8", 32),
+        short("v5p-8", 64),
+    ]
+}
+
+/// And those that it was not. Most are of short sequences, which compile faster.
+pub fn held_out() -> Vec<Case> {
+    let short = |machine, shape, batch| Case { tokens: 256, ..Case::new(machine, shape, batch) };
+    let adamw = |case: Case| Case { optimizer: "adamw", ..case };
+    let with = |remat, case: Case| Case { remat, ..case };
+    let wide = Shape::Gpt2(2, 2048, 16);
+    vec![
+        adamw(short("v4-8", MEDIUM, 32)),
+        with(Remat::Dots, short("v4-8", MEDIUM, 16)),
+        with(Remat::None, short("v4-8", SMALL, 32)),
+        short("v4-8", LARGE, 64),
+        with(Remat::Dots, short("v4-8", POST, 16)),
+        short("v4-8", LLAMA, 32),
+        Case { layout: Layout::Flat, ..short("v4-8", MEDIUM, 32) },
+        Case { ahead: true, ..short("v4-8", POST, 32) },
+        Case { scan: false, ..short("v4-8", wide, 32) },
+        with(Remat::None, Case { scan: false, ..short("v4-8", wide, 16) }),
+        adamw(Case { strategy: Strategy::ShardGradOp, ..short("v4-8", MEDIUM, 32) }),
+        adamw(Case { strategy: Strategy::NoShard, ..short("v4-8", SMALL, 32) }),
+        short("v4-32", POST, 64),
+        adamw(short("v5e-4", MEDIUM, 32)),
+        with(Remat::Dots, short("v5e-8", SMALL, 32)),
+        short("v5e-8", XL, 16),
+        short("v5e-8", LLAMA, 8),
+        adamw(short("v6e-8", MEDIUM, 64)),
+        with(Remat::Dots, short("v6e-8", POST, 16)),
+        short("v6e-8", LLAMA, 32),
+        adamw(short("v5p-8", XL, 64)),
+        with(Remat::Dots, short("v5p-8", LLAMA, 64)),
+        with(Remat::None, short("v5p-8", SMALL, 64)),
+        Case { tokens: 512, ..Case::new("v4-8", MEDIUM, 16) },
+        Case::new("v4-64", Shape::Gpt2(25, 7168, 56), 16),
+        Case::new("v4-128", Shape::Gpt2(31, 9216, 72), 8),
+        Case::new("v4-256", Shape::Gpt2(35, 12288, 96), 8),
+        Case::new("v4-512", Shape::Gpt2(52, 14336, 112), 4),
+    ]
+}
+
+/// Steps on GPUs, where layers are written out.
+pub fn on_gpus() -> Vec<Case> {
+    let on = |machine, shape, batch, remat| Case {
+        remat,
+        optimizer: "adamw",
+        scan: false,
+        ..Case::new(machine, shape, batch)
+    };
+    let narrow = Shape::Gpt2(4, 1024, 16);
+    vec![
+        on("h200", SMALL, 32, Remat::None),
+        on("h200", narrow, 32, Remat::Full),
+        on("a100:4", narrow, 16, Remat::None),
+        on("h100:8", Shape::Gpt2(2, 4096, 32), 8, Remat::Full),
+        on("b200:2", narrow, 32, Remat::Dots),
+    ]
+}
+
+/// All of them.
+pub fn all() -> Vec<Case> {
+    [fitted(), held_out(), on_gpus()].concat()
+}
