@@ -55,9 +55,12 @@ fn compare(what: &str, cases: &[Case]) -> Vec<(f64, f64)> {
 
 #[test]
 fn it_is_near_the_compiled_model() {
-    compare("fitted on", &common::fitted());
-    compare("on GPUs", &common::on_gpus());
-    let errors = compare("held out", &common::held_out());
+    let errors = [
+        compare("fitted on", &common::fitted()),
+        compare("on GPUs", &common::on_gpus()),
+        compare("held out", &common::held_out()),
+    ];
+    let errors = errors.concat();
     assert!(errors.len() >= 20, "{} rows are recorded", errors.len());
     let worst = |of: fn(&(f64, f64)) -> f64| errors.iter().map(|e| of(e).abs()).fold(0.0, f64::max);
     assert!(worst(|error| error.0) <= MEMORY);
