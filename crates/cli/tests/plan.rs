@@ -230,7 +230,7 @@ fn a_slice_is_planned_by_its_own_compiler() {
 #[test]
 #[ignore = "takes a minute of a processor, and libtpu"]
 fn what_the_compiler_finds_no_room_for_is_reported() {
-    let more = ["--per_device_train_batch_size", "12288", "--remat", "none"];
+    let more = ["--per_device_train_batch_size", "560", "--remat", "none"];
     let output = for_v4(&Folder::new(), &more);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
