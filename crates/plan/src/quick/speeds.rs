@@ -44,9 +44,9 @@ const ASYNCHRONOUS: f64 = 0.35;
 /// The vector memory of v5e and v6e.
 const VECTOR_MEMORY: f64 = (128_u64 << 20) as f64;
 
-/// Half of the traffic stays on the chip where eight tensors as wide as the stream fit there, as
+/// Half of the traffic stays on the chip where four tensors as wide as the stream fit there, as
 /// in the fitted steps, and less of it the larger they are.
-const TENSORS_ON_CHIP: f64 = 8.0;
+const TENSORS_ON_CHIP: f64 = 4.0;
 
 /// Operations a second of a CPU core in products: what is left of the 107 GFLOP/s that wide ones
 /// reach on a 2.8 GHz Xeon, after narrow ones.

@@ -151,6 +151,7 @@ pub fn fitted() -> Vec<Case> {
         short("v5e-4", 32),
         short("v6e-8", 32),
         short("v5p-8", 64),
+        Case { optimizer: "adamw", shape: MEDIUM, ..short("v6e-8", 64) },
         Case { remat: Remat::None, ..short("v4-8", 32) },
         Case { remat: Remat::Dots, ..short("v5e-8", 32) },
         Case {
@@ -183,7 +184,6 @@ pub fn held_out() -> Vec<Case> {
         adamw(short("v5e-4", MEDIUM, 32)),
         short("v5e-8", XL, 16),
         short("v5e-8", LLAMA, 8),
-        adamw(short("v6e-8", MEDIUM, 64)),
         with(Remat::Dots, short("v6e-8", POST, 16)),
         short("v6e-8", LLAMA, 32),
         adamw(short("v5p-8", XL, 64)),
