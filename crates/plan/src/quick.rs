@@ -21,7 +21,7 @@ use fullshard_train::Recipe;
 use speeds::Speeds;
 use work::Work;
 
-/// The most of computing that asynchronous collectives hide behind.
+/// The most of computing that collectives hide behind.
 const HIDEABLE: f64 = 0.8;
 
 /// Plans a step by formula.
@@ -66,9 +66,10 @@ fn time(
     let through_memory = speeds.through_memory(work::stream(recipe));
     let seconds = |work: &Work| {
         let operations = work.products + work.attention / narrow;
-        operations / speeds.products + through_memory * work.bytes / speeds.bandwidth
+        let bytes = through_memory * work.bytes + work.stacked;
+        operations / speeds.products + bytes / speeds.bandwidth
     };
-    let all = work::work(recipe, &speeds::passes(machine.kind));
+    let all = work::work(recipe, machine.kind, &speeds::passes(machine.kind));
     let mut modules: Vec<ModuleTime> = all
         .iter()
         .map(|work| ModuleTime {
@@ -80,7 +81,7 @@ fn time(
         .collect();
     let compute: f64 = modules.iter().map(|module| module.compute).sum();
     let sent: f64 = collectives.iter().map(|row| row.seconds).sum();
-    let hidden = if speeds.overlaps { sent.min(HIDEABLE * compute) } else { 0.0 };
+    let hidden = (speeds.overlap * sent).min(HIDEABLE * compute);
     if sent > 0.0 {
         exchanges::hide(collectives, hidden / sent);
     }

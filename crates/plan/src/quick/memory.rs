@@ -24,13 +24,14 @@ use crate::report::{Memory, Part};
 use fullshard_models::layers::attention::{BLOCK, BLOCKWISE_FROM};
 use fullshard_models::layers::loss::{CHUNKED_FROM, TILE, chunk_size};
 use fullshard_parallel::{Remat, Stored};
+use fullshard_pjrt::plugins::PluginKind;
 use fullshard_train::{Estimate, Recipe};
 
 /// The memory of one device.
 pub(super) fn memory(recipe: &Recipe, machine: &Machine) -> Result<Memory, Error> {
     let estimate = recipe.estimate()?;
     let layer = Layer::new(recipe);
-    let kept = kept(recipe, &layer);
+    let kept = kept(recipe, &layer, machine.kind);
     let (gradients, at_work) = (gradients(recipe, &estimate), at_work(recipe, &layer));
     let logits = logits(recipe, &estimate);
     let [gradients, activations, logits] = match gradients + at_work > logits {
@@ -93,21 +94,21 @@ fn gradients(recipe: &Recipe, estimate: &Estimate) -> u64 {
 }
 
 /// What a loop stacks on its way forth, for its way back.
-pub(super) fn stacked(recipe: &Recipe) -> u64 {
+pub(super) fn stacked(recipe: &Recipe, kind: PluginKind) -> u64 {
     match recipe.placement.options.scan_layers {
-        true => kept(recipe, &Layer::new(recipe)),
+        true => kept(recipe, &Layer::new(recipe), kind),
         false => 0,
     }
 }
 
 /// What all layers remember.
-fn kept(recipe: &Recipe, layer: &Layer) -> u64 {
+fn kept(recipe: &Recipe, layer: &Layer, kind: PluginKind) -> u64 {
     let layers = recipe.model.dimensions().layers;
     let kept = match recipe.placement.remat {
         Remat::Full => layer.input(),
         Remat::Dots => layer.input() + layer.products(),
         Remat::None if recipe.placement.options.scan_layers => layer.everything_in_a_loop(),
-        Remat::None => layer.everything(),
+        Remat::None => layer.everything(kind),
     };
     (layers * kept) as u64
 }
@@ -122,9 +123,11 @@ fn at_work(recipe: &Recipe, layer: &Layer) -> u64 {
     (share * bytes) as u64
 }
 
-/// How often the inner width is kept without rematerialisation: what goes into an activation, what
-/// comes out and what its slope needs; of a gate also what it opens.
+/// How often the inner width is kept without rematerialisation where layers are written out: what
+/// goes into an activation, what comes out and what its slope needs; of a gate also what it opens.
+/// TPUs compute a slope again.
 const INNER: usize = 4;
+const TPU_INNER: usize = 2;
 const GATED_INNER: usize = 3;
 
 /// How many tensors a loop keeps of each width, in `f32` and in the type computed in: of the
@@ -193,10 +196,14 @@ impl Layer {
         self.size * (self.tokens * (self.given - self.hidden + self.mixed) + self.scores)
     }
 
-    fn everything(&self) -> usize {
-        let inner = if self.gated { GATED_INNER } else { INNER };
+    fn everything(&self, kind: PluginKind) -> usize {
+        let inner = match kind {
+            _ if self.gated => GATED_INNER,
+            PluginKind::Tpu => TPU_INNER,
+            PluginKind::Cpu | PluginKind::Cuda => INNER,
+        };
         let width = 4 * self.hidden + self.projected() + self.mixed + inner * self.inner;
-        self.tokens * self.size * width + self.probabilities()
+        self.tokens * self.size * width + self.scores * (F32 + self.size)
     }
 
     fn everything_in_a_loop(&self) -> usize {
@@ -207,12 +214,9 @@ impl Layer {
         let bytes = of(LOOPED_HIDDEN) * self.hidden
             + of(inner) * self.inner
             + (keys + self.mixed) * self.size;
-        self.tokens * bytes + self.probabilities()
-    }
-
-    /// Probabilities as softmax gives them and as products take them.
-    fn probabilities(&self) -> usize {
-        self.scores * (F32 + self.size)
+        // Of softmax, what it shifts, its exponentials, its results, and these as products take
+        // them.
+        self.tokens * bytes + self.scores * (3 * F32 + self.size)
     }
 
     /// The width of queries, keys and values together.

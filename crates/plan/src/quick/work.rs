@@ -18,6 +18,7 @@ use super::memory;
 use fullshard_models::layers::attention::{BLOCK, BLOCKWISE_FROM};
 use fullshard_models::layers::loss::{CHUNKED_FROM, TILE, chunk_size};
 use fullshard_parallel::{Remat, Stored};
+use fullshard_pjrt::plugins::PluginKind;
 use fullshard_train::Recipe;
 
 /// Work of one module in one direction, on one device.
@@ -33,6 +34,8 @@ pub(super) struct Work {
     pub attention: f64,
     /// Bytes read and written beside products.
     pub bytes: f64,
+    /// Bytes that are put away for later or taken from there.
+    pub stacked: f64,
 }
 
 /// Passes over things, each a read or a write of all of it.
@@ -50,8 +53,8 @@ pub(super) struct Passes {
 const F32: f64 = 4.0;
 
 /// All work of a step.
-pub(super) fn work(recipe: &Recipe, passes: &Passes) -> Vec<Work> {
-    let step = Step::new(recipe);
+pub(super) fn work(recipe: &Recipe, kind: PluginKind, passes: &Passes) -> Vec<Work> {
+    let step = Step { stacked: memory::stacked(recipe, kind) as f64, ..Step::new(recipe) };
     let times = recipe.batch.accumulation as f64;
     let mut all = vec![step.embedding(), step.forward(passes), step.head(passes)];
     all.push(step.backward(passes));
@@ -59,6 +62,7 @@ pub(super) fn work(recipe: &Recipe, passes: &Passes) -> Vec<Work> {
         work.products *= times;
         work.attention *= times;
         work.bytes *= times;
+        work.stacked *= times;
     }
     all.push(step.update(passes));
     all
@@ -105,7 +109,7 @@ impl<'a> Step<'a> {
             matrices: elements as f64,
             widths: widths as f64 / layers,
             size: recipe.placement.wire.compute.size() as f64,
-            stacked: memory::stacked(recipe) as f64,
+            stacked: 0.0,
         }
     }
 
@@ -164,6 +168,7 @@ impl<'a> Step<'a> {
             products: 0.0,
             attention: 0.0,
             bytes: 3.0 * self.tokens * hidden * self.size,
+            stacked: 0.0,
         }
     }
 
@@ -173,12 +178,9 @@ impl<'a> Step<'a> {
             backward: false,
             products: 2.0 * self.tokens * self.matrices,
             attention: 2.0 * self.attention(),
-            bytes: self.forward_bytes(passes) + self.stacked,
+            bytes: passes.layer.0 * self.activations() + passes.scores.0 * self.scores(),
+            stacked: self.stacked,
         }
-    }
-
-    fn forward_bytes(&self, passes: &Passes) -> f64 {
-        passes.layer.0 * self.activations() + passes.scores.0 * self.scores()
     }
 
     fn backward(&self, passes: &Passes) -> Work {
@@ -190,17 +192,20 @@ impl<'a> Step<'a> {
             products: 4.0 * self.tokens * self.matrices,
             attention: (4.0 + again) * self.attention(),
             bytes: passes.layer.1 * self.activations()
-                + (passes.scores.1 + again * passes.scores.0) * self.scores()
-                + self.stacked,
+                + (passes.scores.1 + again * passes.scores.0) * self.scores(),
             ..forward.clone()
         };
         match self.recipe.placement.remat {
             Remat::None => {}
-            Remat::Dots => work.bytes += passes.layer.0 * self.activations(),
+            // Scores are remembered, but not what softmax makes of them.
+            Remat::Dots => {
+                work.bytes += passes.layer.0 * self.activations();
+                work.bytes += (1.0 - again) * passes.scores.0 * self.scores();
+            }
             Remat::Full => {
                 work.products += forward.products - self.last_products();
                 work.attention += forward.attention;
-                work.bytes += self.forward_bytes(passes);
+                work.bytes += forward.bytes;
             }
         }
         work
@@ -221,6 +226,7 @@ impl<'a> Step<'a> {
             products: 6.0 * self.tokens * hidden * vocabulary,
             attention: 0.0,
             bytes: (logits + 2.0 * chunks.ceil() * hidden * vocabulary) * F32,
+            stacked: 0.0,
         }
     }
 
@@ -238,6 +244,7 @@ impl<'a> Step<'a> {
             products: 0.0,
             attention: 0.0,
             bytes: (3.0 + passes.state) * parameters + 2.0 * slots,
+            stacked: 0.0,
         }
     }
 }

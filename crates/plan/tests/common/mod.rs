@@ -151,6 +151,15 @@ pub fn fitted() -> Vec<Case> {
         short("v5e-4", 32),
         short("v6e-8", 32),
         short("v5p-8", 64),
+        Case { optimizer: "adamw", shape: MEDIUM, ..short("v6e-8", 64) },
+        Case { remat: Remat::None, ..short("v4-8", 32) },
+        Case { remat: Remat::Dots, ..short("v5e-8", 32) },
+        Case {
+            remat: Remat::None,
+            scan: false,
+            shape: Shape::Gpt2(2, 2048, 16),
+            ..short("v4-8", 16)
+        },
     ]
 }
 
@@ -163,22 +172,18 @@ pub fn held_out() -> Vec<Case> {
     vec![
         adamw(short("v4-8", MEDIUM, 32)),
         with(Remat::Dots, short("v4-8", MEDIUM, 16)),
-        with(Remat::None, short("v4-8", SMALL, 32)),
         short("v4-8", LARGE, 64),
         with(Remat::Dots, short("v4-8", POST, 16)),
         short("v4-8", LLAMA, 32),
         Case { layout: Layout::Flat, ..short("v4-8", MEDIUM, 32) },
         Case { ahead: true, ..short("v4-8", POST, 32) },
         Case { scan: false, ..short("v4-8", wide, 32) },
-        with(Remat::None, Case { scan: false, ..short("v4-8", wide, 16) }),
         adamw(Case { strategy: Strategy::ShardGradOp, ..short("v4-8", MEDIUM, 32) }),
         adamw(Case { strategy: Strategy::NoShard, ..short("v4-8", SMALL, 32) }),
         short("v4-32", POST, 64),
         adamw(short("v5e-4", MEDIUM, 32)),
-        with(Remat::Dots, short("v5e-8", SMALL, 32)),
         short("v5e-8", XL, 16),
         short("v5e-8", LLAMA, 8),
-        adamw(short("v6e-8", MEDIUM, 64)),
         with(Remat::Dots, short("v6e-8", POST, 16)),
         short("v6e-8", LLAMA, 32),
         adamw(short("v5p-8", XL, 64)),
