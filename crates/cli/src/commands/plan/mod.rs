@@ -11,6 +11,7 @@ use crate::format;
 use crate::step::StepFlags;
 use crate::target::cache_root;
 use clap::Args;
+use fullshard_pjrt::plugins::PluginKind;
 use fullshard_plan::{Budget, Compiler, Frontier, Machine, Rates, Report, Warning, quick};
 use fullshard_train::Recipe;
 use std::cell::OnceCell;
@@ -130,7 +131,12 @@ impl<'a> Planner<'a> {
         if let Some(compiler) = self.compiler.get() {
             return Ok(compiler);
         }
-        let (plugin, _) = self.step.target.load()?;
+        let target = &self.step.target;
+        let (plugin, _) = match target.kind() {
+            // All that a GPU's plugin needs to compile is an eighth of what it needs to run.
+            PluginKind::Cuda => target.load_compiler()?,
+            _ => target.load()?,
+        };
         let folder = if self.step.no_cache { None } else { Some(cache_root()?.join("plans")) };
         let options = self.step.compile_options()?;
         Ok(self.compiler.get_or_init(|| Compiler { plugin, options, folder }))
