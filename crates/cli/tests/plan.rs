@@ -239,3 +239,13 @@ fn what_the_compiler_finds_no_room_for_is_reported() {
     let warnings = report["warnings"].to_string();
     assert!(warnings.contains("finds no room"), "{warnings}");
 }
+
+#[test]
+fn a_search_keeps_what_was_asked_for() {
+    let folder = Folder::new();
+    let asked = ["--search", "--compiles", "0", "--remat", "full", "--scan_layers", "true"];
+    let said = folder.says(&plan("cpu:2", &asked));
+    let points: Vec<&str> = said.lines().filter(|line| line.starts_with("  estimated")).collect();
+    assert!(points.iter().all(|line| line.contains("--remat full --scan_layers true")), "{said}");
+    assert!(points.len() > 1, "{said}");
+}

@@ -4,7 +4,7 @@ use super::{RematArg, ScanArg, StepFlags};
 use crate::error::{Error, Result};
 use fullshard_parallel::Remat;
 use fullshard_pjrt::plugins::PluginKind;
-use fullshard_plan::Candidate;
+use fullshard_plan::{Candidate, Space};
 use serde_json::Value;
 
 impl StepFlags {
@@ -27,6 +27,23 @@ impl StepFlags {
         self.target.device = Some(kind);
         self.num_cores = Some(devices);
         Ok(())
+    }
+
+    /// What a search may choose from: everything but what was asked for by flag.
+    pub fn space(&self) -> Result<Space> {
+        let mut space = Space::default();
+        if let Some(remat) = self.asked_remat()? {
+            space.remats = vec![remat];
+        }
+        match self.scan_layers {
+            ScanArg::Auto => {}
+            ScanArg::True => space.scans = vec![true],
+            ScanArg::False => space.scans = vec![false],
+        }
+        if self.gather_ahead {
+            space.aheads = vec![true];
+        }
+        Ok(space)
     }
 
     /// With the settings that a search tries.

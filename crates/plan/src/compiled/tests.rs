@@ -5,6 +5,7 @@ use super::source::{Compiler, Made};
 use super::{alive, compiled, time};
 use crate::describe::Budget;
 use crate::machine::Machine;
+use crate::network::Network;
 use crate::report::Report;
 use fullshard_models::from_json;
 use fullshard_optim::AdamW;
@@ -22,13 +23,13 @@ fn recorded(bytes: &[u8]) -> Module {
     Module::decode("hlo_with_config", bytes).unwrap()
 }
 
-/// Bytes, how often and seconds of all exchanges, as the network takes for them.
-fn exchanged(module: &Module, machine: &Machine) -> (u64, f64) {
+/// How often there are exchanges, and the seconds that a network takes for all of them.
+fn exchanged(module: &Module, machine: &Machine, network: &Network) -> (u64, f64) {
     let rows = collectives(module).into_iter();
     rows.fold((0, 0.0), |(count, seconds), row| {
         let times = row.count * row.runs.unwrap();
         let group = row.group_size.unwrap_or(machine.devices);
-        let each = machine.network.seconds(row.kind, row.bytes.unwrap(), group, machine.devices);
+        let each = network.seconds(row.kind, row.bytes.unwrap(), group, machine.devices);
         (count + times, seconds + times as f64 * each)
     })
 }
@@ -38,11 +39,15 @@ fn every_exchange_is_waited_for_or_hidden() {
     for (bytes, machine) in [(V4, "v4-8"), (V5E, "v5e-16"), (V6E, "v6e-8")] {
         let (module, machine) = (recorded(bytes), Machine::parse(machine).unwrap());
         let played = time::play(&module, &machine, &Paths::none());
-        let (count, seconds) = exchanged(&module, &machine);
+        let (count, in_turn) = exchanged(&module, &machine, &machine.network);
+        let (_, rotated) = exchanged(&module, &machine, &machine.network.rotated());
         let rows = &played.exchanged;
         assert_eq!(rows.iter().map(|row| row.count).sum::<u64>(), count, "{}", machine.name);
         let total = played.time.exposed + played.time.hidden;
-        assert!((total - seconds).abs() < 1e-9 + 1e-6 * seconds, "{total} {seconds}");
+        let listed: f64 = rows.iter().map(|row| row.seconds).sum();
+        assert!((total - listed).abs() < 1e-9 + 1e-6 * listed, "{total} {listed}");
+        // Some go through the dimensions one after another, some through all of them at once.
+        assert!((0.999 * rotated..1.001 * in_turn).contains(&listed), "{listed} {machine:?}");
         assert_eq!(played.time.step, played.time.compute + played.time.exposed);
     }
 }

@@ -4,7 +4,7 @@ use super::{PlanFlags, Planner, print, say, write_page};
 use crate::commands::train::{self, TrainArgs};
 use crate::error::{Error, Result};
 use crate::format;
-use fullshard_plan::{Callbacks, Candidate, Frontier, Point, Progress, Report, Space, search};
+use fullshard_plan::{Callbacks, Candidate, Frontier, Point, Progress, Report, search};
 use fullshard_train::Recipe;
 use std::cell::RefCell;
 use std::process::ExitCode;
@@ -14,9 +14,10 @@ pub fn run(plan: &PlanFlags, train: TrainArgs, planner: &Planner<'_>) -> Result<
     if planner.compiles {
         planner.compiler()?;
     }
+    let space = train.step.space()?;
     let tried = Tried { step: train.step.clone(), train: RefCell::new(train) };
     let frontier = search(
-        &Space::default(),
+        &space,
         planner.machine,
         most,
         &mut Callbacks {
