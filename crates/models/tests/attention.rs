@@ -16,10 +16,10 @@ use fullshard_models::{Body, LayerBody, Place, Scope, Tracer};
 use fullshard_pjrt::HostTensor;
 
 /// A tracer without parameters, whose dropout takes everything times what is kept.
-struct Shrinking(DType);
-
-/// The same where attention is a kernel.
-struct Fusing(Shrinking);
+struct Shrinking {
+    dtype: DType,
+    has_kernel: bool,
+}
 
 impl Tracer for Shrinking {
     fn module(&self, _: &Place, body: Body<'_>) -> Result<Vec<Tensor>> {
@@ -45,39 +45,11 @@ impl Tracer for Shrinking {
     }
 
     fn compute_dtype(&self) -> DType {
-        self.0
-    }
-}
-
-impl Tracer for Fusing {
-    fn module(&self, _: &Place, body: Body<'_>) -> Result<Vec<Tensor>> {
-        body()
-    }
-
-    fn layers(
-        &self,
-        place: &Place,
-        count: usize,
-        carries: Vec<Tensor>,
-        body: LayerBody<'_>,
-    ) -> Result<Vec<Tensor>> {
-        self.0.layers(place, count, carries, body)
-    }
-
-    fn parameter(&self, place: &Place, name: &str) -> Result<Tensor> {
-        self.0.parameter(place, name)
-    }
-
-    fn dropout(&self, place: &Place, name: &str, x: &Tensor, probability: f64) -> Result<Tensor> {
-        self.0.dropout(place, name, x, probability)
-    }
-
-    fn compute_dtype(&self) -> DType {
-        self.0.compute_dtype()
+        self.dtype
     }
 
     fn has_fused_attention(&self) -> bool {
-        true
+        self.has_kernel
     }
 }
 
@@ -89,7 +61,7 @@ fn traced(
     dropout: f64,
     form: impl Fn(&Scope<'_>, &Heads, &Scores) -> Result<Tensor>,
 ) -> Result<Vec<Tensor>> {
-    let tracer = Shrinking(inputs[0].dtype());
+    let tracer = Shrinking { dtype: inputs[0].dtype(), has_kernel: false };
     let attend = |inputs: Vec<Tensor>| {
         let [query, key, value] = inputs.try_into().unwrap();
         let heads = Heads { query, key, value };
@@ -233,7 +205,7 @@ fn the_kernel_is_called_where_the_platform_has_it() {
     let arguments = [argument(4), argument(2), argument(2), argument(4)];
     let program = Program::trace("called", &arguments, |inputs| {
         traced(&inputs[..3], &inputs[3], 0.0, |_, heads, scores| {
-            let tracer = Fusing(Shrinking(DType::Bf16));
+            let tracer = Shrinking { dtype: DType::Bf16, has_kernel: true };
             let mixed = Scope::root(&tracer, |scope| Ok(vec![attention(scope, heads, scores)?]))?;
             Ok(mixed[0].clone())
         })

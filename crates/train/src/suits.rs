@@ -27,7 +27,7 @@ pub fn fuses_attention(kind: PluginKind) -> bool {
 }
 
 /// Whether large matrix products are called rather than left to the compiler. On CPU they are: its
-/// own take up to six times as long in batches, and twice in the orientation of the loss.
+/// own are slow in batches and in the orientation of the loss.
 pub fn calls_products(kind: PluginKind) -> bool {
     kind == PluginKind::Cpu
 }
