@@ -14,7 +14,8 @@ use fullshard_parallel::{FsdpConfig, FsdpConfigError, Options, Placement, Remat,
 use fullshard_pjrt::plugins::PluginKind;
 use fullshard_pjrt::{Client, CompileOptions};
 use fullshard_train::{
-    Batch, Recipe, calls_products, fuses_attention, loops_layers, pads_vocabulary,
+    Batch, Recipe, calls_products, compiler_flags, fuses_attention, loops_layers, pads_vocabulary,
+    takes_large_chunks,
 };
 
 #[derive(Args, Clone)]
@@ -156,8 +157,9 @@ impl StepFlags {
     /// How programs are compiled.
     pub fn compile_options(&self) -> Result<CompileOptions> {
         let options = CompileOptions::new(self.devices());
-        let flag = |options: CompileOptions, flag: &String| options.flag_text(flag);
-        Ok(self.xla_flags.iter().try_fold(options, flag)?)
+        let suiting = compiler_flags(self.target.kind()).iter().copied();
+        let flags = suiting.chain(self.xla_flags.iter().map(String::as_str));
+        Ok(flags.fold(Ok(options), |options, flag| options?.flag_text(flag))?)
     }
 
     /// The recipe of the step of a model.
@@ -274,6 +276,7 @@ impl StepFlags {
             scan_layers,
             gather_ahead: self.gather_ahead,
             pad_vocabulary: pads_vocabulary(self.target.kind()),
+            large_chunks: takes_large_chunks(self.target.kind()),
             fused_attention: fuses_attention(self.target.kind()),
             call_products: calls_products(self.target.kind()),
             frozen: self.freeze.clone(),

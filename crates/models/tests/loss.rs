@@ -201,14 +201,14 @@ fn chunks_are_whole_tiles_of_tokens_with_few_enough_logits() {
         (1, 1_000_000, 1),
         (0, 50257, 0),
     ] {
-        assert_eq!(chunk_size(tokens, vocabulary), size, "{tokens} of {vocabulary}");
+        assert_eq!(chunk_size(tokens, vocabulary, false), size, "{tokens} of {vocabulary}");
     }
 }
 
 #[test]
 fn less_than_a_tile_of_each_chunk_is_padding() {
     for tokens in (1..50_000).step_by(97) {
-        let size = chunk_size(tokens, 50257);
+        let size = chunk_size(tokens, 50257, false);
         let chunks = tokens.div_ceil(size);
         assert!(size <= 2560 && chunks == tokens.div_ceil(2560), "{tokens} by {size}");
         assert!(chunks * size - tokens < chunks * 128, "{tokens} by {size}");

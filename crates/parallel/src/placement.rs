@@ -41,6 +41,8 @@ pub struct Options {
     pub gather_ahead: bool,
     /// Whether the vocabulary is padded to whole tiles in large products, as accelerators want it.
     pub pad_vocabulary: bool,
+    /// Whether the loss takes many tokens at a time, as memory allows.
+    pub large_chunks: bool,
     /// Whether attention is a kernel, where it can be.
     pub fused_attention: bool,
     /// Whether large products are called by name, where the platform knows them.

@@ -358,6 +358,10 @@ impl Tracer for Sharded<'_> {
         self.placement.options.fused_attention
     }
 
+    fn has_large_chunks(&self) -> bool {
+        self.placement.options.large_chunks
+    }
+
     fn vocabulary_tile(&self) -> usize {
         if self.placement.options.pad_vocabulary { TILE } else { 1 }
     }

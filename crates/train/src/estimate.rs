@@ -199,7 +199,9 @@ impl Recipe {
         }
         let tile = if self.placement.options.pad_vocabulary { TILE } else { 1 };
         let vocabulary = model.vocabulary.next_multiple_of(tile);
-        (2 * chunk_size(tokens, vocabulary) + model.hidden) * vocabulary * F32
+        (2 * chunk_size(tokens, vocabulary, self.placement.options.large_chunks) + model.hidden)
+            * vocabulary
+            * F32
     }
 
     /// The tokens that a device computes at once.

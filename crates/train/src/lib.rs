@@ -33,5 +33,8 @@ pub use flops::{Flops, utilization};
 pub use meter::DeviceMemory;
 pub use recipe::{Batch, Recipe};
 pub use runner::{Compiled, Compiler, Metrics, Pending, PendingLoss, Runner, program_hash};
-pub use suits::{calls_products, fuses_attention, loops_layers, pads_vocabulary};
+pub use suits::{
+    calls_products, compiler_flags, fuses_attention, loops_layers, pads_vocabulary,
+    takes_large_chunks,
+};
 pub use trainer::{Observer, Trained, Training};

@@ -21,6 +21,30 @@ pub fn pads_vocabulary(kind: PluginKind) -> bool {
     kind != PluginKind::Cpu
 }
 
+/// Whether the loss takes many tokens at a time: where memory is ample, since each chunk of them
+/// adds to the whole gradient of the head.
+pub fn takes_large_chunks(kind: PluginKind) -> bool {
+    kind == PluginKind::Cuda
+}
+
+/// The compiler's flags for steps, before those that are given.
+pub fn compiler_flags(kind: PluginKind) -> &'static [&'static str] {
+    match kind {
+        PluginKind::Cuda => CUDA_FLAGS,
+        PluginKind::Cpu | PluginKind::Tpu => &[],
+    }
+}
+
+/// What pays on GPUs. Each was measured by itself.
+const CUDA_FLAGS: &[&str] = &[
+    // Else what is rounded on purpose stays in f32 wherever it is used twice, and memory is what
+    // the passes between products wait for.
+    "xla_allow_excess_precision=false",
+    // Products by Triton are no faster for large ones, and trying them out takes twice as long as
+    // the rest of the compile.
+    "xla_gpu_enable_triton_gemm=false",
+];
+
 /// Whether attention is a kernel: cuDNN's on NVIDIA's GPUs.
 pub fn fuses_attention(kind: PluginKind) -> bool {
     kind == PluginKind::Cuda

@@ -84,6 +84,7 @@ fn options(case: &Case) -> Options {
         scan_layers: choice("layers") != "written out",
         gather_ahead: choice("layers") == "ahead" && !nothing_ahead,
         pad_vocabulary: choice("layers") != "ahead",
+        large_chunks: false,
         fused_attention: false,
         call_products: choice("layers") == "looped",
         frozen: Vec::new(),

@@ -4,7 +4,7 @@ use super::Gpt2Config;
 use crate::config::ConfigError;
 use crate::fields::Fields;
 use crate::layers::attention::{Heads, Scores, attention, merge_heads, split_heads};
-use crate::layers::{conv1d, dims, embedding, layer_norm, linear, loss};
+use crate::layers::{by_sequence, by_token, conv1d, dims, embedding, layer_norm, linear, loss};
 use crate::model::{CausalLm, Dimensions, Loss};
 use crate::module::Module;
 use crate::scope::Scope;
@@ -39,7 +39,7 @@ impl CausalLm for Gpt2 {
 
     fn logits(&self, scope: &Scope<'_>, tokens: &Tensor) -> Result<Tensor> {
         let hidden = self.transformer(scope, tokens)?;
-        linear::apply(scope, "lm_head", &hidden, false)
+        by_sequence(&linear::apply(scope, "lm_head", &hidden, false)?, tokens)
     }
 
     fn loss(&self, scope: &Scope<'_>, tokens: &Tensor, labels: &Tensor) -> Result<Loss> {
@@ -100,31 +100,35 @@ impl Gpt2 {
 
 /// The mathematics.
 impl Gpt2 {
-    /// The hidden states that the head takes, `[batch, sequence, width]`.
+    /// The hidden states that the head takes, `[batch * sequence, width]`: only attention needs to
+    /// know which tokens are a sequence.
     fn transformer(&self, scope: &Scope<'_>, tokens: &Tensor) -> Result<Tensor> {
         let config = &self.config;
         let [_, sequence] = dims("tokens", tokens)?;
         scope.module("transformer", |scope| {
             let positions = embedding::first_rows(scope, "wpe", sequence)?;
-            let x = (embedding::apply(scope, "wte", tokens, None)? + positions)?;
+            let x = by_token(&(embedding::apply(scope, "wte", tokens, None)? + positions)?)?;
             let x = scope.dropout("drop", &x, config.embd_pdrop)?;
-            let x = scope.layers("h", config.n_layer, &x, |scope, x| self.block(scope, x))?;
+            let x =
+                scope.layers("h", config.n_layer, &x, |scope, x| self.block(scope, x, sequence))?;
             layer_norm::apply(scope, "ln_f", &x, config.layer_norm_epsilon)
         })
     }
 
-    fn block(&self, scope: &Scope<'_>, x: &Tensor) -> Result<Tensor> {
+    fn block(&self, scope: &Scope<'_>, x: &Tensor, sequence: usize) -> Result<Tensor> {
         let epsilon = self.config.layer_norm_epsilon;
         let normal = layer_norm::apply(scope, "ln_1", x, epsilon)?;
-        let x = (x + scope.module("attn", |scope| self.attention(scope, &normal))?)?;
+        let mixed = scope.module("attn", |scope| self.attention(scope, &normal, sequence))?;
+        let x = (x + mixed)?;
         let normal = layer_norm::apply(scope, "ln_2", &x, epsilon)?;
         x + scope.module("mlp", |scope| self.feed_forward(scope, &normal))?
     }
 
-    fn attention(&self, scope: &Scope<'_>, x: &Tensor) -> Result<Tensor> {
+    fn attention(&self, scope: &Scope<'_>, x: &Tensor, sequence: usize) -> Result<Tensor> {
         let config = &self.config;
-        let projections = conv1d::apply(scope, "c_attn", x)?.split(2, 3)?;
-        let [query, key, value] = [0, 1, 2].map(|i| split_heads(&projections[i], config.n_head));
+        let projections = conv1d::apply(scope, "c_attn", x)?.split(1, 3)?;
+        let heads = |x| split_heads(x, sequence, config.n_head);
+        let [query, key, value] = [0, 1, 2].map(|i| heads(&projections[i]));
         let heads = Heads { query: query?, key: key?, value: value? };
         let mixed = merge_heads(&attention(scope, &heads, &self.scores(scope)?)?)?;
         let x = conv1d::apply(scope, "c_proj", &mixed)?;

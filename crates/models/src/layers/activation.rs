@@ -2,7 +2,7 @@
 
 use super::widened;
 use crate::module::Module;
-use fullshard_graph::{Result, Tensor};
+use fullshard_graph::{Error, Policy, Result, Tensor, remat};
 
 /// An activation function.
 #[derive(Clone, Copy)]
@@ -58,9 +58,13 @@ impl Activation {
         Module::new(self.class)
     }
 
-    /// Applies it to each element, computed in `f32` at least.
+    /// Applies it to each element, computed in `f32` at least. On the way back it is computed
+    /// again: that is quicker than to read what it left, in `f32`, from memory.
     pub fn apply(self, x: &Tensor) -> Result<Tensor> {
-        (self.function)(&widened(x)?)?.convert(x.dtype())
+        let mut results = remat(Policy::Nothing, &[x], |x| {
+            Ok(vec![(self.function)(&widened(&x[0])?)?.convert(x[0].dtype())?])
+        })?;
+        results.pop().ok_or_else(|| Error::new(self.name, "an activation has one result"))
     }
 }
 

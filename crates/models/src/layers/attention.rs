@@ -142,14 +142,15 @@ fn mixed(probabilities: &Tensor, value: &Tensor) -> Result<Tensor> {
     einsum("bgrqk,bgkd->bgrqd", probabilities, value)
 }
 
-/// A projection `[batch, sequence, heads * head]` as heads `[batch, heads, sequence, head]`.
-pub fn split_heads(x: &Tensor, heads: usize) -> Result<Tensor> {
-    let [batch, sequence, width] = dims("heads", x)?;
-    x.reshape(&[batch, sequence, heads, width / heads])?.transpose(&[0, 2, 1, 3])
+/// A projection `[batch * sequence, heads * head]` as heads `[batch, heads, sequence, head]`.
+pub fn split_heads(x: &Tensor, sequence: usize, heads: usize) -> Result<Tensor> {
+    let [tokens, width] = dims("heads", x)?;
+    let split = [tokens / sequence.max(1), sequence, heads, width / heads.max(1)];
+    x.reshape(&split)?.transpose(&[0, 2, 1, 3])
 }
 
 /// Heads put back together: what undoes [`split_heads`].
 pub fn merge_heads(x: &Tensor) -> Result<Tensor> {
     let [batch, heads, sequence, head] = dims("heads", x)?;
-    x.transpose(&[0, 2, 1, 3])?.reshape(&[batch, sequence, heads * head])
+    x.transpose(&[0, 2, 1, 3])?.reshape(&[batch * sequence, heads * head])
 }

@@ -1,9 +1,9 @@
 //! Layer normalisation: mean zero, variance one, then a gain and a shift.
 
-use super::widened;
+use super::{computed_once, widened};
 use crate::module::{Initializer, Module};
 use crate::scope::Scope;
-use fullshard_graph::{Result, Tensor};
+use fullshard_graph::{Error, Result, Tensor, custom_vjp};
 
 /// Declares the layer.
 pub fn module(width: usize) -> Module {
@@ -18,8 +18,60 @@ pub fn module(width: usize) -> Module {
 /// and only the result rounded, as torch does.
 pub fn apply(scope: &Scope<'_>, name: &str, x: &Tensor, epsilon: f64) -> Result<Tensor> {
     scope.module(name, |scope| {
-        let (weight, bias) = (scope.parameter("weight")?, scope.parameter("bias")?);
-        let normal = widened(x)?.normalize(epsilon)?;
-        ((normal * widened(&weight)?)? + widened(&bias)?)?.convert(x.dtype())
+        layer_norm(x, &scope.parameter("weight")?, &scope.parameter("bias")?, epsilon)
     })
+}
+
+/// The layer as its definition says.
+pub fn reference(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f64) -> Result<Tensor> {
+    let normal = widened(x)?.normalize(epsilon)?;
+    ((normal * widened(weight)?)? + widened(bias)?)?.convert(x.dtype())
+}
+
+/// The layer with a gradient that keeps no more than `x` and two numbers for each of its rows, and
+/// reads them as few times as can be.
+pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f64) -> Result<Tensor> {
+    let mut results = custom_vjp(
+        &[x, weight, bias],
+        |inputs| Ok(vec![reference(&inputs[0], &inputs[1], &inputs[2], epsilon)?]),
+        |inputs| forward(inputs, epsilon),
+        |kept, gradients| backward(&kept, &gradients[0]),
+    )?;
+    results.pop().ok_or_else(|| lost("result"))
+}
+
+fn forward(inputs: Vec<Tensor>, epsilon: f64) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
+    let [x, weight, bias] = inputs.try_into().map_err(|_| lost("input"))?;
+    let (mean, variance) = widened(&x)?.moments(x.rank() - 1)?;
+    let scale = (variance + epsilon)?.rsqrt()?;
+    let moments = computed_once(&[&mean, &scale])?;
+    let [mean, scale] = moments.try_into().map_err(|_| lost("moment"))?;
+    let normal = ((widened(&x)? - &mean)? * &scale)?;
+    let result = ((normal * widened(&weight)?)? + widened(&bias)?)?.convert(x.dtype())?;
+    Ok((vec![result], vec![x, mean, scale, weight, bias]))
+}
+
+/// With `n` the normalised row and `g` its gradient, that of the row is `g - mean(g) - n mean(g n)`,
+/// scaled as the row was.
+fn backward(kept: &[Tensor], gradient: &Tensor) -> Result<Vec<Tensor>> {
+    let [x, mean, scale, weight, bias] = kept else { return Err(lost("kept value")) };
+    let last = x.rank() - 1;
+    let rows: Vec<usize> = (0..last).collect();
+    let gradient = widened(gradient)?;
+    let normal = ((widened(x)? - mean)? * scale)?;
+    let of_normal = (&gradient * widened(weight)?)?;
+    let level = of_normal.mean(&[last])?.expand(last)?;
+    let slope = (&of_normal * &normal)?.mean(&[last])?.expand(last)?;
+    let of_x = (((of_normal - level)? - (&normal * slope)?)? * scale)?;
+    let of_weight = (&gradient * &normal)?.sum(&rows)?;
+    let of_bias = gradient.sum(&rows)?;
+    Ok(vec![
+        of_x.convert(x.dtype())?,
+        of_weight.convert(weight.dtype())?,
+        of_bias.convert(bias.dtype())?,
+    ])
+}
+
+fn lost(what: &str) -> Error {
+    Error::new("layer norm", format!("a {what} is missing"))
 }

@@ -21,11 +21,14 @@ pub const CHUNKED_FROM: usize = 1024;
 /// The bytes that the logits of a chunk may take, in `f32`.
 const CHUNK_BYTES: usize = 512 << 20;
 
+/// The same where memory is ample: each chunk adds to the whole gradient of the head.
+const LARGE_CHUNK_BYTES: usize = 2 << 30;
+
 /// What a chunk's tokens and a padded vocabulary are whole multiples of: the width that the
 /// matrix units of accelerators work on.
 pub const TILE: usize = 128;
 
-/// The loss of hidden states `[batch, sequence, width]` under the linear layer of a name, in the
+/// The loss of hidden states `[batch * sequence, width]` under the linear layer of a name, in the
 /// form that suits.
 pub fn apply(scope: &Scope<'_>, name: &str, hidden: &Tensor, labels: &Tensor) -> Result<Loss> {
     let loss = scope.module_of_many(name, |scope| {
@@ -34,7 +37,7 @@ pub fn apply(scope: &Scope<'_>, name: &str, hidden: &Tensor, labels: &Tensor) ->
         let loss = if vocabulary < CHUNKED_FROM {
             reference(&hidden.linear(&head.t()?)?, labels)?
         } else {
-            let size = chunk_size(labels.ty().elements(), vocabulary);
+            let size = chunk_size(labels.ty().elements(), vocabulary, scope.has_large_chunks());
             chunked(hidden, &head, labels, size, scope.vocabulary_tile())?
         };
         Ok(vec![loss.sum, loss.count])
@@ -42,10 +45,10 @@ pub fn apply(scope: &Scope<'_>, name: &str, hidden: &Tensor, labels: &Tensor) ->
     sum_and_count(loss)
 }
 
-/// The loss as its definition says, from logits `[batch, sequence, vocabulary]`.
+/// The loss as its definition says, from logits `[batch * sequence, vocabulary]`.
 pub fn reference(logits: &Tensor, labels: &Tensor) -> Result<Loss> {
-    let [batch, sequence, vocabulary] = dims("logits", logits)?;
-    let logits = widened(logits)?.reshape(&[batch * sequence, vocabulary])?;
+    let [_, vocabulary] = dims("logits", logits)?;
+    let logits = widened(logits)?;
     let labels = shifted(labels)?;
     let counts = counted(&labels, vocabulary)?;
     let chances = logits.log_softmax(1)?;
@@ -66,11 +69,9 @@ pub fn chunked(
     size: usize,
     tile: usize,
 ) -> Result<Loss> {
-    let [batch, sequence, width] = dims("hidden", hidden)?;
-    let labels = shifted(labels)?;
-    let (hidden, size) = (hidden.reshape(&[batch * sequence, width])?, size.max(1));
+    let (labels, size) = (shifted(labels)?, size.max(1));
     let results = custom_vjp(
-        &[&hidden, head, &labels],
+        &[hidden, head, &labels],
         |inputs| Chunks::of(&inputs, size, tile)?.loss(),
         |inputs| Chunks::of(&inputs, size, tile)?.loss_and_gradients(),
         scaled_gradients,
@@ -87,9 +88,10 @@ fn sum_and_count(values: Vec<Tensor>) -> Result<Loss> {
 
 /// The tokens of a chunk: whole tiles of them with few enough logits, or all. Chunks are as few as
 /// that allows and then as small, so that little of the last is padding.
-pub fn chunk_size(tokens: usize, vocabulary: usize) -> usize {
+pub fn chunk_size(tokens: usize, vocabulary: usize, large: bool) -> usize {
     let row = vocabulary.next_multiple_of(TILE) * DType::F32.size();
-    let fitting = (CHUNK_BYTES / row / TILE * TILE).max(TILE);
+    let bytes = if large { LARGE_CHUNK_BYTES } else { CHUNK_BYTES };
+    let fitting = (bytes / row / TILE * TILE).max(TILE);
     let chunks = tokens.div_ceil(fitting).max(1);
     tokens.div_ceil(chunks).next_multiple_of(TILE).min(tokens)
 }

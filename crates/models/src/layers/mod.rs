@@ -16,7 +16,7 @@ pub mod rotary;
 
 pub use activation::Activation;
 
-use fullshard_graph::{DType, Error, Result, Tensor};
+use fullshard_graph::{DType, Error, Result, Tensor, barrier};
 
 /// The type for what few bits would spoil: sums, means, exponentials.
 pub(crate) fn wide(dtype: DType) -> DType {
@@ -33,6 +33,24 @@ pub(crate) fn dims<const RANK: usize>(what: &str, x: &Tensor) -> Result<[usize; 
     x.dims().try_into().map_err(|_| {
         Error::new(what, format!("{} was given, but {RANK} dimensions are needed", x.ty()))
     })
+}
+
+/// `[batch, sequence, width]` as one row for each token, `[batch * sequence, width]`.
+pub(crate) fn by_token(x: &Tensor) -> Result<Tensor> {
+    let [batch, sequence, width] = dims("sequences", x)?;
+    x.reshape(&[batch * sequence, width])
+}
+
+/// Rows for each of the tokens `[batch, sequence]`, as sequences again.
+pub(crate) fn by_sequence(x: &Tensor, tokens: &Tensor) -> Result<Tensor> {
+    let ([batch, sequence], [_, width]) = (dims("tokens", tokens)?, dims("rows", x)?);
+    x.reshape(&[batch, sequence, width])
+}
+
+/// Statistics of rows that are computed once and kept. Compilers would rather make them again
+/// wherever they are used, for which they read all of the rows.
+pub(crate) fn computed_once(statistics: &[&Tensor]) -> Result<Vec<Tensor>> {
+    barrier(statistics)
 }
 
 /// The lowest finite number of a wide type, which takes a score out of a softmax.

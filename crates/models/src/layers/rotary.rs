@@ -151,6 +151,11 @@ fn blended(frequency: f64, factor: f64, kept: f64) -> f64 {
 }
 
 impl Angles {
+    /// The tokens of a sequence.
+    pub fn sequence(&self) -> usize {
+        self.cosines.dims()[0]
+    }
+
     /// Turns queries or keys, `[batch, heads, sequence, head]`: number `i` of the first half of a
     /// head makes a pair with number `i` of the second.
     pub fn turn(&self, x: &Tensor) -> Result<Tensor> {

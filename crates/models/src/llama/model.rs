@@ -5,7 +5,7 @@ use crate::config::ConfigError;
 use crate::fields::Fields;
 use crate::layers::attention::{Heads, Scores, attention, merge_heads, split_heads};
 use crate::layers::rotary::{Angles, Rotary};
-use crate::layers::{dims, embedding, linear, loss, rms_norm};
+use crate::layers::{by_sequence, by_token, dims, embedding, linear, loss, rms_norm};
 use crate::model::{CausalLm, Dimensions, Loss};
 use crate::module::Module;
 use crate::scope::Scope;
@@ -40,7 +40,7 @@ impl CausalLm for Llama {
 
     fn logits(&self, scope: &Scope<'_>, tokens: &Tensor) -> Result<Tensor> {
         let hidden = self.model(scope, tokens)?;
-        linear::apply(scope, "lm_head", &hidden, false)
+        by_sequence(&linear::apply(scope, "lm_head", &hidden, false)?, tokens)
     }
 
     fn loss(&self, scope: &Scope<'_>, tokens: &Tensor, labels: &Tensor) -> Result<Loss> {
@@ -108,12 +108,14 @@ impl Llama {
 
 /// The mathematics.
 impl Llama {
-    /// The hidden states that the head takes, `[batch, sequence, width]`.
+    /// The hidden states that the head takes, `[batch * sequence, width]`: only attention needs to
+    /// know which tokens are a sequence.
     fn model(&self, scope: &Scope<'_>, tokens: &Tensor) -> Result<Tensor> {
         let config = &self.config;
         let [_, sequence] = dims("tokens", tokens)?;
         scope.module("model", |scope| {
             let x = embedding::apply(scope, "embed_tokens", tokens, config.pad_token_id)?;
+            let x = by_token(&x)?;
             let angles = config.rotary.angles(scope, "rotary_emb", sequence)?;
             let layer = |scope: &Scope<'_>, x: &Tensor| self.layer(scope, x, &angles);
             let x = scope.layers("layers", config.num_hidden_layers, &x, layer)?;
@@ -132,7 +134,8 @@ impl Llama {
     fn attention(&self, scope: &Scope<'_>, x: &Tensor, angles: &Angles) -> Result<Tensor> {
         let config = &self.config;
         let projected = |name, heads| {
-            split_heads(&linear::apply(scope, name, x, config.attention_bias)?, heads)
+            let x = linear::apply(scope, name, x, config.attention_bias)?;
+            split_heads(&x, angles.sequence(), heads)
         };
         let heads = Heads {
             query: angles.turn(&projected("q_proj", config.num_attention_heads)?)?,

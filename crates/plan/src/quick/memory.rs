@@ -83,7 +83,9 @@ fn logits(recipe: &Recipe, estimate: &Estimate) -> u64 {
     let tile = if recipe.placement.options.pad_vocabulary { TILE } else { 1 };
     let vocabulary = model.vocabulary.next_multiple_of(tile);
     let tokens = recipe.batch.sequences / recipe.placement.devices() * recipe.batch.tokens;
-    let chunk = chunk_size(tokens, vocabulary) * (F32 + recipe.placement.wire.compute.size());
+    let large = recipe.placement.options.large_chunks;
+    let chunk =
+        chunk_size(tokens, vocabulary, large) * (F32 + recipe.placement.wire.compute.size());
     ((chunk + model.hidden * F32) * vocabulary) as u64
 }
 
