@@ -4,7 +4,7 @@
 //! Labels are `[batch, sequence]` and not shifted. Those that are no token of the vocabulary do not
 //! count: [`IGNORED`] is the usual one, and any other is left out like it.
 
-use super::{dims, lowest, wide, widened};
+use super::{by_token, dims, lowest, wide, widened};
 use crate::model::Loss;
 use crate::scope::Scope;
 use fullshard_graph::{
@@ -28,7 +28,7 @@ const LARGE_CHUNK_BYTES: usize = 2 << 30;
 /// matrix units of accelerators work on.
 pub const TILE: usize = 128;
 
-/// The loss of hidden states `[batch * sequence, width]` under the linear layer of a name, in the
+/// The loss of hidden states `[..., width]` under the linear layer of a name, in the
 /// form that suits.
 pub fn apply(scope: &Scope<'_>, name: &str, hidden: &Tensor, labels: &Tensor) -> Result<Loss> {
     let loss = scope.module_of_many(name, |scope| {
@@ -45,10 +45,10 @@ pub fn apply(scope: &Scope<'_>, name: &str, hidden: &Tensor, labels: &Tensor) ->
     sum_and_count(loss)
 }
 
-/// The loss as its definition says, from logits `[batch * sequence, vocabulary]`.
+/// The loss as its definition says, from logits `[..., vocabulary]`.
 pub fn reference(logits: &Tensor, labels: &Tensor) -> Result<Loss> {
-    let [_, vocabulary] = dims("logits", logits)?;
-    let logits = widened(logits)?;
+    let logits = by_token(&widened(logits)?)?;
+    let [_, vocabulary] = dims("logits", &logits)?;
     let labels = shifted(labels)?;
     let counts = counted(&labels, vocabulary)?;
     let chances = logits.log_softmax(1)?;
@@ -69,9 +69,9 @@ pub fn chunked(
     size: usize,
     tile: usize,
 ) -> Result<Loss> {
-    let (labels, size) = (shifted(labels)?, size.max(1));
+    let (hidden, labels, size) = (by_token(hidden)?, shifted(labels)?, size.max(1));
     let results = custom_vjp(
-        &[hidden, head, &labels],
+        &[&hidden, head, &labels],
         |inputs| Chunks::of(&inputs, size, tile)?.loss(),
         |inputs| Chunks::of(&inputs, size, tile)?.loss_and_gradients(),
         scaled_gradients,

@@ -35,10 +35,12 @@ pub(crate) fn dims<const RANK: usize>(what: &str, x: &Tensor) -> Result<[usize; 
     })
 }
 
-/// `[batch, sequence, width]` as one row for each token, `[batch * sequence, width]`.
+/// `[..., width]` as one row for each token, `[tokens, width]`.
 pub(crate) fn by_token(x: &Tensor) -> Result<Tensor> {
-    let [batch, sequence, width] = dims("sequences", x)?;
-    x.reshape(&[batch * sequence, width])
+    let Some((&width, tokens)) = x.dims().split_last() else {
+        return Err(Error::new("rows", format!("{} has none", x.ty())));
+    };
+    x.reshape(&[tokens.iter().product(), width])
 }
 
 /// Rows for each of the tokens `[batch, sequence]`, as sequences again.
