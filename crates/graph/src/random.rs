@@ -25,7 +25,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::mesh::Group;
 use crate::op::Comparison;
-use crate::ops::{constant, full, iota, ones, select, zeros};
+use crate::ops::{barrier, constant, full, iota, ones, select, zeros};
 use crate::tensor::Tensor;
 use crate::types::TensorType;
 use std::f64::consts::{FRAC_1_SQRT_2, PI, SQRT_2};
@@ -137,6 +137,14 @@ impl Key {
             _ => zeros(DType::U32, &[])?,
         };
         self.derive(Purpose::Fold, [&high, &integer.convert(DType::U32)?])
+    }
+
+    /// The same key, made before anything is drawn with it. Without, the compiler makes it again for
+    /// each number drawn, and draws that differ in nothing else are different code to it.
+    pub fn made_first(&self) -> Result<Key> {
+        let [first, second] = &self.words;
+        let words = barrier(&[first, second])?.try_into();
+        Ok(Key { words: words.map_err(|_| Error::new("key", "a key has two words"))? })
     }
 
     /// Numbers for a tensor of these dimensions, whole.

@@ -73,7 +73,7 @@ fn part(key: &Key, group: &Group, stored: &Stored, layer: Option<&Tensor>) -> Re
         Initializer::Ones => fullshard_graph::ones(DType::F32, &dims)?,
         Initializer::Normal { deviation } => {
             let key = key.named(&stored.template)?;
-            let key = layer.map_or(Ok(key.clone()), |layer| key.fold(layer))?;
+            let key = layer.map_or(Ok(key.clone()), |layer| key.fold(layer))?.made_first()?;
             let mut all = dims.clone();
             if stored.layout != Layout::Whole {
                 all[0] *= stored.parts;
