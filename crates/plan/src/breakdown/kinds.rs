@@ -132,7 +132,7 @@ pub fn of_name(name: &str) -> Option<Kind> {
     match () {
         () if has(&["memset", "memcpy"]) => Some(Kind::Copies),
         () if has(&["nccl"]) => Some(Kind::Collectives),
-        () if has(&["fmha", "sdpa", "flash"]) => Some(Kind::Attention),
+        () if has(&["fmha", "sdpa", "flash", "dot_do_o", "convert_dq"]) => Some(Kind::Attention),
         () if has(&["nvjet", "gemm", "cutlass", "cublas", "xmma"]) => Some(Kind::Products),
         () => None,
     }

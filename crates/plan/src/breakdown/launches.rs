@@ -187,25 +187,16 @@ impl<'a, 'n> Walk<'a, 'n> {
 /// memory that is cleared, the kernel, and what goes on with its results.
 fn take_one_call(kernels: &[&Kernel], waiting: &[usize], left: usize) -> usize {
     let name = |place: usize| &*kernels[waiting[place]].name;
-    let mut place = 0;
-    while place < waiting.len() && name(place).starts_with("Memset") {
-        place += 1;
-    }
-    if place == waiting.len() {
-        return place;
-    }
-    let attention = is_attention(name(place));
-    place += 1;
-    let to_come =
-        |place: usize| (place..waiting.len()).filter(|&at| !name(at).starts_with("Memset")).count();
-    let goes_on = |name: &str| match attention {
-        true => is_attention(name),
-        false => name.to_ascii_lowercase().contains("splitk"),
+    let mut work = (0..waiting.len()).filter(|&place| !name(place).starts_with("Memset"));
+    let Some(first) = work.next() else { return waiting.len() };
+    let goes_on = |place: usize| match is_attention(name(first)) {
+        true => is_attention(name(place)),
+        false => name(place).to_ascii_lowercase().contains("splitk"),
     };
-    while place < waiting.len() && to_come(place) > left && goes_on(name(place)) {
-        place += 1;
-    }
-    place
+    let rest: Vec<usize> = work.collect();
+    let spare = rest.len().saturating_sub(left);
+    let mine = rest.iter().take(spare).take_while(|&&place| goes_on(place)).last();
+    mine.unwrap_or(&first) + 1
 }
 
 fn is_attention(kernel: &str) -> bool {
@@ -260,4 +251,34 @@ fn form(module: &Module, instruction: &Instruction) -> String {
         form += &format!(" {opcodes:?}");
     }
     form
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many of some kernels are those of one call, before so many others.
+    fn taken(names: &[&str], left: usize) -> usize {
+        let kernel = |&name: &&str| Kernel {
+            name: name.into(),
+            module: None,
+            op: None,
+            start: 0,
+            duration: 1,
+        };
+        let kernels: Vec<Kernel> = names.iter().map(kernel).collect();
+        let waiting: Vec<usize> = (0..kernels.len()).collect();
+        take_one_call(&kernels.iter().collect::<Vec<_>>(), &waiting, left)
+    }
+
+    #[test]
+    fn library_calls_have_several_kernels() {
+        assert_eq!(taken(&["Memset 0", "nvjet_a", "Memset 0", "nvjet_b"], 1), 2);
+        assert_eq!(taken(&["nvjet_a", "splitKreduce_kernel", "nvjet_b"], 1), 2);
+        // One kernel is left for each call, whatever it is called.
+        assert_eq!(taken(&["nvjet_a", "splitKreduce_kernel"], 1), 1);
+        let attention = ["dot_do_o", "Memset 0", "sdpa_flash_bprop", "convert_dq_to_16bits"];
+        assert_eq!(taken(&[&attention[..], &["nvjet_a"]].concat(), 1), 4);
+        assert_eq!(taken(&["Memset 0"], 0), 1);
+    }
 }
