@@ -25,6 +25,8 @@ pub enum Error {
     #[error(transparent)]
     Plan(#[from] fullshard_plan::Error),
     #[error(transparent)]
+    Breakdown(#[from] fullshard_plan::BreakdownError),
+    #[error(transparent)]
     Data(#[from] fullshard_data::Error),
     #[error(transparent)]
     Files(#[from] fullshard_checkpoint::Error),

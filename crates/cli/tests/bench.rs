@@ -398,3 +398,43 @@ fn refused(folder: &Folder, config: &str, args: &[&str], code: i32, expected: &s
     assert_eq!(text(&output.stdout), "", "{config} {args:?}");
     assert!(!folder.path("cache").exists(), "{config} {args:?}");
 }
+
+#[test]
+fn a_breakdown_needs_a_profiler() {
+    let folder = Folder::new();
+    let output = folder.step("tiny.json", &["--batch", "4", "--breakdown", "--json"]);
+    assert!(!output.status.success() && output.stdout.is_empty());
+    let words = "--breakdown cannot be honoured: the plugin of cpu has no profiler";
+    assert!(text(&output.stderr).contains(words), "{}", text(&output.stderr));
+    assert!(!folder.path("cache/compiled").exists(), "it compiled");
+    let output = folder.step("tiny.json", &["--breakdown", "--plan"]);
+    assert!(text(&output.stderr).contains("cannot be used with"), "{}", text(&output.stderr));
+}
+
+/// Which attention a step has is told before a device is touched, with the reason.
+#[test]
+fn attention_is_named() {
+    let folder = Folder::new();
+    let attention = |config: &str, args: &[&str]| {
+        let report = folder.plan(config, args);
+        let reason = report["attention"]["reason"].as_str().unwrap_or_default().to_owned();
+        (report["attention"]["form"].as_str().unwrap().to_owned(), reason)
+    };
+    let bf16 = ["--device", "cuda", "--dtype", "bfloat16"];
+    for config in ["gpt2_config.json", "llama_1b.json"] {
+        assert_eq!(attention(config, &bf16), ("cudnn".into(), String::new()));
+    }
+    let (form, reason) = attention("gpt2_config.json", &["--device", "cuda", "--dtype", "float32"]);
+    assert_eq!((&*form, &*reason), ("blocks", "it computes in bf16 and f16, not in f32"));
+    let (form, reason) = attention("gpt2_config.json", &["--seq", "256"]);
+    assert_eq!((&*form, &*reason), ("whole", "only NVIDIA's GPUs have it"));
+    folder.write(
+        "layers.json",
+        &TINY.replace("\"n_head\"", "\"scale_attn_by_inverse_layer_idx\": true, \"n_head\""),
+    );
+    let path = folder.path("layers.json");
+    let printed = folder.step(path.to_str().unwrap(), &[&bf16[..], &["--plan"]].concat());
+    let words = "attention with all probabilities at once, not by cuDNN's kernel: scores are scaled \
+                 by the layer";
+    assert!(text(&printed.stdout).contains(words), "{}", text(&printed.stdout));
+}

@@ -5,8 +5,8 @@ mod common;
 
 use common::compile;
 use fullshard_graph::{
-    Argument, Attribute, DType, Function, Mesh, Program, TensorType, constant, custom_call, module,
-    scan, value_and_grad,
+    Argument, Attribute, DType, Function, Mesh, Policy, Program, TensorType, constant, custom_call,
+    custom_vjp, module, remat, scan, value_and_grad,
 };
 
 fn argument(dims: &[usize]) -> Argument {
@@ -73,4 +73,41 @@ fn functions_constants_and_custom_calls() {
     })
     .unwrap();
     insta::assert_snapshot!(program.to_text());
+}
+
+/// The paths of all ops of a kind, in order.
+fn paths_of(text: &str, op: &str) -> Vec<String> {
+    let table = text.lines().filter_map(|line| line.strip_prefix('#')?.split_once(" = loc(\""));
+    let table: Vec<(&str, &str)> = table.collect();
+    let path = |line: &str| {
+        let number = line.rsplit_once("loc(#").map_or("", |(_, end)| end.trim_end_matches(')'));
+        let found = table.iter().find(|(known, _)| *known == number);
+        found.map_or(String::new(), |(_, path)| path.trim_end_matches("\")").to_owned())
+    };
+    text.lines().filter(|line| line.contains(op)).map(path).collect()
+}
+
+/// What is computed again on the way back, and gradients of one's own, are named as the way back.
+#[test]
+fn the_way_back_is_named() {
+    let program = Program::trace("ways", &[argument(&[4])], |inputs| {
+        let (_, gradients) = value_and_grad(&[&inputs[0]], |x| {
+            let again = remat(Policy::Nothing, &[&x[0]], |x| {
+                module("again", || Ok(vec![x[0].exp()?.tanh()?]))
+            })?;
+            let own = module("own", || {
+                custom_vjp(
+                    &[&again[0]],
+                    |x| Ok(vec![x[0].sin()?]),
+                    |x| Ok((vec![x[0].sin()?], vec![x[0].clone()])),
+                    |kept, cotangents| Ok(vec![(kept[0].cos()? * &cotangents[0])?]),
+                )
+            })?;
+            own[0].sum_all()
+        })?;
+        Ok(gradients)
+    });
+    let text = program.unwrap().to_text();
+    assert_eq!(paths_of(&text, "stablehlo.cosine"), ["backward.own"], "{text}");
+    assert_eq!(paths_of(&text, "stablehlo.exponential"), ["again", "backward.again"], "{text}");
 }

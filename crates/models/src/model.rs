@@ -1,5 +1,6 @@
 //! What every language model can do.
 
+use crate::layers::attention::Form;
 use crate::module::Module;
 use crate::scope::Scope;
 use fullshard_graph::{Result, Tensor};
@@ -11,6 +12,9 @@ pub trait CausalLm: std::fmt::Debug {
 
     /// Its sizes.
     fn dimensions(&self) -> Dimensions;
+
+    /// What its attention asks of the form that computes it.
+    fn attention_form(&self) -> Form;
 
     /// The scores of each token of the vocabulary to come next, `[batch, sequence, vocabulary]`
     /// in the type to compute in, for tokens `[batch, sequence]` in `i32`.

@@ -180,10 +180,10 @@ fn the_kernel_is_for_what_it_can_do() {
     let program = Program::trace("scores", &[], |_| {
         let scores = Scores::scaled(DType::Bf16, 0.125)?;
         let found = |dtype, sequence, head, scores: &Scores| {
-            obstacle(dtype, sequence, head, scores).unwrap_or_default()
+            obstacle(dtype, sequence, head, scores.form()).unwrap_or_default()
         };
-        assert_eq!(obstacle(DType::Bf16, 1024, 128, &scores), None);
-        assert_eq!(obstacle(DType::F16, 2, 8, &scores), None);
+        assert_eq!(obstacle(DType::Bf16, 1024, 128, scores.form()), None);
+        assert_eq!(obstacle(DType::F16, 2, 8, scores.form()), None);
         assert!(found(DType::F32, 1024, 128, &scores).contains("not in f32"));
         assert!(found(DType::Bf16, 1024, 12, &scores).contains("heads are 12 wide"));
         assert!(found(DType::Bf16, 1024, 256, &scores).contains("at most 128"));

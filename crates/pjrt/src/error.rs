@@ -55,6 +55,12 @@ pub enum Error {
         /// The extension.
         extension: &'static str,
     },
+    /// Bytes that are no profile.
+    #[error("the profile cannot be read: {source}")]
+    Profile {
+        /// What is wrong with them.
+        source: prost::DecodeError,
+    },
     /// A call into the plugin failed.
     #[error("{message} ({function}: {code})")]
     Call {

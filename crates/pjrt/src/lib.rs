@@ -70,7 +70,7 @@ pub use gpu_target::{GpuModel, GpuTarget};
 pub use host::HostTensor;
 pub use loaded::LoadedExecutable;
 pub use plugin::Plugin;
-pub use profiler::{Profile, write_profile};
+pub use profiler::{DeviceProfile, Kernel, Profile, read_profile, write_profile};
 pub use sharding::{Sharding, Tile};
 pub use signature::Signature;
 pub use tensor_type::TensorType;

@@ -1,5 +1,9 @@
 //! Profiles: what the devices did, and when, as an XSpace that XProf and TensorBoard open.
 
+mod read;
+
+pub use read::{DeviceProfile, Kernel, read_profile};
+
 use crate::error::{Code, Error, Result};
 use crate::plugin::Plugin;
 use crate::sys;

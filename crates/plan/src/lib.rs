@@ -5,6 +5,7 @@
 //! makes of the very step program that training would run.
 #![forbid(unsafe_code)]
 
+mod breakdown;
 mod compiled;
 mod describe;
 mod error;
@@ -15,6 +16,7 @@ mod quick;
 mod report;
 mod search;
 
+pub use breakdown::{Breakdown, BreakdownError, KernelTime, Kind, KindTime, Matched, ModuleShare};
 pub use compiled::{Compiler, Made, compiled};
 pub use describe::Budget;
 pub use error::Error;

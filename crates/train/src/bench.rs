@@ -3,7 +3,7 @@
 //! Steps are measured in two ways. For the rate they are launched as in training, the host one
 //! step ahead of what it reads where that pays, and the time of all is divided by their number. For
 //! the spread each is launched and waited for by itself, which shows how much one differs from
-//! another and what the host adds.
+//! another and what the host adds. A profile is taken of further steps, since taking one costs time.
 
 use crate::error::Error;
 use crate::recipe::Batch;
@@ -69,15 +69,9 @@ impl Bench {
         batch: Batch,
         vocabulary: usize,
     ) -> Result<Measured, Error> {
-        let distinct = if self.fixed_batch { 1 } else { DISTINCT };
-        let batches = (0..distinct as u64).map(|i| tokens(batch, vocabulary, self.seed ^ i));
-        let batches = batches.collect::<Result<Vec<_>, _>>()?;
-        let mut next = batches.iter().cycle();
+        let batches = self.batches(batch, vocabulary)?;
         let ahead = runner.launches_ahead();
-        let mut launch = || match next.next() {
-            Some(tokens) => runner.step(tokens, tokens, self.learning_rate),
-            None => Err(Error::TooFew { what: "the number of steps", found: 0, least: 1 }),
-        };
+        let mut launch = self.launches(runner, &batches);
 
         let mut first = None;
         for _ in 0..self.warmup {
@@ -86,20 +80,9 @@ impl Bench {
         }
 
         let start = Instant::now();
-        let mut behind: Option<Pending> = None;
-        for _ in 0..self.steps {
-            let step = launch()?;
-            let done = if ahead { behind.replace(step) } else { Some(step) };
-            if let Some(done) = done {
-                let metrics = done.wait()?;
-                first.get_or_insert(metrics);
-            }
-        }
-        if let Some(done) = behind {
-            let metrics = done.wait()?;
-            first.get_or_insert(metrics);
-        }
+        let in_a_row = in_a_row(&mut launch, self.steps, ahead)?;
         let total = start.elapsed().as_secs_f64();
+        let first = first.or(in_a_row);
 
         let mut waited = Vec::new();
         let mut last = None;
@@ -116,6 +99,66 @@ impl Bench {
             _ => Err(Error::TooFew { what: "the number of steps", found: 0, least: 1 }),
         }
     }
+}
+
+impl Bench {
+    /// Profiles further steps of a runner, launched as in training; gives an XSpace.
+    pub fn profile(
+        &self,
+        runner: &mut Runner<'_>,
+        batch: Batch,
+        vocabulary: usize,
+        steps: usize,
+    ) -> Result<Vec<u8>, Error> {
+        let batches = self.batches(batch, vocabulary)?;
+        let ahead = runner.launches_ahead();
+        let profile = runner.client().plugin().start_profile()?;
+        in_a_row(&mut self.launches(runner, &batches), steps, ahead)?;
+        Ok(profile.finish()?)
+    }
+
+    /// The tokens that steps use in turn.
+    fn batches(&self, batch: Batch, vocabulary: usize) -> Result<Vec<HostTensor>, Error> {
+        let distinct = if self.fixed_batch { 1 } else { DISTINCT };
+        (0..distinct as u64).map(|i| tokens(batch, vocabulary, self.seed ^ i)).collect()
+    }
+
+    /// Launches one step after another.
+    fn launches<'r>(
+        &self,
+        runner: &'r mut Runner<'_>,
+        batches: &'r [HostTensor],
+    ) -> impl FnMut() -> Result<Pending, Error> {
+        let mut next = batches.iter().cycle();
+        let rate = self.learning_rate;
+        move || match next.next() {
+            Some(tokens) => runner.step(tokens, tokens, rate),
+            None => Err(Error::TooFew { what: "the number of steps", found: 0, least: 1 }),
+        }
+    }
+}
+
+/// Launches steps as in training and waits for all; gives what the first says.
+fn in_a_row(
+    launch: &mut impl FnMut() -> Result<Pending, Error>,
+    steps: usize,
+    ahead: bool,
+) -> Result<Option<Metrics>, Error> {
+    let mut first = None;
+    let mut behind: Option<Pending> = None;
+    for _ in 0..steps {
+        let step = launch()?;
+        let done = if ahead { behind.replace(step) } else { Some(step) };
+        if let Some(done) = done {
+            let metrics = done.wait()?;
+            first.get_or_insert(metrics);
+        }
+    }
+    if let Some(done) = behind {
+        let metrics = done.wait()?;
+        first.get_or_insert(metrics);
+    }
+    Ok(first)
 }
 
 impl Spread {

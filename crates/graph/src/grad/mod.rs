@@ -19,7 +19,7 @@ use crate::graph::{Graph, ValueId};
 use crate::op::Op;
 use crate::ops::{ones, zeros};
 use crate::tensor::Tensor;
-use crate::trace::{emit, trace_graph, with_path};
+use crate::trace::{emit, module_path, trace_graph, with_path};
 use std::rc::Rc;
 use transient::Kept;
 
@@ -141,7 +141,7 @@ impl Tape {
             let differentiable = wanted.contains(&true)
                 && !matches!(node.op, Op::StopGradient)
                 && reached.contains(&true);
-            let (outputs, region) = with_path(node.path.clone(), || match saved(index) {
+            let (outputs, region) = with_path(path_again(&node.path), || match saved(index) {
                 Some(outputs) => Ok((outputs, None)),
                 None if differentiable => regions::forward(graph, node, &inputs, &wanted, &reached),
                 None => Ok((replay(graph, node, &inputs)?, None)),
@@ -222,6 +222,15 @@ fn backward_path(path: &str) -> Rc<str> {
     Rc::from(if path.is_empty() { "backward".to_owned() } else { format!("backward.{path}") })
 }
 
+/// The path of what is traced again: what is computed on the way back belongs to the way back.
+fn path_again(path: &Rc<str>) -> Rc<str> {
+    let is_backward = |path: &str| path.split('.').next() == Some("backward");
+    match is_backward(&module_path()) && !is_backward(path) {
+        true => backward_path(path),
+        false => path.clone(),
+    }
+}
+
 fn accumulate(sum: &mut Cotangent, gradient: Cotangent) -> Result<()> {
     *sum = match (sum.take(), gradient) {
         (Some(sum), Some(gradient)) => Some((sum + gradient)?),
@@ -255,7 +264,7 @@ pub(crate) fn inline(graph: &Graph, arguments: &[Tensor]) -> Result<Vec<Tensor>>
     let live = graph.live_nodes();
     for (_, node) in graph.nodes.iter().enumerate().filter(|(index, _)| live[*index]) {
         let inputs = lookup(&values, &node.inputs)?;
-        let outputs = with_path(node.path.clone(), || replay(graph, node, &inputs))?;
+        let outputs = with_path(path_again(&node.path), || replay(graph, node, &inputs))?;
         for (value, tensor) in node.outputs.iter().zip(outputs) {
             values[value.index()] = Some(tensor);
         }

@@ -1,7 +1,7 @@
 //! What the backward pass sees of the forward pass: the values kept, and those let go made again.
 
 use super::partition::is_cheap;
-use super::{inline, lookup, replay};
+use super::{inline, lookup, path_again, replay};
 use crate::error::Result;
 use crate::graph::{Graph, ValueId};
 use crate::op::Op;
@@ -39,7 +39,7 @@ impl<'a> Kept<'a> {
         }
         let node = &self.graph.nodes[index];
         let inputs = self.get_all(&node.inputs, after)?;
-        let outputs = with_path(node.path.clone(), || match &node.op {
+        let outputs = with_path(path_again(&node.path), || match &node.op {
             Op::Transient { body } => {
                 let behind: Vec<&Tensor> = inputs.iter().chain([after]).collect();
                 inline(body, &barrier(&behind)?[..inputs.len()])

@@ -3,7 +3,7 @@
 use super::Gpt2Config;
 use crate::config::ConfigError;
 use crate::fields::Fields;
-use crate::layers::attention::{Heads, Scores, attention, merge_heads, split_heads};
+use crate::layers::attention::{Form, Heads, Scores, attention, merge_heads, split_heads};
 use crate::layers::{by_sequence, by_token, conv1d, dims, embedding, layer_norm, linear, loss};
 use crate::model::{CausalLm, Dimensions, Loss};
 use crate::module::Module;
@@ -34,6 +34,16 @@ impl CausalLm for Gpt2 {
             inner: config.n_inner,
             vocabulary: config.vocab_size,
             positions: config.n_positions,
+        }
+    }
+
+    fn attention_form(&self) -> Form {
+        let config = &self.config;
+        let by_layer = config.scale_attn_by_inverse_layer_idx;
+        Form {
+            factor: (!by_layer).then(|| self.attention_scale()),
+            upcast: config.reorder_and_upcast_attn,
+            dropout: config.attn_pdrop,
         }
     }
 
@@ -135,11 +145,15 @@ impl Gpt2 {
         scope.dropout("resid_dropout", &x, config.resid_pdrop)
     }
 
+    /// What attention scores are multiplied by, before the layer has a say.
+    fn attention_scale(&self) -> f64 {
+        let head = self.config.n_embd / self.config.n_head;
+        if self.config.scale_attn_weights { (head as f64).sqrt().recip() } else { 1.0 }
+    }
+
     fn scores(&self, scope: &Scope<'_>) -> Result<Scores> {
         let config = &self.config;
-        let head = config.n_embd / config.n_head;
-        let scale = if config.scale_attn_weights { (head as f64).sqrt().recip() } else { 1.0 };
-        let mut scores = Scores::scaled(scope.compute_dtype(), scale)?;
+        let mut scores = Scores::scaled(scope.compute_dtype(), self.attention_scale())?;
         if config.scale_attn_by_inverse_layer_idx {
             let number = (scope.layer()? + 1.0)?.convert(scores.scale.dtype())?;
             scores.scale = (scores.scale / number)?;

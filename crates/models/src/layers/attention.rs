@@ -48,7 +48,23 @@ pub struct Scores {
     pub dropout: f64,
 }
 
+/// What a form of attention must be able to do: of [`Scores`] what is known before tracing.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Form {
+    /// What scores are multiplied by, where it is the same in every layer.
+    pub factor: Option<f64>,
+    /// Whether the products themselves are in `f32`.
+    pub upcast: bool,
+    /// The probability that a probability is dropped in training.
+    pub dropout: f64,
+}
+
 impl Scores {
+    /// What a form of attention must be able to do for them.
+    pub fn form(&self) -> Form {
+        Form { factor: self.factor, upcast: self.upcast, dropout: self.dropout }
+    }
+
     /// Scores of queries of a type that are scaled by a number.
     pub fn scaled(dtype: DType, scale: f64) -> Result<Scores> {
         let number = full(wide(dtype), &[], scale)?;
@@ -60,7 +76,7 @@ impl Scores {
 pub fn attention(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Tensor> {
     let [_, _, sequence, head] = dims("query", &heads.query)?;
     let dtype = heads.query.dtype();
-    if scope.has_fused_attention() && obstacle(dtype, sequence, head, scores).is_none() {
+    if scope.has_fused_attention() && obstacle(dtype, sequence, head, scores.form()).is_none() {
         fused(heads, scores)
     } else if sequence >= BLOCKWISE_FROM {
         blockwise(scope, heads, scores, BLOCK)

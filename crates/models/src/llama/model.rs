@@ -3,7 +3,7 @@
 use super::LlamaConfig;
 use crate::config::ConfigError;
 use crate::fields::Fields;
-use crate::layers::attention::{Heads, Scores, attention, merge_heads, split_heads};
+use crate::layers::attention::{Form, Heads, Scores, attention, merge_heads, split_heads};
 use crate::layers::rotary::{Angles, Rotary};
 use crate::layers::{by_sequence, by_token, dims, embedding, linear, loss, rms_norm};
 use crate::model::{CausalLm, Dimensions, Loss};
@@ -36,6 +36,12 @@ impl CausalLm for Llama {
             vocabulary: config.vocab_size,
             positions: config.rotary.longest(config.max_position_embeddings),
         }
+    }
+
+    fn attention_form(&self) -> Form {
+        let config = &self.config;
+        let factor = (config.head_dim as f64).sqrt().recip();
+        Form { factor: Some(factor), upcast: false, dropout: config.attention_dropout }
     }
 
     fn logits(&self, scope: &Scope<'_>, tokens: &Tensor) -> Result<Tensor> {

@@ -11,6 +11,9 @@ mod tests;
 mod time;
 mod warnings;
 
+pub(crate) use cost::is_free;
+pub(crate) use paths::{Belongs, OPTIMIZER, Paths};
+pub(crate) use roofline::{operations, traffic};
 pub use source::{Compiler, Made};
 
 use crate::describe::Budget;
@@ -19,7 +22,6 @@ use crate::machine::Machine;
 use crate::report::{Basis, MachineSummary, ModelSummary, Rates, Report, Settings};
 use fullshard_pjrt::plugins::PluginKind;
 use fullshard_train::Recipe;
-use paths::Paths;
 
 /// The plan of a step that was compiled for a machine.
 pub fn compiled(
@@ -28,7 +30,7 @@ pub fn compiled(
     made: &Made,
     budget: Budget,
 ) -> Result<Report, Error> {
-    let paths = Paths::new(recipe);
+    let paths = Paths::new(recipe.model.as_ref());
     let played = time::play(&made.module, machine, &paths);
     let peak = alive::peak(&made.module, &paths);
     let state = recipe.estimate()?;

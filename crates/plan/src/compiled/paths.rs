@@ -4,9 +4,9 @@
 //! instructions of their own, and put prefixes before them. What has no path belongs where its
 //! result is used, or else where its operands come from.
 
+use fullshard_models::{CausalLm, Module};
 use fullshard_pjrt::hlo::{Computation, Instruction, InstructionId};
-use fullshard_train::Recipe;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 /// A module on one of the two ways.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -21,31 +21,33 @@ pub struct Belongs {
 pub struct Paths {
     /// What paths begin with.
     roots: Vec<String>,
-    /// Paths of layers that are a loop.
-    stacks: Vec<String>,
+    /// Paths of lists of layers, in which the tracer does not tell one layer from another.
+    lists: Vec<String>,
 }
 
 /// What the tracer writes before paths on the way back.
 const BACKWARD: &str = "backward";
 
+/// The class of lists of modules.
+const LIST: &str = "ModuleList";
+
 /// What the tracer calls everything after gradients.
-const OPTIMIZER: &str = "optimizer";
+pub const OPTIMIZER: &str = "optimizer";
 
 impl Paths {
-    /// The paths of a recipe's modules.
-    pub fn new(recipe: &Recipe) -> Paths {
-        let children = recipe.model.tree().children;
-        let roots = children.into_iter().map(|(name, _)| name).chain([OPTIMIZER.to_owned()]);
-        let stacked = recipe.placement.parameters.iter().filter(|stored| stored.stack.is_some());
-        let stack = |name: &str| name.split_once(".*.").map(|(stack, _)| stack.to_owned());
-        let stacks: BTreeSet<String> = stacked.filter_map(|stored| stack(&stored.name)).collect();
-        Paths { roots: roots.collect(), stacks: stacks.into_iter().collect() }
+    /// The paths of a model's modules.
+    pub fn new(model: &dyn CausalLm) -> Paths {
+        let tree = model.tree();
+        let mut lists = Vec::new();
+        find_lists("", &tree, &mut lists);
+        let roots = tree.children.into_iter().map(|(name, _)| name);
+        Paths { roots: roots.chain([OPTIMIZER.to_owned()]).collect(), lists }
     }
 
     /// No paths at all.
     #[cfg(test)]
     pub fn none() -> Paths {
-        Paths { roots: Vec::new(), stacks: Vec::new() }
+        Paths { roots: Vec::new(), lists: Vec::new() }
     }
 
     /// What each instruction of a computation belongs to.
@@ -87,16 +89,28 @@ impl Paths {
         if !self.roots.iter().any(|known| known == root) {
             return backward.then(|| Belongs { module: String::new(), backward });
         }
-        let starred = self.stacks.iter().find_map(|stack| {
-            let rest = path.strip_prefix(stack.as_str())?;
-            (rest.is_empty() || rest.starts_with('.')).then(|| format!("{stack}.*{rest}"))
+        let path = any_layer(path);
+        let starred = self.lists.iter().find_map(|list| {
+            let rest = path.strip_prefix(list.as_str())?;
+            let named = rest.is_empty() || rest.starts_with('.') && !rest.starts_with(".*");
+            named.then(|| format!("{list}.*{rest}"))
         });
-        let module = starred.unwrap_or_else(|| any_layer(path));
-        Some(Belongs { module, backward })
+        Some(Belongs { module: starred.unwrap_or(path), backward })
     }
 }
 
-/// A path with a `*` for the layer, as those of a loop have it.
+/// The paths of all lists of modules in a tree.
+fn find_lists(path: &str, module: &Module, lists: &mut Vec<String>) {
+    for (name, child) in &module.children {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        match child.class == LIST {
+            true => lists.push(path),
+            false => find_lists(&path, child, lists),
+        }
+    }
+}
+
+/// A path with a `*` for the layer.
 fn any_layer(path: &str) -> String {
     let segment = |segment| match segment {
         number if str::parse::<usize>(number).is_ok() => "*",
@@ -111,4 +125,27 @@ fn is_body(instructions: &[Instruction]) -> bool {
     let mut parameters = instructions.iter().filter(|it| it.parameter_number.is_some());
     let first = parameters.next().is_some_and(|it| it.shape.members().is_some());
     first && parameters.next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_fold_and_the_way_back_is_told() {
+        let config = r#"{"model_type": "gpt2", "vocab_size": 64, "n_positions": 16, "n_embd": 8,
+            "n_layer": 2, "n_head": 2}"#;
+        let paths = Paths::new(fullshard_models::from_json(config).unwrap().as_ref());
+        let read = |name: &str| paths.read(name).map(|it| (it.module, it.backward));
+        let is = |module: &str, backward| Some((module.to_owned(), backward));
+        let c_fc = "transformer.h.*.mlp.c_fc";
+        assert_eq!(read("transformer.h.mlp.c_fc"), is(c_fc, false));
+        assert_eq!(read("transformer.h.3.mlp.c_fc"), is(c_fc, false));
+        assert_eq!(read("while/body/backward.transformer.h.mlp.c_fc"), is(c_fc, true));
+        assert_eq!(read("transformer.h"), is("transformer.h.*", false));
+        assert_eq!(read("backward.lm_head"), is("lm_head", true));
+        assert_eq!(read("optimizer"), is("optimizer", false));
+        assert_eq!(read("backward"), is("", true));
+        assert_eq!(read("reduce.3"), None);
+    }
 }

@@ -46,13 +46,23 @@ pub(crate) fn seconds(module: &Module, instruction: &Instruction, chip: &Chip) -
         return LAUNCH + seconds;
     }
     let products = Products::of(module, instruction);
-    let traffic = match &products {
-        Some(_) if instruction.opcode == "custom-call" => called_traffic(module, instruction),
-        _ => cost::traffic(module, instruction) as f64,
-    };
+    let traffic = traffic(module, instruction) as f64;
     let moving = traffic / (chip.bandwidth * reached(instruction, products.is_some()));
     let computing = products.and_then(|products| products.seconds(chip)).unwrap_or(0.0);
     LAUNCH + moving.max(computing)
+}
+
+/// The bytes that a kernel reads and writes, without the room to work in of library calls.
+pub(crate) fn traffic(module: &Module, instruction: &Instruction) -> u64 {
+    match instruction.opcode.as_str() {
+        "custom-call" => called_traffic(module, instruction),
+        _ => cost::traffic(module, instruction),
+    }
+}
+
+/// The operations of the matrix products of an instruction, if it has any.
+pub(crate) fn operations(module: &Module, instruction: &Instruction) -> Option<f64> {
+    Products::of(module, instruction).map(|products| products.operations)
 }
 
 /// The seconds of causal attention by cuDNN: two products forwards and five backwards.
@@ -162,11 +172,13 @@ fn library_dims(call: &Instruction) -> Option<DotDims> {
 }
 
 /// The bytes that a library call reads and writes, without its room to work in.
-fn called_traffic(module: &Module, call: &Instruction) -> f64 {
+fn called_traffic(module: &Module, call: &Instruction) -> u64 {
     let computation = module.computation(call.computation);
     let operands = computation.into_iter().flat_map(|it| it.operands(call)).map(|it| &it.shape);
-    let result = call.shape.leaves().into_iter().take(1);
-    operands.chain(result).map(cost::bytes).sum::<u64>() as f64
+    let mut results = call.shape.leaves();
+    // The last of several results is the room to work in.
+    results.truncate(results.len().saturating_sub(1).max(1));
+    operands.chain(results).map(cost::bytes).sum()
 }
 
 #[cfg(test)]

@@ -110,7 +110,7 @@ fn the_walk_finds_what_the_compiler_needs() {
     let reports = [Remat::None, Remat::Full].map(|remat| {
         let recipe = recipe(remat, 2);
         let made = made(&recipe, &machine);
-        let found = alive::peak(&made.module, &Paths::new(&recipe)).bytes as f64;
+        let found = alive::peak(&made.module, &Paths::new(recipe.model.as_ref())).bytes as f64;
         let needed = made.memory.temporaries as f64;
         assert!((0.8..1.25).contains(&(found / needed)), "{remat:?}: {found} of {needed}");
         let report = compiled(&recipe, &machine, &made, Budget::default()).unwrap();

@@ -27,6 +27,10 @@ pub struct StepArgs {
     /// Steps before the clock runs.
     #[arg(long, value_name = "W", default_value_t = 2)]
     pub warmup: usize,
+    /// Say where the time of a step goes, by kind of work, module and kernel: from a profile of
+    /// three further steps. Of NVIDIA's GPUs.
+    #[arg(long, conflicts_with_all = ["plan", "text"])]
+    pub breakdown: bool,
     /// The same tokens in every step, so that the loss falls.
     #[arg(long)]
     pub fixed_batch: bool,

@@ -1,6 +1,8 @@
 //! `fullshard bench`: how fast a model trains here, and on what it spends its memory.
 
 mod args;
+mod attention;
+mod breakdown;
 mod exchanges;
 mod print;
 mod report;
@@ -12,7 +14,7 @@ use args::StepArgs;
 use clap::{Args, Subcommand};
 use fullshard_pjrt::Client;
 use fullshard_pjrt::plugins::PluginKind;
-use fullshard_train::{Bench, Compiler, Recipe, Runner};
+use fullshard_train::{Compiler, Recipe, Runner};
 use report::{PlanReport, StepReport};
 use std::fs;
 use std::path::Path;
@@ -58,14 +60,28 @@ fn run_step(args: &StepArgs) -> Result<()> {
         return write_text(&recipe, path);
     }
     let client = client(args)?;
+    if args.breakdown {
+        breakdown::check(&client, args.step.target.kind())?;
+    }
     let cache = if args.step.no_cache { None } else { Some(compile_cache()?) };
     let compiler = Compiler { client: &client, cache, options };
-    let report = measure(&compiler, &recipe, &bench, plan)?;
-    if args.json {
-        return format::print_json(&report);
+    let start = Instant::now();
+    let mut runner = Runner::new(&compiler, &recipe, bench.seed)?;
+    let setup = start.elapsed().as_secs_f64();
+    let measured = bench.run(&mut runner, recipe.batch, recipe.model.dimensions().vocabulary)?;
+    let mut report = StepReport::new(&compiler, &recipe, &runner, setup, measured, plan)?;
+    // What was measured is worth having even where a profile says nothing.
+    let taken = args.breakdown.then(|| breakdown::take(&mut runner, &bench, report.chip));
+    let (broken_down, error) = match taken.transpose() {
+        Ok(broken_down) => (broken_down, None),
+        Err(error) => (None, Some(error)),
+    };
+    report.breakdown = broken_down;
+    match args.json {
+        true => format::print_json(&report)?,
+        false => print::measured(&report),
     }
-    print::measured(&report);
-    Ok(())
+    error.map_or(Ok(()), Err)
 }
 
 fn write_text(recipe: &Recipe, path: &Path) -> Result<()> {
@@ -73,19 +89,6 @@ fn write_text(recipe: &Recipe, path: &Path) -> Result<()> {
     fs::write(path, text).map_err(|error| Error::file(path, error))?;
     println!("the step is written to {}", path.display());
     Ok(())
-}
-
-fn measure(
-    compiler: &Compiler<'_>,
-    recipe: &Recipe,
-    bench: &Bench,
-    plan: PlanReport,
-) -> Result<StepReport> {
-    let start = Instant::now();
-    let mut runner = Runner::new(compiler, recipe, bench.seed)?;
-    let setup = start.elapsed().as_secs_f64();
-    let measured = bench.run(&mut runner, recipe.batch, recipe.model.dimensions().vocabulary)?;
-    StepReport::new(compiler, recipe, &runner, setup, measured, plan)
 }
 
 /// The devices to measure on. Plans and texts are for TPUs that are elsewhere as well.

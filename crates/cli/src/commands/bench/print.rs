@@ -32,6 +32,7 @@ pub fn plan(plan: &PlanReport) {
         if settings.scan_layers { "in a loop" } else { "written out" },
         if settings.gather_ahead { ", gathered ahead" } else { "" },
     );
+    println!("{}", plan.attention);
     println!("\n{}\n", plan.table);
     print_estimate(&plan.estimate);
     println!();
@@ -75,12 +76,18 @@ pub fn measured(report: &StepReport) {
             format::seconds(report.compile.setup_seconds)
         ),
     );
+    if let Some(calls) = report.plan.attention.calls {
+        row("attention", &format!("{calls} calls of cuDNN's kernels a step"));
+    }
     memory(report);
     collectives(&report.collectives);
     println!();
     speed(report);
     for (what, values) in [("loss", &report.loss), ("gradient norm", &report.gradient_norm)] {
         row(what, &format!("{:.4} → {:.4}", values.first, values.last));
+    }
+    if let Some(breakdown) = &report.breakdown {
+        super::breakdown::print(breakdown, report.time.step);
     }
 }
 

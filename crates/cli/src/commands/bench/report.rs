@@ -1,6 +1,7 @@
 //! What `fullshard bench step` has to say, under names that stay.
 
 use super::args::StepArgs;
+use super::attention::AttentionReport;
 use super::exchanges::ExchangeReport;
 use crate::error::Result;
 use crate::plan;
@@ -8,6 +9,7 @@ use crate::step::dtype_name;
 use fullshard_optim::Optimizer;
 use fullshard_pjrt::hlo::{self, CollectiveSummary};
 use fullshard_pjrt::{CompiledMemory, MemoryStats};
+use fullshard_plan::Breakdown;
 use fullshard_train::{
     Chip, Compiler, Estimate, Flops, Measured, Recipe, Runner, UnitRow, utilization,
 };
@@ -19,6 +21,7 @@ use std::path::PathBuf;
 pub struct PlanReport {
     pub model: ModelReport,
     pub settings: SettingsReport,
+    pub attention: AttentionReport,
     pub units: Vec<UnitRow>,
     pub estimate: Estimate,
     /// What a forward and backward pass exchanges; `None` where it is steps that do, gathering
@@ -85,6 +88,9 @@ pub struct StepReport {
     pub collectives: Vec<CollectiveReport>,
     pub loss: FirstAndLast,
     pub gradient_norm: FirstAndLast,
+    /// Where the time goes, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub breakdown: Option<Breakdown>,
 }
 
 #[derive(Serialize)]
@@ -157,6 +163,7 @@ impl PlanReport {
                 positions: dimensions.positions,
             },
             settings: SettingsReport::new(args, recipe),
+            attention: AttentionReport::new(recipe),
             estimate: recipe.estimate()?,
             exchanges: (recipe.batch.reduce_each || exchanges.is_empty()).then_some(exchanges),
             table: plan::table(recipe)?,
@@ -207,7 +214,7 @@ impl StepReport {
         runner: &Runner<'_>,
         setup_seconds: f64,
         measured: Measured,
-        plan: PlanReport,
+        mut plan: PlanReport,
     ) -> Result<StepReport> {
         let step = runner.program();
         let devices = recipe.placement.devices();
@@ -220,6 +227,7 @@ impl StepReport {
         let peak = chip.and_then(|chip| chip.peak(recipe.placement.wire.compute));
         let share = |flops| peak.map(|peak| utilization(flops, measured.step, devices, peak));
         let module = step.program.executable().optimized_program()?.module()?;
+        plan.attention.compiled(&module);
         let memory = step.program.executable().memory()?;
         let rate = tokens as f64 / measured.step;
         let (first, last) = (measured.first, measured.last);
@@ -245,6 +253,7 @@ impl StepReport {
             loss: FirstAndLast { first: first.loss, last: last.loss },
             gradient_norm: FirstAndLast { first: first.gradient_norm, last: last.gradient_norm },
             time: measured,
+            breakdown: None,
             plan,
         })
     }

@@ -3,7 +3,7 @@
 //! The kernel is a custom call that XLA's GPU compiler knows. What it cannot do is told by
 //! [`obstacle`], and computed in blocks instead.
 
-use super::{Heads, Scores};
+use super::{Form, Heads, Scores};
 use fullshard_graph::{DType, Error, Result, Tensor, TensorType, custom_call, custom_vjp};
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ const SWAPPED: &[usize] = &[3, 1, 2, 0];
 const JSON_CONFIG: i32 = 2;
 
 /// What stands in the way of the kernel, if anything does.
-pub fn obstacle(dtype: DType, sequence: usize, head: usize, scores: &Scores) -> Option<String> {
+pub fn obstacle(dtype: DType, sequence: usize, head: usize, scores: Form) -> Option<String> {
     let reason = match () {
         () if !matches!(dtype, DType::Bf16 | DType::F16) => {
             format!("it computes in bf16 and f16, not in {}", dtype.name())

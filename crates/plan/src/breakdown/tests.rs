@@ -1,0 +1,157 @@
+//! A recorded profile of a real step, cut down by `tests/data/cut_profile.py`, and what its sums
+//! must be.
+
+use super::*;
+use fullshard_models::from_json;
+use fullshard_pjrt::read_profile;
+use serde_json::Value;
+use std::sync::Arc;
+
+const PROFILE: &[u8] = include_bytes!("../../tests/data/breakdown.xplane.pb");
+const PROGRAM: &[u8] = include_bytes!("../../tests/data/breakdown.hlo.pb");
+const SUMS: &str = include_str!("../../tests/data/breakdown.json");
+const GPT2: &str = include_str!("../../../../examples/configs/gpt2_config.json");
+
+fn program() -> Module {
+    Module::decode("hlo_with_config", PROGRAM).unwrap()
+}
+
+fn devices() -> Vec<DeviceProfile> {
+    read_profile(PROFILE).unwrap()
+}
+
+fn broken_down(devices: &[DeviceProfile], steps: usize) -> Result<Breakdown, BreakdownError> {
+    let model = from_json(GPT2).unwrap();
+    Breakdown::new(devices, &program(), model.as_ref(), steps, Chip::named("h200"))
+}
+
+fn recorded() -> Breakdown {
+    broken_down(&devices(), 3).unwrap()
+}
+
+/// Kernels of a step and their seconds, of those that the script put together under a name.
+fn recorded_sum(group: &str) -> (f64, f64) {
+    let sums: Value = serde_json::from_str(SUMS).unwrap();
+    let number = |field: &str| sums["kernels"][group][field].as_f64().unwrap();
+    (number("launches") / 3.0, number("picoseconds") / PICOS / 3.0)
+}
+
+fn sum_of(rows: &[KernelTime], name: &str) -> (f64, f64) {
+    let rows = rows.iter().filter(|row| row.name.starts_with(name));
+    rows.fold((0.0, 0.0), |sum, row| (sum.0 + row.launches, sum.1 + row.seconds))
+}
+
+fn assert_near(found: f64, expected: f64) {
+    assert!((found / expected - 1.0).abs() < 1e-9, "{found} for {expected}");
+}
+
+#[test]
+fn no_time_is_lost() {
+    let breakdown = recorded();
+    let sums: Value = serde_json::from_str(SUMS).unwrap();
+    assert_near(breakdown.span, sums["span_ps"].as_f64().unwrap() / PICOS / 3.0);
+    for group in ["nvjet", "Memset", "memcpy"] {
+        let (found, expected) = (sum_of(&breakdown.kernels, group), recorded_sum(group));
+        assert_near(found.0, expected.0);
+        assert_near(found.1, expected.1);
+    }
+    let all = ["nvjet", "Memset", "memcpy", "own"].map(|group| recorded_sum(group).1);
+    let all: f64 = all.iter().sum();
+    assert_near(breakdown.kernels.iter().map(|row| row.seconds).sum(), all);
+    assert_near(breakdown.modules.iter().map(|row| row.seconds).sum(), all);
+    assert_near(breakdown.kinds.iter().map(|row| row.seconds).sum(), all + breakdown.idle);
+    assert_near(breakdown.busy + breakdown.overlapped, all);
+    assert_near(breakdown.busy + breakdown.idle, breakdown.span);
+}
+
+/// Kernels of libraries say nothing of what they are for: that they came to the right instruction
+/// shows in the rate that its shapes and their time give, which is alike for products of one size.
+#[test]
+fn products_find_their_instructions() {
+    let breakdown = recorded();
+    assert_eq!((breakdown.matched, breakdown.unknown), (Matched::Order, 0.0));
+    let products = breakdown.kernels.iter().filter(|row| row.kind == Kind::Products);
+    let products: Vec<&KernelTime> = products.filter(|row| row.seconds > 0.3e-3).collect();
+    for row in &products {
+        assert!(row.name.starts_with("nvjet"), "{row:?}");
+        let rate = row.flops.unwrap() / 1e12;
+        assert!((600.0..800.0).contains(&rate), "{rate} TFLOP/s: {row:?}");
+    }
+    let of = |module: &str, backward: bool| {
+        let rows = products.iter().filter(|row| row.module == module && row.backward == backward);
+        rows.map(|row| row.launches).sum::<f64>()
+    };
+    // One layer forwards, and one backwards, where each product has two gradients; the loss, whose
+    // three are in seven turns of a loop.
+    for module in ["mlp.c_fc", "mlp.c_proj", "attn.c_proj"] {
+        let module = format!("transformer.h.*.{module}");
+        assert_eq!((of(&module, false), of(&module, true)), (1.0, 2.0), "{module}");
+    }
+    assert_eq!(of("transformer.h.*.attn.c_attn", false), 1.0);
+    assert_eq!(of("lm_head", false), 21.0);
+}
+
+/// Attention in blocks is all that its modules compute themselves.
+#[test]
+fn attention_in_blocks_is_attention() {
+    let rows = recorded().kernels;
+    let attention: Vec<&KernelTime> =
+        rows.iter().filter(|row| row.kind == Kind::Attention).collect();
+    assert!(attention.iter().all(|row| row.module == "transformer.h.*.attn"), "{attention:?}");
+    let has = |name: &str| attention.iter().any(|row| row.name.starts_with(name));
+    assert!(has("nvjet") && has("triton_softmax"));
+}
+
+/// A kernel cannot move more than its memory does, but what a cache kept it need not read.
+#[test]
+fn rates_are_those_of_the_memory() {
+    let breakdown = recorded();
+    let long = breakdown.kernels.iter().filter(|row| row.seconds > 0.2e-3);
+    let shares: Vec<f64> = long.filter_map(|row| row.bandwidth_share).collect();
+    assert!(shares.len() > 20 && shares.iter().all(|share| (0.0..1.1).contains(share)));
+    let gelu = breakdown.kernels.iter().find(|row| row.name == "loop_convert_tanh_fusion").unwrap();
+    assert_eq!((&*gelu.module, gelu.kind), ("transformer.h.*.mlp", Kind::Elementwise));
+    // One tensor of 16 × 1024 × 12288 in bf16 read and three written.
+    assert_eq!(gelu.bytes.map(|bytes| bytes >> 20), Some(4 * 384));
+}
+
+#[test]
+fn steps_that_differ_are_told_apart_by_name_alone() {
+    let mut devices = devices();
+    devices[0].kernels.pop();
+    let breakdown = broken_down(&devices, 3).unwrap();
+    assert_eq!(breakdown.matched, Matched::Name);
+    let products = sum_of(&breakdown.kernels, "nvjet").1 + sum_of(&breakdown.kernels, "Memset").1;
+    assert!(breakdown.unknown >= 0.999 * products, "{} of {products}", breakdown.unknown);
+    let kinds = &breakdown.kinds;
+    assert!(kinds[0].kind == Kind::Products && kinds[0].seconds > 0.03, "{kinds:?}");
+}
+
+/// Without CUDA graphs the profile says which instruction a kernel is of, and is believed.
+#[test]
+fn what_the_profile_says_goes_before_names() {
+    let mut devices = devices();
+    let op: Arc<str> = "custom-call.417".into();
+    for kernel in &mut devices[0].kernels {
+        kernel.op = Some(op.clone());
+    }
+    let breakdown = broken_down(&devices, 3).unwrap();
+    let rows = &breakdown.kernels;
+    assert!(rows.iter().all(|row| row.op.as_deref() == Some(&*op)), "{rows:?}");
+}
+
+#[test]
+fn a_profile_of_something_else_is_refused() {
+    assert_eq!(broken_down(&[], 3).unwrap_err(), BreakdownError::NoDevice);
+    let other = DeviceProfile { name: "/device:GPU:0".into(), kernels: Vec::new() };
+    let error = broken_down(&[other], 3).unwrap_err().to_string();
+    assert_eq!(error, "/device:GPU:0 ran nothing of `train_step` while it was profiled");
+}
+
+#[test]
+fn time_is_busy_once() {
+    let kernel =
+        |start, duration| Kernel { name: "k".into(), module: None, op: None, start, duration };
+    let kernels = [kernel(0, 10), kernel(5, 10), kernel(6, 2), kernel(20, 5)];
+    assert_eq!(busy(&kernels.iter().collect::<Vec<_>>()), 20);
+}
