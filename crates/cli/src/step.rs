@@ -277,6 +277,8 @@ impl StepFlags {
             gather_ahead: self.gather_ahead,
             pad_vocabulary: pads_vocabulary(self.target.kind()),
             large_chunks: takes_large_chunks(self.target.kind()),
+            split_projections: self.target.kind() == PluginKind::Cuda,
+            separate_sums: self.target.kind() == PluginKind::Cuda,
             fused_attention: fuses_attention(self.target.kind()),
             call_products: calls_products(self.target.kind()),
             frozen: self.freeze.clone(),

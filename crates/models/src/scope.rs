@@ -69,6 +69,16 @@ pub trait Tracer {
         false
     }
 
+    /// Whether a projection of several parts is one product for each, rather than one that is cut.
+    fn has_split_projections(&self) -> bool {
+        false
+    }
+
+    /// Whether gradients are written before they are summed over tokens.
+    fn has_separate_sums(&self) -> bool {
+        false
+    }
+
     /// What the vocabulary is padded to a multiple of where it is the width of a large product:
     /// what the matrix units of accelerators work on.
     fn vocabulary_tile(&self) -> usize {
@@ -166,6 +176,16 @@ impl<'a> Scope<'a> {
     /// Whether memory is ample enough for large chunks of logits.
     pub fn has_large_chunks(&self) -> bool {
         self.tracer.has_large_chunks()
+    }
+
+    /// Whether a projection of several parts is one product for each, rather than one that is cut.
+    pub fn has_split_projections(&self) -> bool {
+        self.tracer.has_split_projections()
+    }
+
+    /// Whether gradients are written before they are summed over tokens.
+    pub fn has_separate_sums(&self) -> bool {
+        self.tracer.has_separate_sums()
     }
 
     /// What the vocabulary is padded to a multiple of in large products.

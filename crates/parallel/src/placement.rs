@@ -43,6 +43,10 @@ pub struct Options {
     pub pad_vocabulary: bool,
     /// Whether the loss takes many tokens at a time, as memory allows.
     pub large_chunks: bool,
+    /// Whether a projection of several parts is one product for each, rather than one that is cut.
+    pub split_projections: bool,
+    /// Whether gradients are written before they are summed over tokens.
+    pub separate_sums: bool,
     /// Whether attention is a kernel, where it can be.
     pub fused_attention: bool,
     /// Whether large products are called by name, where the platform knows them.

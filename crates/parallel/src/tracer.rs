@@ -362,6 +362,14 @@ impl Tracer for Sharded<'_> {
         self.placement.options.large_chunks
     }
 
+    fn has_split_projections(&self) -> bool {
+        self.placement.options.split_projections
+    }
+
+    fn has_separate_sums(&self) -> bool {
+        self.placement.options.separate_sums
+    }
+
     fn vocabulary_tile(&self) -> usize {
         if self.placement.options.pad_vocabulary { TILE } else { 1 }
     }

@@ -85,6 +85,8 @@ fn options(case: &Case) -> Options {
         gather_ahead: choice("layers") == "ahead" && !nothing_ahead,
         pad_vocabulary: choice("layers") != "ahead",
         large_chunks: false,
+        split_projections: choice("layers") == "ahead",
+        separate_sums: choice("layers") == "ahead",
         fused_attention: false,
         call_products: choice("layers") == "looped",
         frozen: Vec::new(),

@@ -136,7 +136,7 @@ impl Gpt2 {
 
     fn attention(&self, scope: &Scope<'_>, x: &Tensor, sequence: usize) -> Result<Tensor> {
         let config = &self.config;
-        let projections = conv1d::apply(scope, "c_attn", x)?.split(1, 3)?;
+        let projections = conv1d::apply_parts(scope, "c_attn", x, 3)?;
         let heads = |x| split_heads(x, sequence, config.n_head);
         let [query, key, value] = [0, 1, 2].map(|i| heads(&projections[i]));
         let heads = Heads { query: query?, key: key?, value: value? };

@@ -1,5 +1,6 @@
 //! GPT-2's linear layers, which Hugging Face calls `Conv1D`: the weight is `[input, output]`.
 
+use super::biased;
 use crate::module::{Initializer, Module};
 use crate::scope::Scope;
 use fullshard_graph::{Result, Tensor};
@@ -13,5 +14,20 @@ pub fn module(input: usize, output: usize, deviation: f64) -> Module {
 
 /// Applies the layer of a name to the last dimension.
 pub fn apply(scope: &Scope<'_>, name: &str, x: &Tensor) -> Result<Tensor> {
-    scope.module(name, |scope| x.linear(&scope.parameter("weight")?)? + scope.parameter("bias")?)
+    scope.module(name, |scope| {
+        biased(scope, &x.linear(&scope.parameter("weight")?)?, &scope.parameter("bias")?)
+    })
+}
+
+/// Applies the layer of a name as so many layers side by side, and gives the result of each.
+pub fn apply_parts(scope: &Scope<'_>, name: &str, x: &Tensor, parts: usize) -> Result<Vec<Tensor>> {
+    if !scope.has_split_projections() {
+        return apply(scope, name, x)?.split(1, parts);
+    }
+    scope.module_of_many(name, |scope| {
+        let weights = scope.parameter("weight")?.split(1, parts)?;
+        let biases = scope.parameter("bias")?.split(0, parts)?;
+        let part = |(weight, bias): (&Tensor, &Tensor)| biased(scope, &x.linear(weight)?, bias);
+        weights.iter().zip(&biases).map(part).collect()
+    })
 }

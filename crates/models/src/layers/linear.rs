@@ -1,5 +1,6 @@
 //! Linear layers as torch has them: the weight is `[output, input]`.
 
+use super::biased;
 use crate::module::{Initializer, Module};
 use crate::scope::Scope;
 use fullshard_graph::{Result, Tensor};
@@ -20,6 +21,6 @@ pub fn tied(input: usize, output: usize, other: &str) -> Module {
 pub fn apply(scope: &Scope<'_>, name: &str, x: &Tensor, bias: bool) -> Result<Tensor> {
     scope.module(name, |scope| {
         let y = x.linear(&scope.parameter("weight")?.t()?)?;
-        if bias { y + scope.parameter("bias")? } else { Ok(y) }
+        if bias { biased(scope, &y, &scope.parameter("bias")?) } else { Ok(y) }
     })
 }

@@ -16,7 +16,8 @@ pub mod rotary;
 
 pub use activation::Activation;
 
-use fullshard_graph::{DType, Error, Result, Tensor, barrier};
+use crate::scope::Scope;
+use fullshard_graph::{DType, Error, Result, Tensor, barrier, custom_vjp};
 
 /// The type for what few bits would spoil: sums, means, exponentials.
 pub(crate) fn wide(dtype: DType) -> DType {
@@ -47,6 +48,27 @@ pub(crate) fn by_token(x: &Tensor) -> Result<Tensor> {
 pub(crate) fn by_sequence(x: &Tensor, tokens: &Tensor) -> Result<Tensor> {
     let ([batch, sequence], [_, width]) = (dims("tokens", tokens)?, dims("rows", x)?);
     x.reshape(&[batch, sequence, width])
+}
+
+/// Rows and a bias. Where sums are separate, the bias' gradient is summed from rows that were
+/// written: passes that do both run at half the speed of memory.
+pub(crate) fn biased(scope: &Scope<'_>, rows: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    if !scope.has_separate_sums() {
+        return rows + bias;
+    }
+    let add = |inputs: Vec<Tensor>| Ok(vec![(&inputs[0] + &inputs[1])?]);
+    let results = custom_vjp(
+        &[rows, bias],
+        add,
+        |inputs| Ok((add(inputs)?, vec![])),
+        |_, gradients| {
+            let gradient = barrier(&[&gradients[0]])?.remove(0);
+            let tokens: Vec<usize> = (0..gradient.rank() - 1).collect();
+            let sum = widened(&gradient)?.sum(&tokens)?.convert(gradient.dtype())?;
+            Ok(vec![gradient, sum])
+        },
+    )?;
+    Ok(results[0].clone())
 }
 
 /// Statistics of rows that are computed once and kept. Compilers would rather make them again
