@@ -10,7 +10,9 @@ use crate::target::Target;
 use clap::{Args, ValueEnum};
 use fullshard_graph::DType;
 use fullshard_models::CausalLm;
-use fullshard_parallel::{FsdpConfig, FsdpConfigError, Options, Placement, Remat, Strategy};
+use fullshard_parallel::{
+    FsdpConfig, FsdpConfigError, Options, Placement, Remat, Settings, Strategy,
+};
 use fullshard_pjrt::plugins::PluginKind;
 use fullshard_pjrt::{Client, CompileOptions};
 use fullshard_train::{
@@ -70,6 +72,11 @@ pub struct StepFlags {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value = "false",
           default_missing_value = "true", value_parser = switch)]
     bf16: bool,
+    /// Compute in bfloat16, the matrix products of layers in 8 bits: the same as compute_dtype
+    /// float8_e4m3fn in the FSDP config.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value = "false",
+          default_missing_value = "true", value_parser = switch)]
+    fp8: bool,
     /// What layers remember for the way back; by default what the FSDP config says.
     #[arg(long, value_enum)]
     remat: Option<RematArg>,
@@ -248,10 +255,7 @@ impl StepFlags {
 
     fn options(&self, model: &dyn CausalLm) -> Result<Options> {
         let mut config = self.config()?;
-        if let Some((dtype, flag)) = self.asked_dtype()? {
-            check_dtype(dtype, &flag, config.settings.stated_compute_dtype)?;
-            config.settings.compute_dtype = dtype.dtype();
-        }
+        self.choose_dtype(&mut config.settings)?;
         for warning in config.warnings() {
             tracing::warn!("{warning}");
         }
@@ -278,6 +282,31 @@ impl StepFlags {
             call_products: calls_products(self.target.kind()),
             frozen: self.freeze.clone(),
         })
+    }
+
+    /// Settles the type to compute in, and whether products are in 8 bits.
+    fn choose_dtype(&self, settings: &mut Settings) -> Result<()> {
+        let asked = self.asked_dtype()?;
+        if !self.fp8 {
+            let Some((asked, flag)) = asked else { return Ok(()) };
+            check_dtype(asked, &flag, settings.stated_compute_dtype)?;
+            settings.compute_dtype = asked.dtype();
+            return Ok(());
+        }
+        let stated = settings.stated_compute_dtype;
+        let stated = stated.map(|stated| (stated, in_config(stated)));
+        for (dtype, said) in
+            asked.map(|(asked, flag)| (asked.dtype(), flag)).into_iter().chain(stated)
+        {
+            if !matches!(dtype, DType::Bf16 | DType::F8E4M3FN) {
+                let way_out = "what is not in 8 bits is in bfloat16: leave one of them out";
+                let second = "`--fp8`".into();
+                return Err(FsdpConfigError::Contradiction { first: said, second, way_out }.into());
+            }
+        }
+        settings.compute_dtype = DType::Bf16;
+        settings.fp8 = true;
+        Ok(())
     }
 
     /// The type asked for by flag, and the flag.
@@ -312,11 +341,14 @@ fn contradiction(first: String, second: String) -> Error {
 fn check_dtype(asked: DTypeArg, flag: &str, stated: Option<DType>) -> Result<()> {
     match stated {
         Some(stated) if stated != asked.dtype() => {
-            let config = format!("`compute_dtype: {}` of the FSDP config", dtype_name(stated));
-            Err(contradiction(flag.to_owned(), config))
+            Err(contradiction(flag.to_owned(), in_config(stated)))
         }
         _ => Ok(()),
     }
+}
+
+fn in_config(stated: DType) -> String {
+    format!("`compute_dtype: {}` of the FSDP config", dtype_name(stated))
 }
 
 impl RematArg {
@@ -353,5 +385,8 @@ impl DTypeArg {
 
 /// The name that people give a type to compute in.
 pub fn dtype_name(dtype: DType) -> &'static str {
-    DTypeArg::of(dtype).map_or(dtype.name(), DTypeArg::name)
+    match dtype {
+        DType::F8E4M3FN => "float8_e4m3fn",
+        _ => DTypeArg::of(dtype).map_or(dtype.name(), DTypeArg::name),
+    }
 }

@@ -1,5 +1,6 @@
 //! Linear layers as torch has them: the weight is `[output, input]`.
 
+use super::fp8::{Order, product};
 use crate::module::{Initializer, Module};
 use crate::scope::Scope;
 use fullshard_graph::{Result, Tensor};
@@ -19,7 +20,7 @@ pub fn tied(input: usize, output: usize, other: &str) -> Module {
 /// Applies the linear layer of a name to the last dimension.
 pub fn apply(scope: &Scope<'_>, name: &str, x: &Tensor, bias: bool) -> Result<Tensor> {
     scope.module(name, |scope| {
-        let y = x.linear(&scope.parameter("weight")?.t()?)?;
+        let y = product(scope, x, &scope.parameter("weight")?, Order::OutputFirst)?;
         if bias { y + scope.parameter("bias")? } else { Ok(y) }
     })
 }
