@@ -1,6 +1,6 @@
 //! GPT-2's linear layers, which Hugging Face calls `Conv1D`: the weight is `[input, output]`.
 
-use super::fp8::{Order, product};
+use super::fp8::{self, Order};
 use crate::module::{Initializer, Module};
 use crate::scope::Scope;
 use fullshard_graph::{Result, Tensor};
@@ -15,7 +15,7 @@ pub fn module(input: usize, output: usize, deviation: f64) -> Module {
 /// Applies the layer of a name to the last dimension.
 pub fn apply(scope: &Scope<'_>, name: &str, x: &Tensor) -> Result<Tensor> {
     scope.module(name, |scope| {
-        let weight = scope.parameter("weight")?;
-        product(scope, x, &weight, Order::InputFirst)? + scope.parameter("bias")?
+        let (weight, bias) = (scope.parameter("weight")?, scope.parameter("bias")?);
+        fp8::linear(scope, x, &weight, Some(&bias), Order::InputFirst)
     })
 }

@@ -13,7 +13,8 @@
 use crate::module::Module;
 use crate::scope::Scope;
 use fullshard_graph::{
-    DType, Error, Result, Tensor, constant, custom_vjp, einsum, full, precise_einsum, select,
+    DType, Error, Result, Tensor, barrier, constant, custom_vjp, einsum, full, precise_einsum,
+    select,
 };
 
 /// What the sizes of a product must be multiples of.
@@ -46,21 +47,24 @@ pub struct Products {
     pub others: Vec<String>,
 }
 
-/// The last dimension times a weight: in 8 bits if the scope is for that and the sizes allow it.
-pub(super) fn product(
+/// A linear layer over the last dimension: in 8 bits if the scope is for that and the sizes allow
+/// it.
+pub(super) fn linear(
     scope: &Scope<'_>,
     x: &Tensor,
     weight: &Tensor,
+    bias: Option<&Tensor>,
     order: Order,
 ) -> Result<Tensor> {
     let tokens: usize = x.dims().iter().rev().skip(1).product();
     if scope.has_eight_bit_products() && x.dtype() == DType::Bf16 && fits(tokens, weight.dims()) {
-        return eight_bit_product(x, weight, order);
+        return eight_bit_linear(x, weight, bias, order);
     }
-    match order {
-        Order::InputFirst => x.linear(weight),
-        Order::OutputFirst => x.linear(&weight.t()?),
-    }
+    let product = match order {
+        Order::InputFirst => x.linear(weight)?,
+        Order::OutputFirst => x.linear(&weight.t()?)?,
+    };
+    bias.map_or(Ok(product.clone()), |bias| product + bias)
 }
 
 /// Whether a product of so many rows with a weight can run in 8 bits.
@@ -85,71 +89,103 @@ pub fn products(tree: &Module, tokens: usize) -> Products {
     products
 }
 
-/// The last dimension of `x` times a weight, both rounded to 8 bits, with gradients of which the
-/// result's is rounded to 8 bits first.
-pub fn eight_bit_product(x: &Tensor, weight: &Tensor, order: Order) -> Result<Tensor> {
-    let [forward, to_input, to_weight] = order.specs();
+/// A linear layer over the last dimension of `x`, of which the product is of numbers rounded to 8
+/// bits, and so are the products of its gradients.
+pub fn eight_bit_linear(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    order: Order,
+) -> Result<Tensor> {
     let Some((&width, batch)) = x.dims().split_last() else {
-        return Err(Error::new("eight_bit_product", format!("{} has no dimensions", x.ty())));
+        return Err(Error::new("eight_bit_linear", format!("{} has no dimensions", x.ty())));
     };
-    let output = match order {
-        Order::InputFirst => weight.dims().last(),
-        Order::OutputFirst => weight.dims().first(),
-    };
-    let dims: Vec<usize> = batch.iter().chain(output).copied().collect();
     let rows = x.reshape(&[batch.iter().product(), width])?;
-    let multiply = |x: &Quantized, weight: &Tensor| {
-        einsum(forward, &x.values(weight.dtype())?, &rounded(weight)?.values(weight.dtype())?)
-    };
-    let product = custom_vjp(
-        &[&rows, weight],
-        |inputs| Ok(vec![multiply(&rounded(&inputs[0])?, &inputs[1])?]),
+    let inputs: Vec<&Tensor> = [&rows, weight].into_iter().chain(bias).collect();
+    let result = custom_vjp(
+        &inputs,
+        |inputs| Ok(vec![forward(order, &written(&inputs[0], ACTIVATION)?.0, &inputs[1..])?]),
         |inputs| {
-            let x = rounded(&inputs[0])?;
-            let product = multiply(&x, &inputs[1])?;
-            Ok((vec![product], vec![x.values, x.scale, inputs[1].clone()]))
+            let (x, _) = written(&inputs[0], ACTIVATION)?;
+            let result = forward(order, &x, &inputs[1..])?;
+            Ok((vec![result], vec![x.values, x.scale, inputs[1].clone()]))
         },
-        |residuals, gradients| {
-            let [values, scale, weight] = &residuals[..] else {
-                return Err(Error::new("eight_bit_product", "residuals of another product"));
-            };
-            let x = Quantized { values: values.clone(), scale: scale.clone() };
-            let gradient = quantize(&gradients[0], DType::F8E5M2)?.values(weight.dtype())?;
-            let weight = rounded(weight)?.values(weight.dtype())?;
-            Ok(vec![
-                precise_einsum(to_input, &gradient, &weight)?,
-                of_weight(order, to_weight, &x.values(gradient.dtype())?, &gradient)?,
-            ])
-        },
+        |residuals, gradients| backward(order, &residuals, &gradients[0], bias.is_some()),
     )?;
-    product[0].reshape(&dims)
+    let width = result[0].dims().last().copied();
+    result[0].reshape(&batch.iter().copied().chain(width).collect::<Vec<_>>())
 }
 
-/// The gradient of the weight, the operand whose dimension comes first on the left.
-fn of_weight(order: Order, spec: &str, x: &Tensor, gradient: &Tensor) -> Result<Tensor> {
-    match order {
-        Order::InputFirst => precise_einsum(spec, x, gradient),
-        Order::OutputFirst => precise_einsum(spec, gradient, x),
+/// The type of activations and weights.
+const ACTIVATION: DType = DType::F8E4M3FN;
+/// The type of gradients.
+const GRADIENT: DType = DType::F8E5M2;
+
+/// A quantized input times a weight, and a bias if there is one.
+fn forward(order: Order, x: &Quantized, parameters: &[Tensor]) -> Result<Tensor> {
+    let (weight, bias) = (&parameters[0], parameters.get(1));
+    let dtype = weight.dtype();
+    let weight = quantize(weight, ACTIVATION)?.dequantize(dtype)?;
+    let product = einsum(order.forward(), &x.dequantize(dtype)?, &weight)?;
+    bias.map_or(Ok(product.clone()), |bias| product + bias)
+}
+
+/// The gradients of input, weight and bias. The bias' is the sum of what was not rounded.
+fn backward(
+    order: Order,
+    residuals: &[Tensor],
+    gradient: &Tensor,
+    has_bias: bool,
+) -> Result<Vec<Tensor>> {
+    let [values, scale, weight] = residuals else {
+        return Err(Error::new("eight_bit_linear", "residuals of something else"));
+    };
+    let dtype = weight.dtype();
+    let x = Quantized { values: values.clone(), scale: scale.clone() }.dequantize(dtype)?;
+    let weight = quantize(weight, ACTIVATION)?.dequantize(dtype)?;
+    let (rounded, gradient) = written(gradient, GRADIENT)?;
+    let rounded = rounded.dequantize(dtype)?;
+    let mut gradients = vec![
+        precise_einsum(order.to_input(), &rounded, &weight)?,
+        match order {
+            Order::InputFirst => precise_einsum("ti,to->io", &x, &rounded)?,
+            Order::OutputFirst => precise_einsum("to,ti->oi", &rounded, &x)?,
+        },
+    ];
+    if has_bias {
+        gradients.push(gradient.convert(DType::F32)?.sum(&[0])?.convert(dtype)?);
     }
-}
-
-/// An activation or a weight in 8 bits.
-fn rounded(x: &Tensor) -> Result<Quantized> {
-    quantize(x, DType::F8E4M3FN)
+    Ok(gradients)
 }
 
 /// Rounds a tensor to an 8-bit type, by the scale of its largest element.
 pub fn quantize(x: &Tensor, dtype: DType) -> Result<Quantized> {
+    round(x, &largest(x)?, dtype)
+}
+
+/// As [`quantize`], of a tensor that is written out once, in its own type, while its largest
+/// element is looked for; gives it as it is written. Left to itself the compiler may compute it
+/// twice or keep it in `f32`, which costs more than reading it again.
+fn written(x: &Tensor, dtype: DType) -> Result<(Quantized, Tensor)> {
+    let largest = largest(x)?;
+    let x = barrier(&[x])?.remove(0);
+    Ok((round(&x, &largest, dtype)?, x))
+}
+
+fn largest(x: &Tensor) -> Result<Tensor> {
     let every: Vec<usize> = (0..x.rank()).collect();
-    let largest = x.abs()?.max(&every)?.convert(DType::F32)?;
-    let (scale, inverse) = scales(&largest, dtype)?;
+    x.abs()?.max(&every)?.convert(DType::F32)
+}
+
+fn round(x: &Tensor, largest: &Tensor, dtype: DType) -> Result<Quantized> {
+    let (scale, inverse) = scales(largest, dtype)?;
     let values = (x.convert(DType::F32)? * inverse)?.convert(dtype)?;
     Ok(Quantized { values, scale })
 }
 
 impl Quantized {
     /// The tensor it stands for, in a type that is wide enough.
-    pub fn values(&self, dtype: DType) -> Result<Tensor> {
+    pub fn dequantize(&self, dtype: DType) -> Result<Tensor> {
         self.values.convert(dtype)? * self.scale.convert(dtype)?
     }
 }
@@ -185,12 +221,19 @@ fn scales(largest: &Tensor, dtype: DType) -> Result<(Tensor, Tensor)> {
 const LEAST: f64 = 1.0 / (1_u128 << 100) as f64;
 
 impl Order {
-    /// The product, the gradient of its input and that of its weight, over t tokens, i inputs and
-    /// o outputs.
-    fn specs(self) -> [&'static str; 3] {
+    /// The product, over t tokens, i inputs and o outputs.
+    fn forward(self) -> &'static str {
         match self {
-            Order::InputFirst => ["ti,io->to", "to,io->ti", "ti,to->io"],
-            Order::OutputFirst => ["ti,oi->to", "to,oi->ti", "to,ti->oi"],
+            Order::InputFirst => "ti,io->to",
+            Order::OutputFirst => "ti,oi->to",
+        }
+    }
+
+    /// The gradient of its input.
+    fn to_input(self) -> &'static str {
+        match self {
+            Order::InputFirst => "to,io->ti",
+            Order::OutputFirst => "to,oi->ti",
         }
     }
 }
