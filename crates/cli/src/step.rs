@@ -10,6 +10,7 @@ use crate::target::Target;
 use clap::{Args, ValueEnum};
 use fullshard_graph::DType;
 use fullshard_models::CausalLm;
+use fullshard_models::layers::fp8;
 use fullshard_parallel::{
     FsdpConfig, FsdpConfigError, Options, Placement, Remat, Settings, Strategy,
 };
@@ -183,7 +184,11 @@ impl StepFlags {
         };
         let optimizer = fullshard_optim::from_name(&self.optim, &optimizer)?;
         let limit = Some(self.max_grad_norm).filter(|&limit| limit > 0.0);
-        Ok(Recipe::new(model, placement, optimizer, batch, limit)?)
+        let recipe = Recipe::new(model, placement, optimizer, batch, limit)?;
+        if let Some(products) = recipe.eight_bit_products() {
+            tell_of_others(&products)?;
+        }
+        Ok(recipe)
     }
 
     /// The devices to run on, if there are as many as asked for.
@@ -332,6 +337,25 @@ impl StepFlags {
     }
 }
 
+/// Says which products do not run in 8 bits although they should; refuses if none does.
+fn tell_of_others(products: &fp8::Products) -> Result<()> {
+    let Some(first) = products.others.first() else { return Ok(()) };
+    let multiple = fp8::MULTIPLE;
+    if products.eight_bit == 0 {
+        return Err(Error::Usage(format!(
+            "no product of a layer can run in 8 bits, `{first}` the first: the tokens of a device \
+             and both sizes of a weight must be multiples of {multiple}. Choose others, or compute \
+             in bfloat16"
+        )));
+    }
+    tracing::warn!(
+        "{} run in bfloat16, not in 8 bits, since a size is no multiple of {multiple}: {}",
+        crate::format::count(products.others.len(), "product"),
+        products.others.join(", ")
+    );
+    Ok(())
+}
+
 fn contradiction(first: String, second: String) -> Error {
     let way_out = "leave one of them out";
     Error::Fsdp(FsdpConfigError::Contradiction { first, second, way_out })
@@ -380,6 +404,19 @@ impl DTypeArg {
             DTypeArg::Bfloat16 => "bfloat16",
             DTypeArg::Float16 => "float16",
         }
+    }
+}
+
+/// The type a step computes in, and how much of it in 8 bits.
+pub fn compute_name(recipe: &Recipe) -> String {
+    let compute = dtype_name(recipe.placement.wire.compute);
+    match recipe.eight_bit_products() {
+        Some(products) => format!(
+            "{compute}, {} of layers in {},",
+            crate::format::count(products.eight_bit, "product"),
+            dtype_name(DType::F8E4M3FN)
+        ),
+        None => compute.to_owned(),
     }
 }
 
