@@ -124,9 +124,12 @@ const GRADIENT: DType = DType::F8E5M2;
 /// A quantized input times a weight, and a bias if there is one.
 fn forward(order: Order, x: &Quantized, parameters: &[Tensor]) -> Result<Tensor> {
     let (weight, bias) = (&parameters[0], parameters.get(1));
-    let dtype = weight.dtype();
-    let weight = quantize(weight, ACTIVATION)?.dequantize(dtype)?;
-    let product = einsum(order.forward(), &x.dequantize(dtype)?, &weight)?;
+    let quantized = quantize(weight, ACTIVATION)?;
+    let [x, quantized] = operands(x, &quantized, weight.dtype())?;
+    let product = match order {
+        Order::InputFirst => einsum("ti,io->to", &x, &quantized)?,
+        Order::OutputFirst => einsum("ti,oi->to", &x, &quantized)?,
+    };
     bias.map_or(Ok(product.clone()), |bias| product + bias)
 }
 
@@ -141,21 +144,36 @@ fn backward(
         return Err(Error::new("eight_bit_linear", "residuals of something else"));
     };
     let dtype = weight.dtype();
-    let x = Quantized { values: values.clone(), scale: scale.clone() }.dequantize(dtype)?;
-    let weight = quantize(weight, ACTIVATION)?.dequantize(dtype)?;
+    let x = Quantized { values: values.clone(), scale: scale.clone() };
+    let weight = quantize(weight, ACTIVATION)?;
     let (rounded, gradient) = written(gradient, GRADIENT)?;
-    let rounded = rounded.dequantize(dtype)?;
-    let mut gradients = vec![
-        precise_einsum(order.to_input(), &rounded, &weight)?,
-        match order {
-            Order::InputFirst => precise_einsum("ti,to->io", &x, &rounded)?,
-            Order::OutputFirst => precise_einsum("to,ti->oi", &rounded, &x)?,
-        },
-    ];
+    let mut gradients = Vec::new();
+    let [left, right] = operands(&rounded, &weight, dtype)?;
+    gradients.push(match order {
+        Order::InputFirst => precise_einsum("to,io->ti", &left, &right)?,
+        Order::OutputFirst => precise_einsum("to,oi->ti", &left, &right)?,
+    });
+    let [left, right] = operands(&x, &rounded, dtype)?;
+    gradients.push(match order {
+        Order::InputFirst => precise_einsum("ti,to->io", &left, &right)?,
+        Order::OutputFirst => precise_einsum("to,ti->oi", &right, &left)?,
+    });
     if has_bias {
         gradients.push(gradient.convert(DType::F32)?.sum(&[0])?.convert(dtype)?);
     }
     Ok(gradients)
+}
+
+/// What two quantized tensors stand for, as the operands of one product.
+///
+/// The barrier makes the operands this product's own: products that share one are laid side by
+/// side by XLA, which then no longer sees that they are of 8 bits.
+fn operands(left: &Quantized, right: &Quantized, dtype: DType) -> Result<[Tensor; 2]> {
+    let scales = barrier(&[&left.scale, &right.scale])?;
+    let scaled = |values: &Tensor, scale: &Tensor| {
+        Quantized { values: values.clone(), scale: scale.clone() }.dequantize(dtype)
+    };
+    Ok([scaled(&left.values, &scales[0])?, scaled(&right.values, &scales[1])?])
 }
 
 /// Rounds a tensor to an 8-bit type, by the scale of its largest element.
@@ -219,21 +237,3 @@ fn scales(largest: &Tensor, dtype: DType) -> Result<(Tensor, Tensor)> {
 
 /// What the largest element of a tensor is taken to be at least, about 8e-31.
 const LEAST: f64 = 1.0 / (1_u128 << 100) as f64;
-
-impl Order {
-    /// The product, over t tokens, i inputs and o outputs.
-    fn forward(self) -> &'static str {
-        match self {
-            Order::InputFirst => "ti,io->to",
-            Order::OutputFirst => "ti,oi->to",
-        }
-    }
-
-    /// The gradient of its input.
-    fn to_input(self) -> &'static str {
-        match self {
-            Order::InputFirst => "to,io->ti",
-            Order::OutputFirst => "to,oi->ti",
-        }
-    }
-}
