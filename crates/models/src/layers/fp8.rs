@@ -34,7 +34,7 @@ pub enum Order {
 pub struct Quantized {
     /// The values, of an 8-bit type.
     pub values: Tensor,
-    /// The scale, one `f32`: a power of two, or not a number if an element was not finite.
+    /// The scale, one `f32`: a power of two, or not a number if an element was infinite.
     pub scale: Tensor,
 }
 
