@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::format;
-use crate::step::{StepFlags, dtype_name};
+use crate::step::{StepFlags, compute_name, dtype_name};
 use fullshard_parallel::wrap::{Column, UnitGroup};
 use fullshard_parallel::{Remat, WrapPlan};
 use fullshard_train::{Estimate, Recipe, UnitRow};
@@ -20,7 +20,7 @@ pub fn print(recipe: &Recipe, step: &StepFlags) -> Result<()> {
     );
     println!(
         "computing in {} with gradients in {}, {}, remat {}",
-        dtype_name(placement.wire.compute),
+        compute_name(recipe),
         dtype_name(placement.wire.reduce),
         step.optim,
         remat_name(placement.remat),

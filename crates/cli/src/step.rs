@@ -10,7 +10,10 @@ use crate::target::Target;
 use clap::{Args, ValueEnum};
 use fullshard_graph::DType;
 use fullshard_models::CausalLm;
-use fullshard_parallel::{FsdpConfig, FsdpConfigError, Options, Placement, Remat, Strategy};
+use fullshard_models::layers::fp8;
+use fullshard_parallel::{
+    FsdpConfig, FsdpConfigError, Options, Placement, Remat, Settings, Strategy,
+};
 use fullshard_pjrt::plugins::PluginKind;
 use fullshard_pjrt::{Client, CompileOptions};
 use fullshard_train::{
@@ -71,6 +74,11 @@ pub struct StepFlags {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value = "false",
           default_missing_value = "true", value_parser = switch)]
     bf16: bool,
+    /// Compute in bfloat16, the matrix products of layers in 8 bits: the same as compute_dtype
+    /// float8_e4m3fn in the FSDP config.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value = "false",
+          default_missing_value = "true", value_parser = switch)]
+    fp8: bool,
     /// What layers remember for the way back; by default what the FSDP config says.
     #[arg(long, value_enum)]
     remat: Option<RematArg>,
@@ -178,7 +186,11 @@ impl StepFlags {
         };
         let optimizer = fullshard_optim::from_name(&self.optim, &optimizer)?;
         let limit = Some(self.max_grad_norm).filter(|&limit| limit > 0.0);
-        Ok(Recipe::new(model, placement, optimizer, batch, limit)?)
+        let recipe = Recipe::new(model, placement, optimizer, batch, limit)?;
+        if let Some(products) = recipe.eight_bit_products() {
+            tell_of_others(&products)?;
+        }
+        Ok(recipe)
     }
 
     /// The devices to run on, if there are as many as asked for.
@@ -250,10 +262,7 @@ impl StepFlags {
 
     fn options(&self, model: &dyn CausalLm) -> Result<Options> {
         let mut config = self.config()?;
-        if let Some((dtype, flag)) = self.asked_dtype()? {
-            check_dtype(dtype, &flag, config.settings.stated_compute_dtype)?;
-            config.settings.compute_dtype = dtype.dtype();
-        }
+        self.choose_dtype(&mut config.settings)?;
         for warning in config.warnings() {
             tracing::warn!("{warning}");
         }
@@ -285,6 +294,31 @@ impl StepFlags {
         })
     }
 
+    /// Settles the type to compute in, and whether products are in 8 bits.
+    fn choose_dtype(&self, settings: &mut Settings) -> Result<()> {
+        let asked = self.asked_dtype()?;
+        if !self.fp8 {
+            let Some((asked, flag)) = asked else { return Ok(()) };
+            check_dtype(asked, &flag, settings.stated_compute_dtype)?;
+            settings.compute_dtype = asked.dtype();
+            return Ok(());
+        }
+        let stated = settings.stated_compute_dtype;
+        let stated = stated.map(|stated| (stated, in_config(stated)));
+        for (dtype, said) in
+            asked.map(|(asked, flag)| (asked.dtype(), flag)).into_iter().chain(stated)
+        {
+            if !matches!(dtype, DType::Bf16 | DType::F8E4M3FN) {
+                let way_out = "what is not in 8 bits is in bfloat16: leave one of them out";
+                let second = "`--fp8`".into();
+                return Err(FsdpConfigError::Contradiction { first: said, second, way_out }.into());
+            }
+        }
+        settings.compute_dtype = DType::Bf16;
+        settings.fp8 = true;
+        Ok(())
+    }
+
     /// The type asked for by flag, and the flag.
     fn asked_dtype(&self) -> Result<Option<(DTypeArg, String)>> {
         match (self.dtype, self.bf16) {
@@ -308,6 +342,25 @@ impl StepFlags {
     }
 }
 
+/// Says which products do not run in 8 bits although they should; refuses if none does.
+fn tell_of_others(products: &fp8::Products) -> Result<()> {
+    let Some(first) = products.others.first() else { return Ok(()) };
+    let multiple = fp8::MULTIPLE;
+    if products.eight_bit == 0 {
+        return Err(Error::Usage(format!(
+            "no product of a layer can run in 8 bits, `{first}` the first: the tokens of a device \
+             and both sizes of a weight must be multiples of {multiple}. Choose others, or compute \
+             in bfloat16"
+        )));
+    }
+    tracing::warn!(
+        "{} run in bfloat16, not in 8 bits, since a size is no multiple of {multiple}: {}",
+        crate::format::count(products.others.len(), "product"),
+        products.others.join(", ")
+    );
+    Ok(())
+}
+
 fn contradiction(first: String, second: String) -> Error {
     let way_out = "leave one of them out";
     Error::Fsdp(FsdpConfigError::Contradiction { first, second, way_out })
@@ -317,11 +370,14 @@ fn contradiction(first: String, second: String) -> Error {
 fn check_dtype(asked: DTypeArg, flag: &str, stated: Option<DType>) -> Result<()> {
     match stated {
         Some(stated) if stated != asked.dtype() => {
-            let config = format!("`compute_dtype: {}` of the FSDP config", dtype_name(stated));
-            Err(contradiction(flag.to_owned(), config))
+            Err(contradiction(flag.to_owned(), in_config(stated)))
         }
         _ => Ok(()),
     }
+}
+
+fn in_config(stated: DType) -> String {
+    format!("`compute_dtype: {}` of the FSDP config", dtype_name(stated))
 }
 
 impl RematArg {
@@ -356,7 +412,23 @@ impl DTypeArg {
     }
 }
 
+/// The type a step computes in, and how much of it in 8 bits.
+pub fn compute_name(recipe: &Recipe) -> String {
+    let compute = dtype_name(recipe.placement.wire.compute);
+    match recipe.eight_bit_products() {
+        Some(products) => format!(
+            "{compute}, {} of layers in {},",
+            crate::format::count(products.eight_bit, "product"),
+            dtype_name(DType::F8E4M3FN)
+        ),
+        None => compute.to_owned(),
+    }
+}
+
 /// The name that people give a type to compute in.
 pub fn dtype_name(dtype: DType) -> &'static str {
-    DTypeArg::of(dtype).map_or(dtype.name(), DTypeArg::name)
+    match dtype {
+        DType::F8E4M3FN => "float8_e4m3fn",
+        _ => DTypeArg::of(dtype).map_or(dtype.name(), DTypeArg::name),
+    }
 }

@@ -59,7 +59,7 @@ pub use mesh::{Group, Mesh, Sharding};
 pub use op::{Comparison, Reduction};
 pub use ops::{
     Attribute, Convolution, CustomCallBuilder, Scalar, barrier, concatenate, constant, custom_call,
-    einsum, full, iota, ones, select, zeros,
+    einsum, full, iota, ones, precise_einsum, select, zeros,
 };
 pub use program::{Argument, Program};
 pub use random::{Draw, Key, threefry};

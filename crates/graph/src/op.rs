@@ -217,6 +217,8 @@ pub(crate) struct DotDims {
     pub rhs_batch: Vec<usize>,
     pub lhs_contract: Vec<usize>,
     pub rhs_contract: Vec<usize>,
+    /// Whether the sum is kept in `f32` all the way, where there is a faster sum of fewer bits.
+    pub precise: bool,
 }
 
 /// How indices pick slices, for gathers and the scatters that undo them.

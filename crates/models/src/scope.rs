@@ -79,6 +79,11 @@ pub trait Tracer {
         false
     }
 
+    /// Whether the matrix products of layers are of 8-bit numbers.
+    fn has_eight_bit_products(&self) -> bool {
+        false
+    }
+
     /// What the vocabulary is padded to a multiple of where it is the width of a large product:
     /// what the matrix units of accelerators work on.
     fn vocabulary_tile(&self) -> usize {
@@ -186,6 +191,11 @@ impl<'a> Scope<'a> {
     /// Whether gradients are written before they are summed over tokens.
     pub fn has_separate_sums(&self) -> bool {
         self.tracer.has_separate_sums()
+    }
+
+    /// Whether the matrix products here are of 8-bit numbers: those of layers, where asked for.
+    pub fn has_eight_bit_products(&self) -> bool {
+        self.place.layer.is_some() && self.tracer.has_eight_bit_products()
     }
 
     /// What the vocabulary is padded to a multiple of in large products.

@@ -370,6 +370,10 @@ impl Tracer for Sharded<'_> {
         self.placement.options.separate_sums
     }
 
+    fn has_eight_bit_products(&self) -> bool {
+        self.placement.options.config.settings.fp8
+    }
+
     fn vocabulary_tile(&self) -> usize {
         if self.placement.options.pad_vocabulary { TILE } else { 1 }
     }

@@ -48,7 +48,7 @@ pub fn quick(recipe: &Recipe, machine: &Machine) -> Result<Report, Error> {
         rates,
         collectives,
         warnings: Vec::new(),
-        notes: notes(machine),
+        notes: notes(recipe, machine),
     };
     report.warnings = warnings(&report);
     Ok(report)
@@ -92,13 +92,18 @@ fn time(
     Time { step: compute + exposed, compute, exposed, hidden, modules }
 }
 
-fn notes(machine: &Machine) -> Vec<String> {
+fn notes(recipe: &Recipe, machine: &Machine) -> Vec<String> {
     let mut notes = vec!["by formula: nothing was compiled".to_owned()];
     if machine.chip.peak(fullshard_graph::DType::Bf16).is_none() {
         notes.push(
             "of processors only the order of magnitude is known, and they share the host's memory"
                 .to_owned(),
         );
+    }
+    if recipe.eight_bit_products().is_some() {
+        let slow = "products in 8 bits are taken to be as slow as those in 16: the compiled plan \
+                    knows better";
+        notes.push(slow.to_owned());
     }
     notes
 }

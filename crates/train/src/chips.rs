@@ -32,6 +32,8 @@ pub struct Chip {
     pub name: &'static str,
     /// Operations a second in `bf16` or `f16` with sums in `f32`. Not known of CPUs.
     pub bf16: Option<f64>,
+    /// Operations a second in 8-bit floating point, where there are units for it.
+    pub fp8: Option<f64>,
     /// Operations a second on `f32` tensors as XLA computes matrix products of them by default:
     /// through TF32 on GPUs. Not published for TPUs.
     pub f32: Option<f64>,
@@ -69,6 +71,7 @@ impl Chip {
         match dtype {
             DType::Bf16 | DType::F16 => self.bf16,
             DType::F32 => self.f32,
+            DType::F8E4M3FN | DType::F8E5M2 => self.fp8,
             _ => None,
         }
     }
@@ -100,6 +103,7 @@ const fn tpu(
         short,
         name,
         bf16: Some(figures.teraflops * 1e12),
+        fp8: None,
         f32: None,
         memory: figures.gibibytes * GIB,
         usable: figures.usable * 1e9,
@@ -114,6 +118,8 @@ const fn tpu(
 struct Gpu {
     /// Teraflops in `bf16` and through TF32.
     teraflops: (f64, f64),
+    /// Whether there are units for 8-bit floating point, twice as fast as those for `bf16`.
+    fp8: bool,
     gigabytes: f64,
     /// What CUDA says there is, in GiB.
     gibibytes: f64,
@@ -136,6 +142,7 @@ const fn gpu(
         short,
         name,
         bf16: Some(figures.teraflops.0 * 1e12),
+        fp8: if figures.fp8 { Some(2.0 * figures.teraflops.0 * 1e12) } else { None },
         f32: Some(figures.teraflops.1 * 1e12),
         memory: figures.gigabytes * 1e9,
         usable: figures.gibibytes * GIB - CONTEXT,
@@ -242,6 +249,7 @@ const CHIPS: &[Chip] = &[
         "A100 40 GB",
         Gpu {
             teraflops: (312.0, 156.0),
+            fp8: false,
             gigabytes: 40.0,
             gibibytes: 39.5,
             gigabytes_a_second: 1555.0,
@@ -254,6 +262,7 @@ const CHIPS: &[Chip] = &[
         "A100 80 GB SXM",
         Gpu {
             teraflops: (312.0, 156.0),
+            fp8: false,
             gigabytes: 80.0,
             gibibytes: 79.2,
             gigabytes_a_second: 2039.0,
@@ -266,6 +275,7 @@ const CHIPS: &[Chip] = &[
         "A100 80 GB PCIe",
         Gpu {
             teraflops: (312.0, 156.0),
+            fp8: false,
             gigabytes: 80.0,
             gibibytes: 79.2,
             gigabytes_a_second: 1935.0,
@@ -278,6 +288,7 @@ const CHIPS: &[Chip] = &[
         "H100 SXM",
         Gpu {
             teraflops: (989.4, 494.7),
+            fp8: true,
             gigabytes: 80.0,
             gibibytes: 79.2,
             gigabytes_a_second: 3350.0,
@@ -290,6 +301,7 @@ const CHIPS: &[Chip] = &[
         "H100 PCIe",
         Gpu {
             teraflops: (756.0, 378.0),
+            fp8: true,
             gigabytes: 80.0,
             gibibytes: 79.2,
             gigabytes_a_second: 2000.0,
@@ -302,6 +314,7 @@ const CHIPS: &[Chip] = &[
         "H200 SXM",
         Gpu {
             teraflops: (989.4, 494.7),
+            fp8: true,
             gigabytes: 141.0,
             gibibytes: 139.8,
             gigabytes_a_second: 4800.0,
@@ -314,6 +327,7 @@ const CHIPS: &[Chip] = &[
         "B200",
         Gpu {
             teraflops: (2250.0, 1125.0),
+            fp8: true,
             gigabytes: 180.0,
             gibibytes: 178.4,
             gigabytes_a_second: 8000.0,
@@ -325,6 +339,7 @@ const CHIPS: &[Chip] = &[
         short: "cpu",
         name: "CPU core",
         bf16: None,
+        fp8: None,
         f32: None,
         memory: 8.0 * GIB,
         usable: 8.0 * GIB,
@@ -348,7 +363,10 @@ mod tests {
         assert_eq!(peak("TPU v4", DType::F32), None);
         assert_eq!(peak("NVIDIA H200", DType::F16), Some(989.4e12));
         assert_eq!(peak("NVIDIA H200", DType::F32), Some(494.7e12));
+        assert_eq!(peak("NVIDIA H200", DType::F8E4M3FN), Some(1978.8e12));
         assert_eq!(peak("NVIDIA H200", DType::F64), None);
+        assert_eq!(peak("NVIDIA A100-SXM4-80GB", DType::F8E4M3FN), None);
+        assert_eq!(peak("TPU v4", DType::F8E5M2), None);
     }
 
     #[test]

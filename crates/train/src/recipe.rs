@@ -3,6 +3,7 @@
 use crate::error::Error;
 use fullshard_graph::{Argument, DType, Group, Sharding, TensorType};
 use fullshard_models::CausalLm;
+use fullshard_models::layers::fp8;
 use fullshard_optim::{Cut, Optimizer, Shard, SlotKind, decays};
 use fullshard_parallel::{AXIS, Layout, Placement, Stored};
 
@@ -77,6 +78,13 @@ impl Recipe {
             return Err(Error::AllFrozen);
         }
         Ok(Recipe { model, placement, optimizer, batch, max_grad_norm })
+    }
+
+    /// Which products of layers run in 8 bits, if any should.
+    pub fn eight_bit_products(&self) -> Option<fp8::Products> {
+        let tokens = self.batch.sequences / self.placement.devices() * self.batch.tokens;
+        let asked = self.placement.options.config.settings.fp8;
+        asked.then(|| fp8::products(&self.model.tree(), tokens))
     }
 
     /// The tokens of one step, over all devices and accumulated batches.

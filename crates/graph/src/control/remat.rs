@@ -65,6 +65,9 @@ impl Policy {
         match (self, op) {
             (Policy::Everything, _) => true,
             (Policy::Dots, Op::Dot(_) | Op::Convolution(_) | Op::CustomCall(_)) => true,
+            (Policy::Dots, Op::CustomVjp(rule)) => {
+                rule.primal.nodes.iter().any(|node| matches!(node.op, Op::Dot(_)))
+            }
             (Policy::Named(names), Op::Name(name)) => names.iter().any(|known| **known == **name),
             _ => false,
         }

@@ -2,7 +2,7 @@
 
 use super::partition::{Parts, differentiate};
 use super::regions::{of_reached, or_zero, place};
-use super::{Cotangent, RegionRule, Tape, inline};
+use super::{Cotangent, Inputs, RegionRule, Tape, inline};
 use crate::control::emit_scan;
 use crate::error::{Error, Result};
 use crate::graph::{Graph, ValueId};
@@ -82,7 +82,7 @@ pub(super) fn cond(
     let mut outputs = emit_branches(forwards, &operands)?;
     let residuals = outputs.split_off(types.len());
 
-    let back = move |cotangents: &[Cotangent]| {
+    let back = move |cotangents: &[Cotangent], _: Inputs<'_>| {
         let cotangents = of_reached(cotangents, &types, &reached)?;
         let operands: Vec<Tensor> =
             inputs.iter().chain(&residuals).chain(&cotangents).cloned().collect();
@@ -173,7 +173,7 @@ pub(super) fn scan(
     let mut outputs = emit_scan(forward, &inputs.iter().collect::<Vec<_>>())?;
     let residuals = outputs.split_off(scan.body.results.len());
     let (scan, inputs) = (scan.clone(), inputs.to_vec());
-    let back = move |cotangents: &[Cotangent]| {
+    let back = move |cotangents: &[Cotangent], _: Inputs<'_>| {
         backward_scan(&scan, &shape, &parts, &stacked_carries, &inputs, &residuals, cotangents)
     };
     Ok((outputs, Box::new(back)))

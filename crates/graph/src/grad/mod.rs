@@ -94,8 +94,11 @@ pub fn value_aux_and_grad(
     Ok((value, aux, gradients))
 }
 
-/// What takes gradients back through a region.
-type RegionRule = Box<dyn Fn(&[Cotangent]) -> Result<Vec<Cotangent>>>;
+/// What takes gradients back through a region. It may ask for the region's inputs, by position, as
+/// the way back sees them: made again, if they were let go.
+type RegionRule = Box<dyn Fn(&[Cotangent], Inputs<'_>) -> Result<Vec<Cotangent>>>;
+
+type Inputs<'a> = &'a mut dyn FnMut(usize) -> Result<Tensor>;
 
 /// One node of the tape.
 struct Entry {
@@ -142,6 +145,11 @@ impl Tape {
                 && !matches!(node.op, Op::StopGradient)
                 && reached.contains(&true);
             let (outputs, region) = with_path(path_again(&node.path), || match saved(index) {
+                // Its way back is its own, and may need more than its results.
+                Some(outputs) if differentiable && matches!(node.op, Op::CustomVjp(_)) => {
+                    let (_, rule) = regions::forward(graph, node, &inputs, &wanted, &reached)?;
+                    Ok((outputs, rule))
+                }
                 Some(outputs) => Ok((outputs, None)),
                 None if differentiable => regions::forward(graph, node, &inputs, &wanted, &reached),
                 None => Ok((replay(graph, node, &inputs)?, None)),
@@ -173,7 +181,11 @@ impl Tape {
                 node.outputs.iter().map(|value| sums[value.index()].take()).collect();
             let Some(first) = reached.iter().flatten().next() else { continue };
             let gradients = with_path(backward_path(&node.path), || match &entry.region {
-                Some(rule) => rule(&reached),
+                Some(rule) => {
+                    let mut input =
+                        |i: usize| Ok(kept.get_all(&node.inputs[i..=i], first)?.remove(0));
+                    rule(&reached, &mut input)
+                }
                 None => {
                     let inputs = kept.get_all(&node.inputs, first)?;
                     let outputs = kept.get_all(&node.outputs, first)?;

@@ -1,7 +1,7 @@
 //! Forward passes of regions, each with what takes gradients back through it.
 
 use super::partition::differentiate;
-use super::{Cotangent, RegionRule, Tape, control, inline, replay};
+use super::{Cotangent, Inputs, RegionRule, Tape, control, inline, replay};
 use crate::control::{Policy, call_graph};
 use crate::error::{Error, Result};
 use crate::graph::{Graph, Node};
@@ -42,7 +42,7 @@ pub(super) fn forward(
 
 /// There is no way back, which matters only to those who ask for one.
 fn refuse(op: &'static str, what: &'static str) -> RegionRule {
-    Box::new(move |_| Err(Error::new(op, format!("no gradient of {what}"))))
+    Box::new(move |_, _| Err(Error::new(op, format!("no gradient of {what}"))))
 }
 
 /// A region that is as if it were written out.
@@ -53,7 +53,7 @@ fn inlined(
 ) -> Result<(Vec<Tensor>, RegionRule)> {
     let tape = Tape::record(body, inputs, wanted, &|_| None)?;
     let outputs = tape.results.clone();
-    Ok((outputs, Box::new(move |cotangents| tape.backward(cotangents))))
+    Ok((outputs, Box::new(move |cotangents, _| tape.backward(cotangents))))
 }
 
 /// A region whose values are not kept: its gradient is taken when it is asked for.
@@ -64,7 +64,7 @@ fn again(
 ) -> Result<(Vec<Tensor>, RegionRule)> {
     let outputs = inline(body, inputs)?;
     let (body, inputs, wanted) = (body.clone(), inputs.to_vec(), wanted.to_vec());
-    let rule = move |cotangents: &[Cotangent]| {
+    let rule = move |cotangents: &[Cotangent], _: Inputs<'_>| {
         Tape::record(&body, &inputs, &wanted, &|_| None)?.backward(cotangents)
     };
     Ok((outputs, Box::new(rule)))
@@ -82,7 +82,7 @@ fn remat(
 ) -> Result<(Vec<Tensor>, RegionRule)> {
     let (outputs, kept) = keep_while_inlining(body, policy, inputs)?;
     let (body, inputs, wanted) = (body.clone(), inputs.to_vec(), wanted.to_vec());
-    let rule = move |cotangents: &[Cotangent]| {
+    let rule = move |cotangents: &[Cotangent], _: Inputs<'_>| {
         let kept_tensors = kept.iter().flat_map(|(_, tensors)| tensors);
         let all: Vec<&Tensor> =
             inputs.iter().chain(kept_tensors).chain(cotangents.iter().flatten()).collect();
@@ -133,11 +133,21 @@ fn custom(
     wanted: &[bool],
 ) -> Result<(Vec<Tensor>, RegionRule)> {
     let mut outputs = inline(&rule.forward, inputs)?;
-    let residuals = outputs.split_off(rule.primal.results.len());
+    let results = rule.primal.results.len();
+    let residuals = outputs.split_off(results);
+    // What is an input as it came: it is not kept if it is let go.
+    let position = |value| rule.forward.parameters.iter().position(|parameter| parameter == value);
+    let sources: Vec<Option<usize>> =
+        rule.forward.results[results..].iter().map(position).collect();
     let (rule, wanted) = (rule.clone(), wanted.to_vec());
     let types = rule.primal.result_types();
-    let back = move |cotangents: &[Cotangent]| {
+    let back = move |cotangents: &[Cotangent], input: Inputs<'_>| {
         let mut arguments = residuals.clone();
+        for (argument, source) in arguments.iter_mut().zip(&sources) {
+            if let Some(i) = source {
+                *argument = input(*i)?;
+            }
+        }
         arguments.extend(or_zeros(cotangents, &types)?);
         let gradients = inline(&rule.backward, &arguments)?;
         Ok(gradients.into_iter().zip(&wanted).map(|(g, wanted)| wanted.then_some(g)).collect())
@@ -160,7 +170,7 @@ fn call(
     let residuals = outputs.split_off(function.results.len());
     let mut arguments: Vec<Tensor> = parts.parameters.iter().map(|&i| inputs[i].clone()).collect();
     arguments.extend(residuals);
-    let back = move |cotangents: &[Cotangent]| {
+    let back = move |cotangents: &[Cotangent], _: Inputs<'_>| {
         let mut arguments = arguments.clone();
         arguments.extend(of_reached(cotangents, &types, &reached)?);
         let gradients = call_graph(&parts.backward, &arguments.iter().collect::<Vec<_>>())?;

@@ -231,8 +231,9 @@ fn through_dot(dims: &DotDims, seen: &Seen<'_>, ct: &Tensor) -> Result<Vec<Cotan
     let b = Operand::new(&seen.inputs[1], &dims.rhs_batch, &dims.rhs_contract);
     let of_b = a.batch.len() + a.free.len();
     let ct = ct.convert(a.tensor.dtype())?;
-    let left = seen.wanted[0].then(|| through_operand(&a, &b, &ct, of_b..ct.rank()));
-    let right = seen.wanted[1].then(|| through_operand(&b, &a, &ct, a.batch.len()..of_b));
+    let precise = dims.precise;
+    let left = seen.wanted[0].then(|| through_operand(&a, &b, &ct, of_b..ct.rank(), precise));
+    let right = seen.wanted[1].then(|| through_operand(&b, &a, &ct, a.batch.len()..of_b, precise));
     Ok(vec![left.transpose()?, right.transpose()?])
 }
 
@@ -243,6 +244,7 @@ fn through_operand(
     other: &Operand<'_>,
     ct: &Tensor,
     others: Range<usize>,
+    precise: bool,
 ) -> Result<Tensor> {
     let ct_batch: Vec<usize> = (0..own.batch.len()).collect();
     let from_ct = (ct, ct_batch, others.collect::<Vec<_>>());
@@ -251,8 +253,13 @@ fn through_operand(
     // order as it is.
     let contracted_first = own.contract.first() < own.free.first();
     let (lhs, rhs) = if contracted_first { (from_other, from_ct) } else { (from_ct, from_other) };
-    let dims =
-        DotDims { lhs_batch: lhs.1, rhs_batch: rhs.1, lhs_contract: lhs.2, rhs_contract: rhs.2 };
+    let dims = DotDims {
+        lhs_batch: lhs.1,
+        rhs_batch: rhs.1,
+        lhs_contract: lhs.2,
+        rhs_contract: rhs.2,
+        precise,
+    };
     let product = lhs.0.dot(rhs.0, dims)?;
     // What was contracted is in the other's order.
     let mut order: Vec<usize> = (0..other.contract.len()).collect();

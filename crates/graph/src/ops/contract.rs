@@ -12,6 +12,16 @@ use crate::types::TensorType;
 /// Every index is a letter; an index of both operands that stays is a batch. The result has the
 /// operands' element type.
 pub fn einsum(spec: &str, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    product(spec, a, b, false)
+}
+
+/// As [`einsum`], summed in `f32` all the way: products of 8 bits on GPUs otherwise keep fewer bits
+/// of their sums, for speed.
+pub fn precise_einsum(spec: &str, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    product(spec, a, b, true)
+}
+
+fn product(spec: &str, a: &Tensor, b: &Tensor, precise: bool) -> Result<Tensor> {
     let fail = |reason: &str| {
         Error::new("einsum", format!("`{spec}` of {} and {}: {reason}", a.ty(), b.ty()))
     };
@@ -32,7 +42,7 @@ pub fn einsum(spec: &str, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     }
     let both = |index: &&char| right.contains(index);
     let position = |indices: &[char], index: char| indices.iter().position(|&i| i == index);
-    let mut dims = DotDims::default();
+    let mut dims = DotDims { precise, ..DotDims::default() };
     for &index in left.iter().filter(both) {
         let (l, r) = (position(&left, index).unwrap_or(0), position(&right, index).unwrap_or(0));
         if a.dims()[l] != b.dims()[r] {
@@ -77,6 +87,7 @@ impl Tensor {
             rhs_batch: batch,
             lhs_contract: vec![m - 1],
             rhs_contract: vec![n - 2],
+            precise: false,
         };
         self.dot(other, dims)
     }

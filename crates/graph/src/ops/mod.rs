@@ -13,7 +13,7 @@ mod shape;
 mod sort;
 
 pub use constant::{Scalar, constant, full, iota, ones, zeros};
-pub use contract::einsum;
+pub use contract::{einsum, precise_einsum};
 pub use convolution::Convolution;
 pub use custom::{Attribute, CustomCallBuilder, barrier, custom_call};
 pub use select::select;

@@ -211,7 +211,9 @@ fn dot(dims: &DotDims) -> String {
     } else {
         format!("batching_dims = {} x {}, ", list(&dims.lhs_batch), list(&dims.rhs_batch))
     };
-    format!("{batch}contracting_dims = {} x {}", list(&dims.lhs_contract), list(&dims.rhs_contract))
+    let (lhs, rhs) = (list(&dims.lhs_contract), list(&dims.rhs_contract));
+    let precision = if dims.precise { ", precision = [HIGHEST, HIGHEST]" } else { "" };
+    format!("{batch}contracting_dims = {lhs} x {rhs}{precision}")
 }
 
 fn gather(dims: &GatherDims) -> String {

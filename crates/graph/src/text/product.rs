@@ -185,6 +185,7 @@ mod tests {
             rhs_batch: batch[1].to_vec(),
             lhs_contract: contract[0].to_vec(),
             rhs_contract: contract[1].to_vec(),
+            precise: false,
         };
         let strides = [&dense(lhs)[..], &dense(rhs)[..]];
         Strided::new(&dims, lhs, strides, &TensorType::new(DType::F32, rhs))

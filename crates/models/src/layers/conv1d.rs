@@ -1,6 +1,6 @@
 //! GPT-2's linear layers, which Hugging Face calls `Conv1D`: the weight is `[input, output]`.
 
-use super::biased;
+use super::fp8::{self, Order};
 use crate::module::{Initializer, Module};
 use crate::scope::Scope;
 use fullshard_graph::{Result, Tensor};
@@ -15,19 +15,20 @@ pub fn module(input: usize, output: usize, deviation: f64) -> Module {
 /// Applies the layer of a name to the last dimension.
 pub fn apply(scope: &Scope<'_>, name: &str, x: &Tensor) -> Result<Tensor> {
     scope.module(name, |scope| {
-        biased(scope, &x.linear(&scope.parameter("weight")?)?, &scope.parameter("bias")?)
+        let (weight, bias) = (scope.parameter("weight")?, scope.parameter("bias")?);
+        fp8::linear(scope, x, &weight, Some(&bias), Order::InputFirst)
     })
 }
 
 /// Applies the layer of a name as so many layers side by side, and gives the result of each.
 pub fn apply_parts(scope: &Scope<'_>, name: &str, x: &Tensor, parts: usize) -> Result<Vec<Tensor>> {
-    if !scope.has_split_projections() {
+    if !scope.has_split_projections() || scope.has_eight_bit_products() {
         return apply(scope, name, x)?.split(1, parts);
     }
     scope.module_of_many(name, |scope| {
         let weights = scope.parameter("weight")?.split(1, parts)?;
         let biases = scope.parameter("bias")?.split(0, parts)?;
-        let part = |(weight, bias): (&Tensor, &Tensor)| biased(scope, &x.linear(weight)?, bias);
+        let part = |(weight, bias)| fp8::linear(scope, x, weight, Some(bias), Order::InputFirst);
         weights.iter().zip(&biases).map(part).collect()
     })
 }

@@ -1,6 +1,6 @@
 //! Linear layers as torch has them: the weight is `[output, input]`.
 
-use super::biased;
+use super::fp8::{self, Order};
 use crate::module::{Initializer, Module};
 use crate::scope::Scope;
 use fullshard_graph::{Result, Tensor};
@@ -20,7 +20,8 @@ pub fn tied(input: usize, output: usize, other: &str) -> Module {
 /// Applies the linear layer of a name to the last dimension.
 pub fn apply(scope: &Scope<'_>, name: &str, x: &Tensor, bias: bool) -> Result<Tensor> {
     scope.module(name, |scope| {
-        let y = x.linear(&scope.parameter("weight")?.t()?)?;
-        if bias { biased(scope, &y, &scope.parameter("bias")?) } else { Ok(y) }
+        let weight = scope.parameter("weight")?;
+        let bias = bias.then(|| scope.parameter("bias")).transpose()?;
+        fp8::linear(scope, x, &weight, bias.as_ref(), Order::OutputFirst)
     })
 }

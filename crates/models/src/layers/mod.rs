@@ -8,6 +8,7 @@ pub mod activation;
 pub mod attention;
 pub mod conv1d;
 pub mod embedding;
+pub mod fp8;
 pub mod layer_norm;
 pub mod linear;
 pub mod loss;

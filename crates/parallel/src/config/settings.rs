@@ -13,6 +13,9 @@ pub struct Settings {
     /// The type units are computed in, and their parameters gathered in. Shards and optimizer
     /// state are `f32` whatever it is.
     pub compute_dtype: DType,
+    /// Whether the matrix products of layers are of 8-bit numbers. The compute type is then that
+    /// of everything else, `bf16`.
+    pub fp8: bool,
     /// The compute type as the config states it, if it does: nobody may then ask for another.
     pub stated_compute_dtype: Option<DType>,
     /// The type of tables that are no parameters; the compute type if none.
@@ -55,6 +58,7 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             compute_dtype: DType::F32,
+            fp8: false,
             stated_compute_dtype: None,
             buffer_dtype: None,
             fp32_reduce_scatter: false,
@@ -147,8 +151,12 @@ impl Settings {
     }
 
     fn read_types(&mut self, keys: &mut Keys) -> Result<(), FsdpConfigError> {
-        self.stated_compute_dtype = keys.read("compute_dtype", DTYPES, dtype)?;
-        self.compute_dtype = self.stated_compute_dtype.unwrap_or(self.compute_dtype);
+        self.stated_compute_dtype = keys.read("compute_dtype", COMPUTE_DTYPES, compute_dtype)?;
+        self.fp8 = self.stated_compute_dtype == Some(DType::F8E4M3FN);
+        self.compute_dtype = match self.stated_compute_dtype {
+            Some(DType::F8E4M3FN) => DType::Bf16,
+            stated => stated.unwrap_or(self.compute_dtype),
+        };
         self.buffer_dtype = keys.read("buffer_dtype", DTYPES, dtype)?;
         Ok(())
     }
@@ -223,6 +231,16 @@ fn accept_or_refuse(keys: &mut Keys) -> Result<(), FsdpConfigError> {
         keys.refuse(key, reason)?;
     }
     Ok(())
+}
+
+const COMPUTE_DTYPES: &str = "\"float32\", \"bfloat16\", \"float16\", or \"float8_e4m3fn\" for \
+                              bfloat16 with the matrix products of layers in 8 bits";
+
+fn compute_dtype(value: &Value) -> Option<DType> {
+    match value.as_str()?.trim_start_matches("torch.") {
+        "float8_e4m3fn" => Some(DType::F8E4M3FN),
+        _ => dtype(value),
+    }
 }
 
 const DTYPES: &str = "\"float32\", \"bfloat16\" or \"float16\"";

@@ -145,8 +145,7 @@ impl Products {
 
     fn seconds(&self, chip: &Chip) -> Option<f64> {
         let peak = match self.element.bits()? {
-            // Twice as many of half the width.
-            8 => 2.0 * chip.bf16?,
+            8 => chip.fp8.or(chip.bf16)?,
             32 => chip.f32?,
             _ => chip.bf16?,
         };

@@ -137,6 +137,12 @@ fn speed(report: &StepReport) {
         ),
     };
     row("MFU", &text);
+    if let Some(products) = report.plan.settings.eight_bit_products {
+        let peak = report.chip.and_then(|chip| chip.fp8).map(format::flops_rate);
+        let peak = peak.map_or_else(String::new, |peak| format!(", for which the peak is {peak}"));
+        let products = format::count(products, "product");
+        row("  in 8 bits", &format!("{products} of layers{peak}"));
+    }
     let rate = report.flops.post / report.time.step / report.plan.settings.devices as f64;
     row("arithmetic", &format!("{} a device (6·N)", format::flops_rate(rate)));
 }

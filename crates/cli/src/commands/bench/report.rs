@@ -60,6 +60,10 @@ pub struct SettingsReport {
     pub learning_rate: Option<f64>,
     pub max_grad_norm: Option<f64>,
     pub compute_dtype: &'static str,
+    /// How many products of layers run in 8 bits, if they should.
+    pub eight_bit_products: Option<usize>,
+    /// The modules of those that should but do not.
+    pub not_in_eight_bits: Vec<String>,
     pub reduce_dtype: &'static str,
     pub remat: &'static str,
     pub scan_layers: bool,
@@ -181,6 +185,7 @@ impl SettingsReport {
     fn new(args: &StepArgs, recipe: &Recipe) -> SettingsReport {
         let placement = &recipe.placement;
         let follows = follows_learning_rate(recipe.optimizer.as_ref());
+        let products = recipe.eight_bit_products();
         SettingsReport {
             device: args.step.target.kind().name(),
             devices: placement.devices(),
@@ -194,6 +199,8 @@ impl SettingsReport {
             learning_rate: follows.then(|| args.step.rate()),
             max_grad_norm: recipe.max_grad_norm,
             compute_dtype: dtype_name(placement.wire.compute),
+            eight_bit_products: products.as_ref().map(|products| products.eight_bit),
+            not_in_eight_bits: products.map_or_else(Vec::new, |products| products.others),
             reduce_dtype: dtype_name(placement.wire.reduce),
             remat: plan::remat_name(placement.remat),
             scan_layers: placement.options.scan_layers,
