@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::format;
 use fullshard_pjrt::plugins::PluginKind;
 use fullshard_pjrt::{Client, read_profile};
-use fullshard_plan::{Breakdown, KernelTime, KindTime, Matched, ModuleShare};
+use fullshard_plan::{Breakdown, KernelTime, KindTime, ModuleShare};
 use fullshard_train::{Bench, Chip, Runner};
 
 /// Steps to profile.
@@ -51,9 +51,9 @@ pub fn text(breakdown: &Breakdown, measured: f64) -> String {
     if *overlapped > 0.001 * busy {
         lines.push(format!("  kernels for {} ran beside others", format::seconds(*overlapped)));
     }
-    if breakdown.matched == Matched::Name {
-        let words = "steps differ in their kernels, so that those of libraries have no module";
-        lines.push(format!("  {words}"));
+    if breakdown.unknown > 0.001 * busy {
+        let unknown = format::seconds(breakdown.unknown);
+        lines.push(format!("  kernels for {unknown} are of no instruction that is known"));
     }
     lines.extend(kinds(&breakdown.kinds));
     lines.extend(modules(&breakdown.modules, *span));
