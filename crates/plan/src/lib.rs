@@ -16,7 +16,7 @@ mod quick;
 mod report;
 mod search;
 
-pub use breakdown::{Breakdown, BreakdownError, KernelTime, Kind, KindTime, Matched, ModuleShare};
+pub use breakdown::{Breakdown, BreakdownError, KernelTime, Kind, KindTime, ModuleShare};
 pub use compiled::{Compiler, Made, compiled};
 pub use describe::Budget;
 pub use error::Error;

@@ -7,7 +7,6 @@
 //! the kernels. XLA's own are anchors; the kernels of libraries between two of them are those of
 //! the library calls between the two instructions.
 
-use super::Matched;
 use crate::compiled::is_free;
 use fullshard_pjrt::Kernel;
 use fullshard_pjrt::hlo::{
@@ -19,26 +18,16 @@ use std::collections::HashMap;
 /// lies between, such as loops that do not turn.
 const AHEAD: usize = 1000;
 
-/// More launches than a step can have.
+/// More launches than steps can have.
 const MOST: usize = 4_000_000;
 
-/// The instruction of every kernel, where it is known.
+/// The instruction of every kernel of some steps, where it is known.
 pub fn launched<'a>(
     module: &'a Module,
     kernels: &[&Kernel],
     steps: usize,
-) -> (Matched, Vec<Option<&'a Instruction>>) {
-    let names = Names::new(module);
-    let each = kernels.len() / steps;
-    let alike = |(kernel, next): (&&Kernel, &&Kernel)| kernel.name == next.name;
-    let repeats = kernels.len().is_multiple_of(steps)
-        && kernels.iter().zip(kernels.iter().skip(each)).all(alike);
-    if !repeats {
-        let by_name = kernels.iter().map(|kernel| names.of(kernel).map(|found| found.0));
-        return (Matched::Name, by_name.collect());
-    }
-    let step = Walk::new(module, &names).run(&kernels[..each]);
-    (Matched::Order, step.iter().copied().cycle().take(kernels.len()).collect())
+) -> Vec<Option<&'a Instruction>> {
+    Walk::new(module, &Names::new(module), steps).run(kernels)
 }
 
 /// Instructions by the names that kernels and the profile have for them.
@@ -85,10 +74,10 @@ fn symbol(name: &str) -> String {
 struct Walk<'a, 'n> {
     module: &'a Module,
     names: &'n Names<'a>,
-    /// What a step launches, in order.
+    /// What the steps launch, in order.
     schedule: Vec<&'a Instruction>,
-    /// What tells instructions apart that cannot share a kernel.
-    forms: HashMap<*const Instruction, String>,
+    /// The numbers of their forms: those of one may share a kernel.
+    forms: HashMap<*const Instruction, usize>,
     /// Where in the schedule the walk stands: what is before it has launched.
     place: usize,
     /// Kernels since the last anchor.
@@ -97,10 +86,18 @@ struct Walk<'a, 'n> {
 }
 
 impl<'a, 'n> Walk<'a, 'n> {
-    fn new(module: &'a Module, names: &'n Names<'a>) -> Walk<'a, 'n> {
+    fn new(module: &'a Module, names: &'n Names<'a>, steps: usize) -> Walk<'a, 'n> {
         let mut schedule = Vec::new();
-        add_launches(module, module.entry(), &mut schedule);
-        let forms = schedule.iter().map(|&it| (std::ptr::from_ref(it), form(module, it))).collect();
+        for _ in 0..steps {
+            add_launches(module, module.entry(), &mut schedule);
+        }
+        let (mut forms, mut numbers) = (HashMap::new(), HashMap::new());
+        for &instruction in &schedule {
+            forms.entry(std::ptr::from_ref(instruction)).or_insert_with(|| {
+                let next = numbers.len();
+                *numbers.entry(form(module, instruction)).or_insert(next)
+            });
+        }
         let (waiting, found) = (Vec::new(), Vec::new());
         Walk { module, names, schedule, forms, place: 0, waiting, found }
     }
@@ -127,13 +124,13 @@ impl<'a, 'n> Walk<'a, 'n> {
             self.found[i] = Some(named);
             return;
         }
-        let form = form(self.module, named);
-        let ahead = self.schedule[self.place..].iter().take(AHEAD);
+        let form = self.forms.get(&std::ptr::from_ref(named));
+        let mut ahead = self.schedule[self.place..].iter().take(AHEAD);
         let is_it = |it: &&'a Instruction| match sure {
             Sure::Yes => std::ptr::eq(*it, named),
-            Sure::No => self.forms.get(&std::ptr::from_ref(*it)) == Some(&form),
+            Sure::No => form.is_some() && self.forms.get(&std::ptr::from_ref(*it)) == form,
         };
-        match ahead.clone().position(is_it) {
+        match ahead.position(is_it) {
             Some(steps) => {
                 let place = self.place + steps;
                 let instruction = self.schedule[place];

@@ -36,8 +36,6 @@ pub struct Breakdown {
     pub idle: f64,
     /// The time of kernels that ran beside others: their times add up to so much more than `busy`.
     pub overlapped: f64,
-    /// How kernels were brought together with instructions.
-    pub matched: Matched,
     /// The time of kernels of which the instruction is not known.
     pub unknown: f64,
     /// By kind of work, the longest first.
@@ -46,17 +44,6 @@ pub struct Breakdown {
     pub modules: Vec<ModuleShare>,
     /// By kernel, the longest first; equal kernels of equal layers are one.
     pub kernels: Vec<KernelTime>,
-}
-
-/// How kernels were brought together with instructions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Matched {
-    /// By the order in which a step launches them.
-    Order,
-    /// By their names alone, since steps differ in what they launched; kernels of libraries have
-    /// none that says for what.
-    Name,
 }
 
 /// Why a profile does not say where the time went.
@@ -101,7 +88,7 @@ impl Breakdown {
         let a_step = |picos: u64| picos as f64 / PICOS / steps as f64;
         let (span, busy) = (a_step(end - first.start), a_step(busy(&kernels)));
         let sum = a_step(kernels.iter().map(|kernel| kernel.duration).sum());
-        let (matched, launched) = launches::launched(program, &kernels, steps);
+        let launched = launches::launched(program, &kernels, steps);
         let known = kernels.iter().copied().zip(&launched);
         let rows = rows::Rows::of(program, &Paths::new(model), chip, known, steps, span);
         Ok(Breakdown {
@@ -111,7 +98,6 @@ impl Breakdown {
             busy,
             idle: span - busy,
             overlapped: sum - busy,
-            matched,
             unknown: rows.unknown,
             kinds: rows.kinds(span - busy, span),
             modules: rows.modules,

@@ -69,7 +69,7 @@ fn no_time_is_lost() {
 #[test]
 fn products_find_their_instructions() {
     let breakdown = recorded();
-    assert_eq!((breakdown.matched, breakdown.unknown), (Matched::Order, 0.0));
+    assert_eq!(breakdown.unknown, 0.0);
     let products = breakdown.kernels.iter().filter(|row| row.kind == Kind::Products);
     let products: Vec<&KernelTime> = products.filter(|row| row.seconds > 0.3e-3).collect();
     for row in &products {
@@ -115,16 +115,25 @@ fn rates_are_those_of_the_memory() {
     assert_eq!(gelu.bytes.map(|bytes| bytes >> 20), Some(4 * 384));
 }
 
+/// Kernels that are missing, here from the loss to the layer backwards, cost only themselves.
 #[test]
-fn steps_that_differ_are_told_apart_by_name_alone() {
+fn the_walk_finds_its_way_again() {
+    let whole = recorded();
     let mut devices = devices();
-    devices[0].kernels.pop();
-    let breakdown = broken_down(&devices, 3).unwrap();
-    assert_eq!(breakdown.matched, Matched::Name);
-    let products = sum_of(&breakdown.kernels, "nvjet").1 + sum_of(&breakdown.kernels, "Memset").1;
-    assert!(breakdown.unknown >= 0.999 * products, "{} of {products}", breakdown.unknown);
-    let kinds = &breakdown.kinds;
-    assert!(kinds[0].kind == Kind::Products && kinds[0].seconds > 0.03, "{kinds:?}");
+    let kernels = &mut devices[0].kernels;
+    let missing: f64 = kernels.drain(100..250).map(|it| it.duration as f64 / PICOS / 3.0).sum();
+    let cut = broken_down(&devices, 3).unwrap();
+    let seconds = |breakdown: &Breakdown, module: &str| {
+        let rows = breakdown.modules.iter().filter(|row| row.module == module);
+        rows.map(|row| row.seconds).sum::<f64>()
+    };
+    let lost = |module| seconds(&whole, module) - seconds(&cut, module);
+    assert_near(whole.busy + whole.overlapped - cut.busy - cut.overlapped, missing);
+    assert_eq!(cut.unknown, 0.0);
+    for module in ["transformer.wte", "transformer.h.*.attn.c_attn"] {
+        assert!(lost(module).abs() < 1e-9, "{module}: {}", lost(module));
+    }
+    assert!(lost("lm_head") > 0.5 * missing);
 }
 
 /// Without CUDA graphs the profile says which instruction a kernel is of, and is believed.

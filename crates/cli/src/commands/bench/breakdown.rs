@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::format;
 use fullshard_pjrt::plugins::PluginKind;
 use fullshard_pjrt::{Client, read_profile};
-use fullshard_plan::{Breakdown, KernelTime, Matched, ModuleShare};
+use fullshard_plan::{Breakdown, KernelTime, KindTime, ModuleShare};
 use fullshard_train::{Bench, Chip, Runner};
 
 /// Steps to profile.
@@ -35,91 +35,138 @@ pub fn take(runner: &mut Runner<'_>, bench: &Bench, chip: Option<&Chip>) -> Resu
     Ok(Breakdown::new(&devices, &program, recipe.model.as_ref(), STEPS, chip)?)
 }
 
-/// Prints where the time went, beside the step that was measured without a profile.
-pub fn print(breakdown: &Breakdown, measured: f64) {
+/// Where the time went, for people, beside the step that was measured without a profile.
+pub fn text(breakdown: &Breakdown, measured: f64) -> String {
     let Breakdown { device, steps, span, busy, idle, overlapped, .. } = breakdown;
-    println!("\nwhere a step goes, by a profile of {steps} further steps ({device})");
-    println!(
-        "  {} from the first kernel to the last, {:.1} % of the step measured; busy {}, idle {}",
-        format::seconds(*span),
-        100.0 * span / measured,
-        format::seconds(*busy),
-        format::seconds(*idle),
-    );
+    let mut lines = vec![
+        format!("where a step goes, by a profile of {steps} further steps ({device})"),
+        format!(
+            "  {} from the first kernel to the last, {:.1} % of the step measured; busy {}, idle {}",
+            format::seconds(*span),
+            100.0 * span / measured,
+            format::seconds(*busy),
+            format::seconds(*idle),
+        ),
+    ];
     if *overlapped > 0.001 * busy {
-        println!("  kernels for {} ran beside others", format::seconds(*overlapped));
+        lines.push(format!("  kernels for {} ran beside others", format::seconds(*overlapped)));
     }
-    if breakdown.matched == Matched::Name {
-        println!("  steps differ in their kernels, so that those of libraries have no module");
+    if breakdown.unknown > 0.001 * busy {
+        let unknown = format::seconds(breakdown.unknown);
+        lines.push(format!("  kernels for {unknown} are of no instruction that is known"));
     }
-    kinds(breakdown);
-    modules(&breakdown.modules, *span);
-    kernels(&breakdown.kernels);
+    lines.extend(kinds(&breakdown.kinds));
+    lines.extend(modules(&breakdown.modules, *span));
+    lines.extend(kernels(&breakdown.kernels));
+    lines.join("\n")
 }
 
-fn kinds(breakdown: &Breakdown) {
-    println!("\n  {:<36} {:>9} {:>8} {:>9}", "kind", "ms", "share", "kernels");
-    for row in &breakdown.kinds {
-        println!(
-            "  {:<36} {:>9.2} {:>7.1}% {:>9.0}",
-            row.kind.name(),
-            1e3 * row.seconds,
-            100.0 * row.share,
-            row.launches
-        );
-    }
+fn kinds(kinds: &[KindTime]) -> Vec<String> {
+    let heading = format!("\n  {:<36} {:>9} {:>8} {:>9}", "kind", "ms", "share", "kernels");
+    let row = |row: &KindTime| {
+        let (name, ms, share) = (row.kind.name(), 1e3 * row.seconds, 100.0 * row.share);
+        format!("  {name:<36} {ms:>9.2} {share:>7.1}% {:>9.0}", row.launches)
+    };
+    [heading].into_iter().chain(kinds.iter().map(row)).collect()
 }
 
 /// Modules, with the ways there and back in one row.
-fn modules(modules: &[ModuleShare], span: f64) {
-    println!("\n  {:<36} {:>9} {:>9} {:>7}", "module", "forward", "backward", "share");
-    let mut rows: Vec<(&str, f64, f64)> = Vec::new();
+fn modules(modules: &[ModuleShare], span: f64) -> Vec<String> {
+    let mut sums: Vec<(&str, [f64; 2])> = Vec::new();
     for row in modules {
-        let place = rows.iter().position(|known| known.0 == row.module);
+        let place = sums.iter().position(|known| known.0 == row.module);
         let place = place.unwrap_or_else(|| {
-            rows.push((&row.module, 0.0, 0.0));
-            rows.len() - 1
+            sums.push((&row.module, [0.0; 2]));
+            sums.len() - 1
         });
-        match row.backward {
-            true => rows[place].2 += row.seconds,
-            false => rows[place].1 += row.seconds,
-        }
+        sums[place].1[usize::from(row.backward)] += row.seconds;
     }
-    rows.sort_by(|a, b| (b.1 + b.2).total_cmp(&(a.1 + a.2)));
-    for (module, forward, backward) in rows {
-        println!(
-            "  {:<36} {:>9.2} {:>9.2} {:>6.1}%",
-            if module.is_empty() { "(none)" } else { module },
-            1e3 * forward,
-            1e3 * backward,
-            100.0 * (forward + backward) / span,
-        );
+    sums.sort_by(|a, b| b.1.iter().sum::<f64>().total_cmp(&a.1.iter().sum()));
+    let heading =
+        format!("\n  {:<36} {:>9} {:>9} {:>7}", "module (ms)", "forward", "backward", "share");
+    let row = |(module, [forward, backward]): (&str, [f64; 2])| {
+        let share = 100.0 * (forward + backward) / span;
+        let (forward, backward) = (1e3 * forward, 1e3 * backward);
+        format!("  {:<36} {forward:>9.2} {backward:>9.2} {share:>6.1}%", or_none(module))
+    };
+    [heading].into_iter().chain(sums.into_iter().map(row)).collect()
+}
+
+fn kernels(kernels: &[KernelTime]) -> Vec<String> {
+    let mut lines = vec![format!(
+        "\n  {:>8} {:>6} {:>7} {:>6} {:>7} {:>8}  kernel and instruction, module",
+        "ms", "share", "kernels", "GB/s", "of peak", "TFLOP/s"
+    )];
+    lines.extend(kernels.iter().take(KERNELS).map(kernel));
+    let left: f64 = kernels.iter().skip(KERNELS).map(|row| row.seconds).sum();
+    if left > 0.0 {
+        let others = kernels.len() - KERNELS;
+        lines.push(format!("  {:>8.2} in {others} others, which --json has", 1e3 * left));
+    }
+    lines
+}
+
+fn kernel(row: &KernelTime) -> String {
+    let figure = |value: Option<f64>, unit: &str| {
+        value.map_or_else(|| "-".to_owned(), |value| format!("{value:.0}{unit}"))
+    };
+    format!(
+        "  {:>8.2} {:>5.1}% {:>7.0} {:>6} {:>7} {:>8}  {}, {}{}",
+        1e3 * row.seconds,
+        100.0 * row.share,
+        row.launches,
+        figure(row.bytes_per_second.map(|rate| rate / 1e9), ""),
+        figure(row.bandwidth_share.map(|share| 100.0 * share), "%"),
+        figure(row.flops.map(|rate| rate / 1e12), ""),
+        name(row),
+        or_none(&row.module),
+        if row.backward { " backward" } else { "" },
+    )
+}
+
+/// The name of a kernel with its instruction, which XLA's own are named for.
+fn name(row: &KernelTime) -> String {
+    match &row.op {
+        Some(op) if op.starts_with(&row.name) => op.clone(),
+        Some(op) => format!("{}, {op}", row.name),
+        None => row.name.clone(),
     }
 }
 
-fn kernels(kernels: &[KernelTime]) {
-    println!(
-        "\n  {:>8} {:>6} {:>7} {:>7} {:>6} {:>8}  kernel, instruction, module",
-        "ms", "share", "kernels", "GB/s", "of all", "TFLOP/s"
-    );
-    for row in kernels.iter().take(KERNELS) {
-        let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-        let way = if row.backward { " backward" } else { "" };
-        println!(
-            "  {:>8.2} {:>5.1}% {:>7.0} {:>7} {:>6} {:>8}  {}, {}, {}{way}",
-            1e3 * row.seconds,
-            100.0 * row.share,
-            row.launches,
-            or_none(row.bytes_per_second.map(|rate| format!("{:.0}", rate / 1e9))),
-            or_none(row.bandwidth_share.map(|share| format!("{:.0}%", 100.0 * share))),
-            or_none(row.flops.map(|rate| format!("{:.0}", rate / 1e12))),
-            row.name,
-            row.op.as_deref().unwrap_or("-"),
-            if row.module.is_empty() { "-" } else { &row.module },
-        );
-    }
-    let left: f64 = kernels.iter().skip(KERNELS).map(|row| row.seconds).sum();
-    if left > 0.0 {
-        println!("  {:>8.2} in {} others, all in --json", 1e3 * left, kernels.len() - KERNELS);
+/// A path for people.
+fn or_none(module: &str) -> &str {
+    if module.is_empty() { "(no module)" } else { module }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullshard_models::from_json;
+    use fullshard_pjrt::hlo::Module;
+
+    const PROFILE: &[u8] = include_bytes!("../../../../plan/tests/data/breakdown.xplane.pb");
+    const PROGRAM: &[u8] = include_bytes!("../../../../plan/tests/data/breakdown.hlo.pb");
+    const GPT2: &str = include_str!("../../../../../examples/configs/gpt2_config.json");
+
+    #[test]
+    fn people_read_what_was_recorded() {
+        let program = Module::decode("hlo_with_config", PROGRAM).unwrap();
+        let (devices, model) = (read_profile(PROFILE).unwrap(), from_json(GPT2).unwrap());
+        let chip = Chip::named("h200");
+        let breakdown = Breakdown::new(&devices, &program, model.as_ref(), 3, chip).unwrap();
+        let text = text(&breakdown, breakdown.span);
+        for line in [
+            "  49.14 ms from the first kernel to the last, 100.0 % of the step measured; busy 48.88 \
+             ms, idle 262.5 µs",
+            "  matrix products                          34.50    70.2%        31",
+            "  transformer.h.*.mlp.c_fc                  1.83      4.17   12.2%",
+            "      0.45   0.9%       1   3570     74%        -  loop_convert_tanh_fusion.17, \
+             transformer.h.*.mlp",
+            "      1.65   3.4%       1    351      7%      750  \
+             nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_NTN, custom-call.1346, \
+             transformer.h.*.mlp.c_proj backward",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\nis not in\n{text}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The report for people.
 
+use super::breakdown;
 use super::exchanges::ExchangeReport;
 use super::report::{CollectiveReport, PlanReport, StepReport};
 use crate::format;
@@ -86,8 +87,8 @@ pub fn measured(report: &StepReport) {
     for (what, values) in [("loss", &report.loss), ("gradient norm", &report.gradient_norm)] {
         row(what, &format!("{:.4} → {:.4}", values.first, values.last));
     }
-    if let Some(breakdown) = &report.breakdown {
-        super::breakdown::print(breakdown, report.time.step);
+    if let Some(taken) = &report.breakdown {
+        println!("\n{}", breakdown::text(taken, report.time.step));
     }
 }
 
