@@ -17,7 +17,7 @@ use fullshard_parallel::{
 use fullshard_pjrt::plugins::PluginKind;
 use fullshard_pjrt::{Client, CompileOptions};
 use fullshard_train::{
-    Batch, Recipe, calls_products, compiler_flags, fuses_attention, loops_layers, pads_vocabulary,
+    Batch, Recipe, compiler_flags, dialect, fuses_attention, loops_layers, pads_vocabulary,
     takes_large_chunks,
 };
 
@@ -289,7 +289,7 @@ impl StepFlags {
             split_projections: self.target.kind() == PluginKind::Cuda,
             separate_sums: self.target.kind() == PluginKind::Cuda,
             fused_attention: fuses_attention(self.target.kind()),
-            call_products: calls_products(self.target.kind()),
+            dialect: dialect(self.target.kind()),
             frozen: self.freeze.clone(),
         })
     }

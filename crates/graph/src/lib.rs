@@ -61,7 +61,7 @@ pub use ops::{
     Attribute, Convolution, CustomCallBuilder, Scalar, barrier, concatenate, constant, custom_call,
     einsum, full, iota, ones, precise_einsum, select, zeros,
 };
-pub use program::{Argument, Program};
+pub use program::{Argument, Dialect, Program};
 pub use random::{Draw, Key, threefry};
 pub use tensor::Tensor;
 pub use text::PRODUCT;

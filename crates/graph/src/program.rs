@@ -51,6 +51,17 @@ impl Argument {
     }
 }
 
+/// How a program is written for a platform, where several ways mean the same.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Dialect {
+    /// Large matrix products are calls of the platform, by the name [`PRODUCT`](crate::PRODUCT),
+    /// rather than left to the compiler.
+    pub called_products: bool,
+    /// Logistic functions in `f32` are the square of an inverse root, `1 / (1 + e)` without a
+    /// division: GPUs have an instruction for one and a dozen for the other.
+    pub rooted_logistic: bool,
+}
+
 /// A traced program.
 #[derive(Debug)]
 pub struct Program {
@@ -58,7 +69,7 @@ pub struct Program {
     pub(crate) arguments: Vec<Argument>,
     pub(crate) results: Vec<Option<Sharding>>,
     pub(crate) mesh: Option<Mesh>,
-    pub(crate) called_products: bool,
+    pub(crate) dialect: Dialect,
 }
 
 impl Program {
@@ -82,7 +93,7 @@ impl Program {
             arguments: arguments.to_vec(),
             results,
             mesh: None,
-            called_products: false,
+            dialect: Dialect::default(),
         };
         program.check_donations()?;
         let mut meshes: Vec<Mesh> = Vec::new();
@@ -151,10 +162,9 @@ impl Program {
         self.graph.result_types().iter().map(|ty| (**ty).clone()).collect()
     }
 
-    /// Calls the platform for large matrix products, by the name [`PRODUCT`](crate::PRODUCT),
-    /// rather than leaving them to the compiler.
-    pub fn with_called_products(mut self, called: bool) -> Program {
-        self.called_products = called;
+    /// Written in the way that suits a platform.
+    pub fn in_dialect(mut self, dialect: Dialect) -> Program {
+        self.dialect = dialect;
         self
     }
 

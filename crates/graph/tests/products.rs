@@ -4,7 +4,7 @@
 mod common;
 
 use common::{assert_close, numbers, run};
-use fullshard_graph::{Argument, DType, PRODUCT, Program, Tensor, TensorType, einsum};
+use fullshard_graph::{Argument, DType, Dialect, PRODUCT, Program, Tensor, TensorType, einsum};
 use fullshard_pjrt::HostTensor;
 
 /// A product of two tensors, called or not.
@@ -14,7 +14,7 @@ fn product(spec: &str, lhs: &[usize], rhs: &[usize], dtype: DType, called: bool)
         let [lhs, rhs] = [&inputs[0], &inputs[1]].map(|input| input.convert(dtype));
         Ok(vec![einsum(spec, &lhs?, &rhs?)?.convert(DType::F32)?])
     });
-    program.unwrap().with_called_products(called)
+    program.unwrap().in_dialect(Dialect { called_products: called, ..Dialect::default() })
 }
 
 fn random(dims: &[usize], seed: u64) -> HostTensor {
@@ -66,7 +66,7 @@ fn views_are_not_written_out() {
             let scores = einsum("bgrqd,bgkd->bgrqk", &query, &key)?;
             Ok(vec![einsum("bgrqk,bgkd->bgrqd", &scores, &key)?])
         });
-        program.unwrap().with_called_products(called)
+        program.unwrap().in_dialect(Dialect { called_products: called, ..Dialect::default() })
     };
     let text = attend(true).to_text();
     let call = text.lines().find(|line| line.contains(PRODUCT)).unwrap();

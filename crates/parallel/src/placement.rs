@@ -7,7 +7,7 @@ use crate::gather::Wire;
 use crate::layout::{Layout, Stored};
 use crate::stack::Stacks;
 use crate::wrap::{self, Unit};
-use fullshard_graph::{DType, Mesh, Sharding};
+use fullshard_graph::{DType, Dialect, Mesh, Sharding};
 use fullshard_models::Module;
 use std::collections::HashMap;
 
@@ -49,8 +49,8 @@ pub struct Options {
     pub separate_sums: bool,
     /// Whether attention is a kernel, where it can be.
     pub fused_attention: bool,
-    /// Whether large products are called by name, where the platform knows them.
-    pub call_products: bool,
+    /// How programs are written for the platform.
+    pub dialect: Dialect,
     /// Names of parameters that stay as they are, with `*` for anything.
     pub frozen: Vec<String>,
 }

@@ -34,7 +34,7 @@ pub use meter::DeviceMemory;
 pub use recipe::{Batch, Recipe};
 pub use runner::{Compiled, Compiler, Metrics, Pending, PendingLoss, Runner, program_hash};
 pub use suits::{
-    calls_products, compiler_flags, fuses_attention, loops_layers, pads_vocabulary,
+    compiler_flags, dialect, fuses_attention, loops_layers, pads_vocabulary,
     takes_large_chunks,
 };
 pub use trainer::{Observer, Trained, Training};

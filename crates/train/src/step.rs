@@ -56,7 +56,7 @@ impl Recipe {
             let inputs: Vec<_> = arguments.iter().zip(inputs).collect();
             mesh.manual(&[AXIS], &inputs, &shardings, |locals| self.step(locals, state.len()))
         })?;
-        let program = program.with_called_products(self.placement.options.call_products);
+        let program = program.in_dialect(self.placement.options.dialect);
         Ok(program.sharded_results(&shardings)?)
     }
 
@@ -85,7 +85,7 @@ impl Recipe {
                 Ok(vec![group.sum(&both)?])
             })
         })?;
-        let program = program.with_called_products(self.placement.options.call_products);
+        let program = program.in_dialect(self.placement.options.dialect);
         Ok(program.sharded_results(&outputs)?)
     }
 

@@ -1,6 +1,7 @@
 //! What suits which kind of device, where nobody says otherwise. Figures are in
 //! `docs/performance.md`.
 
+use fullshard_graph::Dialect;
 use fullshard_pjrt::plugins::PluginKind;
 
 /// Whether layers are a loop, where nobody says. On CPU always, since its compiler computes the
@@ -50,10 +51,13 @@ pub fn fuses_attention(kind: PluginKind) -> bool {
     kind == PluginKind::Cuda
 }
 
-/// Whether large matrix products are called rather than left to the compiler. On CPU they are: its
-/// own are slow in batches and in the orientation of the loss.
-pub fn calls_products(kind: PluginKind) -> bool {
-    kind == PluginKind::Cpu
+/// How programs are written. On CPU large matrix products are calls: the compiler's own are slow in
+/// batches and in the orientation of the loss. On GPUs activations do not divide.
+pub fn dialect(kind: PluginKind) -> Dialect {
+    Dialect {
+        called_products: kind == PluginKind::Cpu,
+        rooted_logistic: kind == PluginKind::Cuda,
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 mod common;
 
 use common::*;
-use fullshard_graph::DType;
+use fullshard_graph::{DType, Dialect};
 use fullshard_parallel::{FsdpConfig, Options, Remat, Settings, Strategy, WrapPolicy};
 use fullshard_train::{Batch, Metrics};
 use std::sync::LazyLock;
@@ -88,7 +88,10 @@ fn options(case: &Case) -> Options {
         split_projections: choice("layers") == "ahead",
         separate_sums: choice("layers") == "ahead",
         fused_attention: false,
-        call_products: choice("layers") == "looped",
+        dialect: Dialect {
+            called_products: choice("layers") == "looped",
+            rooted_logistic: choice("layers") == "ahead",
+        },
         frozen: Vec::new(),
     }
 }

@@ -45,8 +45,9 @@ fn options(case: Case, block: &str) -> Options {
     let wrap = WrapPolicy::Classes(vec![block.to_owned()]);
     let config = FsdpConfig { wrap, settings, ..FsdpConfig::default() };
     // Half of the cases call for their products, as programs for the CPU do.
-    let call_products = case.looped == case.rows;
-    Options { config, scan_layers: case.looped, call_products, ..Options::default() }
+    let called_products = case.looped == case.rows;
+    let dialect = Dialect { called_products, rooted_logistic: !called_products };
+    Options { config, scan_layers: case.looped, dialect, ..Options::default() }
 }
 
 /// The optimizer that the script calls so, its learning rate, and whether gradients are clipped

@@ -13,7 +13,7 @@ pub use product::PRODUCT;
 use crate::graph::{Graph, Node, ValueId};
 use crate::mesh::{Mesh, Sharding};
 use crate::op::Op;
-use crate::program::{Argument, Donation, Program};
+use crate::program::{Argument, Dialect, Donation, Program};
 use crate::types::TensorType;
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -21,7 +21,7 @@ use std::rc::Rc;
 
 /// The program as text.
 pub(crate) fn write(program: &Program) -> String {
-    let mut writer = Writer::new(program.called_products);
+    let mut writer = Writer::new(program.dialect);
     let main = writer.function("main", &program.graph, |writer| {
         let arguments = program.graph.parameters.iter().zip(&program.arguments);
         let arguments: Vec<String> = arguments
@@ -94,7 +94,7 @@ fn symbol(name: &str) -> String {
 type Names = Vec<Option<Rc<str>>>;
 
 struct Writer {
-    called_products: bool,
+    dialect: Dialect,
     body: String,
     indent: usize,
     next_value: usize,
@@ -115,9 +115,9 @@ struct Function {
 }
 
 impl Writer {
-    fn new(called_products: bool) -> Writer {
+    fn new(dialect: Dialect) -> Writer {
         Writer {
-            called_products,
+            dialect,
             body: String::new(),
             indent: 2,
             next_value: 0,
@@ -206,11 +206,11 @@ impl Writer {
             names[parameter.index()] = Some(name.clone());
         }
         let live = graph.live_nodes();
-        let makers = if self.called_products { view::makers(graph) } else { Vec::new() };
+        let makers = if self.dialect.called_products { view::makers(graph) } else { Vec::new() };
         for (_, node) in graph.nodes.iter().enumerate().filter(|(i, _)| live[*i]) {
             let inputs = lookup(&names, &node.inputs);
             let outputs = match &node.op {
-                Op::Dot(dims) if self.called_products => {
+                Op::Dot(dims) if self.dialect.called_products => {
                     let views = node.inputs.iter().map(|&input| view::view(graph, &makers, input));
                     self.product_of(graph, node, dims, &names, &views.collect::<Vec<_>>())
                 }

@@ -68,6 +68,9 @@ impl Writer {
             Op::Iota { dim } => (format!("stablehlo.iota dim = {dim}"), ty),
             Op::Unary(Unary::Erf) => (format!("chlo.erf {operands}"), format!("{ty} -> {ty}")),
             Op::Unary(Unary::IsFinite) => (format!("stablehlo.is_finite {operands}"), from_to),
+            Op::Unary(Unary::Logistic) if self.roots(context) => {
+                return vec![self.logistic(context)];
+            }
             Op::Unary(unary) => (format!("stablehlo.{} {operands}", unary.name()), ty),
             Op::Binary(binary) => (format!("stablehlo.{} {operands}", binary.name()), ty),
             Op::Compare(comparison) => {
@@ -154,6 +157,22 @@ impl Writer {
     /// The value a reduction starts from.
     pub(super) fn start(&mut self, kind: Reduction, dtype: DType, path: &Rc<str>) -> Rc<str> {
         self.number(&TensorType::scalar(dtype), &kind.start(dtype), path)
+    }
+
+    fn roots(&self, context: &Context<'_>) -> bool {
+        self.dialect.rooted_logistic && context.output_types[0].dtype == DType::F32
+    }
+
+    /// `1 / (1 + exp(-x))` as the square of an inverse root.
+    fn logistic(&mut self, context: &Context<'_>) -> Rc<str> {
+        let (x, ty) = (&context.inputs[0], context.output_types[0].to_string());
+        let mut step = |text: String| self.op_one(&text, &ty, context.path);
+        let one = step("stablehlo.constant dense<1.0>".into());
+        let minus = step(format!("stablehlo.negate {x}"));
+        let exponential = step(format!("stablehlo.exponential {minus}"));
+        let sum = step(format!("stablehlo.add {exponential}, {one}"));
+        let root = step(format!("stablehlo.rsqrt {sum}"));
+        step(format!("stablehlo.multiply {root}, {root}"))
     }
 
     fn reduce(&mut self, kind: Reduction, dims: &[usize], context: &Context<'_>) -> Rc<str> {
