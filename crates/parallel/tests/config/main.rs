@@ -105,6 +105,7 @@ fn every_setting_is_read() {
         config.settings,
         Settings {
             compute_dtype: DType::Bf16,
+            fp8: false,
             stated_compute_dtype: Some(DType::Bf16),
             buffer_dtype: Some(DType::F32),
             fp32_reduce_scatter: true,
