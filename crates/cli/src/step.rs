@@ -263,6 +263,14 @@ impl StepFlags {
     fn options(&self, model: &dyn CausalLm) -> Result<Options> {
         let mut config = self.config()?;
         self.choose_dtype(&mut config.settings)?;
+        let kind = self.target.kind();
+        if config.settings.fp8 && kind != PluginKind::Cuda {
+            tracing::warn!(
+                "{} has no units for products in 8 bits: numbers are rounded as on GPUs, and it \
+                 takes longer than in bfloat16",
+                kind.name()
+            );
+        }
         for warning in config.warnings() {
             tracing::warn!("{warning}");
         }

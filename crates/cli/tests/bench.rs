@@ -331,6 +331,7 @@ fn mistakes_are_told_before_a_device_is_touched() {
     }
 
     let both = r#"{"transformer_layer_cls_to_wrap": "GPT2Block", "min_num_params": 100}"#;
+    let eight = r#"{"xla_fsdp_settings": {"compute_dtype": "float8_e4m3fn"}}"#;
     let half = r#"{"xla_fsdp_settings": {"compute_dtype": "float16"}}"#;
     for (args, expected) in [
         (&["--fsdp_config", "missing.json"][..], "cannot read the FSDP config missing.json"),
@@ -343,6 +344,10 @@ fn mistakes_are_told_before_a_device_is_touched() {
         (&["--fsdp_config", both], "wrapped by class or by size, leave one of them out"),
         (&["--fsdp_config", r#"{"xla_fsdp_settings": {"compute_dtype": "int8"}}"#], "\"bfloat16\""),
         (&["--fsdp_config", half, "--dtype", "bfloat16"], "contradict each other: leave one"),
+        (&["--fsdp_config", eight, "--bf16"], "`compute_dtype: float8_e4m3fn` of the FSDP config"),
+        (&["--fsdp_config", half, "--fp8"], "what is not in 8 bits is in bfloat16"),
+        (&["--fp8", "--dtype", "float32"], "`--dtype float32` and `--fp8` contradict each other"),
+        (&["--fp8", "--batch", "1", "--seq", "15"], "must be multiples of 16. Choose others"),
         (&["--fsdp", "full_shard offload"], "`--fsdp` is offload, which is not supported"),
         (&["--fsdp", "sharded"], "`--fsdp` is `sharded` but must be full_shard"),
         (&["--fsdp", "full_shard no_shard"], "contradict each other: choose one"),

@@ -58,7 +58,10 @@ impl Settings {
             sequences: recipe.batch.sequences,
             tokens: recipe.batch.tokens,
             accumulation: recipe.batch.accumulation,
-            dtype: placement.wire.compute.name().to_owned(),
+            dtype: match recipe.eight_bit_products() {
+                Some(_) => format!("{} and {}", placement.wire.compute, DType::F8E4M3FN),
+                None => placement.wire.compute.name().to_owned(),
+            },
             reduce_dtype: placement.wire.reduce.name().to_owned(),
             remat: remat_name(placement.remat).to_owned(),
             strategy: placement.options.strategy.name().to_owned(),

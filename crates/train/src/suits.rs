@@ -54,10 +54,7 @@ pub fn fuses_attention(kind: PluginKind) -> bool {
 /// How programs are written. On CPU large matrix products are calls: the compiler's own are slow in
 /// batches and in the orientation of the loss. On GPUs activations do not divide.
 pub fn dialect(kind: PluginKind) -> Dialect {
-    Dialect {
-        called_products: kind == PluginKind::Cpu,
-        rooted_logistic: kind == PluginKind::Cuda,
-    }
+    Dialect { called_products: kind == PluginKind::Cpu, rooted_logistic: kind == PluginKind::Cuda }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod common;
 
 use common::recording::{RECORDINGS, Recording};
 use common::*;
+use fullshard_graph::Dialect;
 use fullshard_optim::{Adafactor, AdamW, Optimizer, Schedule, Sgd, StepSize, decays};
 use fullshard_parallel::{FsdpConfig, Options, Settings, WrapPolicy};
 use fullshard_train::{Batch, Runner};

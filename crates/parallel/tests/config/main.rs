@@ -67,6 +67,7 @@ fn an_empty_config_is_the_documented_defaults() {
     assert!(!config.gradient_checkpointing);
     let Settings {
         compute_dtype,
+        fp8,
         stated_compute_dtype,
         buffer_dtype,
         fp32_reduce_scatter,
@@ -82,7 +83,7 @@ fn an_empty_config_is_the_documented_defaults() {
         gradient_divide_factors,
     } = config.settings;
     assert_eq!((compute_dtype, stated_compute_dtype, buffer_dtype), (DType::F32, None, None));
-    assert!(!fp32_reduce_scatter && !flatten_parameters && !shard_param_on_dim_0);
+    assert!(!fp8 && !fp32_reduce_scatter && !flatten_parameters && !shard_param_on_dim_0);
     assert!(!coalesce_all_gather_ops && reshard_after_forward.is_none());
     assert!(disable_reshard_on_root && pin_layout_in_collective_ops);
     assert!(optimization_barrier_in_forward && optimization_barrier_in_backward);
@@ -104,6 +105,7 @@ fn every_setting_is_read() {
         config.settings,
         Settings {
             compute_dtype: DType::Bf16,
+            fp8: false,
             stated_compute_dtype: Some(DType::Bf16),
             buffer_dtype: Some(DType::F32),
             fp32_reduce_scatter: true,
@@ -235,6 +237,20 @@ fn float16_is_accepted_with_a_warning() {
         ["in float16 small gradients vanish, since there is no loss scaling here: bfloat16 has \
           the range"]
     );
+}
+
+/// It is the products of layers that are in 8 bits; the rest, and the wire, is as in bfloat16.
+#[test]
+fn eight_bits_are_for_products_alone() {
+    let config = setting(r#""compute_dtype": "torch.float8_e4m3fn""#);
+    let expected = Settings {
+        compute_dtype: DType::Bf16,
+        fp8: true,
+        stated_compute_dtype: Some(DType::F8E4M3FN),
+        ..Settings::default()
+    };
+    assert_eq!((config.settings.clone(), config.warnings()), (expected, Vec::new()));
+    assert!(!setting(r#""compute_dtype": "bfloat16""#).settings.fp8);
 }
 
 /// Warnings are of the settings as they are in the end, whatever became of them since.

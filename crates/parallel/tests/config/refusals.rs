@@ -127,15 +127,18 @@ fn bad_values_are_refused() {
 #[test]
 fn bad_settings_are_refused() {
     let dtypes = r#""float32", "bfloat16" or "float16""#;
+    let to_compute = "\"float32\", \"bfloat16\", \"float16\", or \"float8_e4m3fn\" for bfloat16 with \
+                      the matrix products of layers in 8 bits";
     let bucket = "a number of megabytes from 0, for no buckets, to 65536";
     let factors = "two positive numbers, [before, after]: summed gradients are divided by their \
                    product, and anything but the number of devices scales them";
     for (key, value, expected) in [
-        ("compute_dtype", r#""float64""#, dtypes),
-        ("compute_dtype", r#""int8""#, dtypes),
-        ("compute_dtype", r#""bf16""#, dtypes),
-        ("compute_dtype", "16", dtypes),
+        ("compute_dtype", r#""float64""#, to_compute),
+        ("compute_dtype", r#""float8_e5m2""#, to_compute),
+        ("compute_dtype", r#""bf16""#, to_compute),
+        ("compute_dtype", "16", to_compute),
         ("buffer_dtype", r#""torch.float64""#, dtypes),
+        ("buffer_dtype", r#""float8_e4m3fn""#, dtypes),
         ("flatten_parameters", "0", "true or false"),
         ("shard_param_on_dim_0", r#""True""#, "true or false"),
         ("reshard_after_forward", r#""full_shard""#, "true or false"),

@@ -1,0 +1,138 @@
+//! Training with the products of layers in 8 bits: as good as in `bf16`, whatever remembers,
+//! loops or is cut, and with the same exchanges.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::*;
+use fullshard_graph::DType;
+use fullshard_parallel::{FsdpConfig, Options, Remat, Settings, WrapPolicy};
+use fullshard_pjrt::hlo::{CollectiveKind, collectives};
+use fullshard_pjrt::{CompileCache, HostTensor};
+use fullshard_train::{Batch, Compiler, Recipe, Runner};
+
+const GPT2: &str = r#"{"model_type": "gpt2", "vocab_size": 96, "n_positions": 32, "n_embd": 64,
+    "n_layer": 2, "n_head": 4, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}"#;
+const LLAMA: &str = r#"{"model_type": "llama", "vocab_size": 96, "max_position_embeddings": 32,
+    "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 112, "tie_word_embeddings": true}"#;
+const BATCH: Batch = Batch { sequences: 8, tokens: 32, accumulation: 1, reduce_each: true };
+
+fn options(fp8: bool) -> Options {
+    let settings = Settings { compute_dtype: DType::Bf16, fp8, ..Settings::default() };
+    let config = FsdpConfig { settings, ..FsdpConfig::default() };
+    Options { config, scan_layers: true, ..Options::default() }
+}
+
+/// Text in which a token mostly follows from the two before it.
+fn text(step: usize) -> HostTensor {
+    let mut state = 0x9E37_79B9_u64.wrapping_mul(step as u64 + 1) | 1;
+    let mut draw = |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) % below
+    };
+    let mut values = Vec::new();
+    for _ in 0..BATCH.sequences {
+        let (mut before, mut last) = (draw(96), draw(96));
+        for _ in 0..BATCH.tokens {
+            let next = if draw(8) == 0 { draw(96) } else { (5 * last + before / 8 + 3) % 96 };
+            values.push(last as i32);
+            (before, last) = (last, next);
+        }
+    }
+    HostTensor::from_values(&[1, BATCH.sequences, BATCH.tokens], &values).unwrap()
+}
+
+/// The losses of training from a seed.
+fn losses(recipe: &Recipe, cache: Option<CompileCache>, seed: u64, steps: usize) -> Vec<f64> {
+    let compiler = Compiler { cache, ..compiler(recipe.placement.devices()) };
+    let mut runner = Runner::new(&compiler, recipe, seed).unwrap();
+    let run = |step: usize| {
+        let text = text(step);
+        let metrics = runner.step(&text, &text, 3e-3).unwrap().wait().unwrap();
+        f64::from(metrics.loss)
+    };
+    (0..steps).map(run).collect()
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// The mean of the last losses from each of some seeds, which all see the same text.
+fn after_training(model: &str, fp8: bool) -> Vec<f64> {
+    const STEPS: usize = 100;
+    let folder = tempfile::tempdir().unwrap();
+    let recipe = recipe(model, 1, &options(fp8), BATCH, adamw());
+    let last = |seed| {
+        let losses = losses(&recipe, Some(CompileCache::at(folder.path())), seed, STEPS);
+        mean(&losses[STEPS - 20..])
+    };
+    (1..=4).map(last).collect()
+}
+
+/// Noise is what other initial weights change in `bf16`.
+#[test]
+fn losses_are_those_of_bf16_within_noise() {
+    for model in [GPT2, LLAMA] {
+        let (half, eight) = (after_training(model, false), after_training(model, true));
+        let apart = half.iter().map(|loss| (loss - mean(&half)).powi(2)).sum::<f64>();
+        let noise = (apart / (half.len() - 1) as f64).sqrt();
+        let difference = mean(&eight) - mean(&half);
+        eprintln!("{half:?} {eight:?} noise {noise} difference {difference}");
+        assert!(difference.abs() < noise, "{half:?} and {eight:?}");
+        assert!(mean(&half) < 0.7 * f64::ln(96.0), "nothing was learned: {half:?}");
+        assert_ne!(half, eight);
+    }
+}
+
+/// Scales are those of a device's own tokens, so that cut batches are rounded otherwise; how much
+/// that may change is what rounding changes at all.
+#[test]
+fn every_way_to_run_it_gives_nearly_the_same_losses() {
+    const STEPS: usize = 6;
+    for (model, class) in [(GPT2, "GPT2Block"), (LLAMA, "LlamaDecoderLayer")] {
+        let run = |devices, options: &Options| {
+            losses(&recipe(model, devices, options, BATCH, adamw()), None, 7, STEPS)
+        };
+        let expected = run(1, &options(true));
+        let mut wrapped = options(true);
+        wrapped.config.wrap = WrapPolicy::Classes(vec![class.to_owned()]);
+        for (what, devices, options) in [
+            ("written out", 1, Options { scan_layers: false, ..options(true) }),
+            ("products remembered", 1, Options { remat: Some(Remat::Dots), ..options(true) }),
+            ("nothing remembered", 1, Options { remat: Some(Remat::Full), ..options(true) }),
+            ("units of two devices", 2, wrapped.clone()),
+            ("remembered on four", 4, Options { remat: Some(Remat::Dots), ..wrapped.clone() }),
+        ] {
+            let found = run(devices, &options);
+            for (found, expected) in found.iter().zip(&expected) {
+                let apart = (found / expected - 1.0).abs();
+                assert!(apart < 5e-3, "{what} of {class}: {found} in place of {expected}");
+            }
+        }
+    }
+}
+
+/// Weights go over the wire as in `bf16`, are let go between the passes and gathered again.
+#[test]
+fn the_exchanges_are_those_of_bf16() {
+    let exchanged = |fp8| {
+        let mut options = options(fp8);
+        options.config.wrap = WrapPolicy::Classes(vec!["GPT2Block".to_owned()]);
+        let recipe = recipe(GPT2, 2, &options, BATCH, adamw());
+        let step = compiler(2).compile(&recipe.step_program().unwrap()).unwrap();
+        let module = step.program.executable().optimized_program().unwrap().module().unwrap();
+        let mut rows: Vec<_> = collectives(&module)
+            .into_iter()
+            .filter(|row| row.kind != CollectiveKind::AllReduce)
+            .map(|row| (row.kind.to_string(), row.bytes, row.runs.map(|runs| runs * row.count)))
+            .collect();
+        rows.sort();
+        rows
+    };
+    assert_eq!(exchanged(true), exchanged(false));
+    assert!(!exchanged(true).is_empty());
+}
