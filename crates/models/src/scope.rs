@@ -64,6 +64,11 @@ pub trait Tracer {
         false
     }
 
+    /// Whether the platform has the loss as a call.
+    fn has_called_loss(&self) -> bool {
+        false
+    }
+
     /// What the vocabulary is padded to a multiple of where it is the width of a large product:
     /// what the matrix units of accelerators work on.
     fn vocabulary_tile(&self) -> usize {
@@ -156,6 +161,11 @@ impl<'a> Scope<'a> {
     /// Whether the platform has attention as a kernel.
     pub fn has_fused_attention(&self) -> bool {
         self.tracer.has_fused_attention()
+    }
+
+    /// Whether the platform has the loss as a call.
+    pub fn has_called_loss(&self) -> bool {
+        self.tracer.has_called_loss()
     }
 
     /// What the vocabulary is padded to a multiple of in large products.

@@ -7,7 +7,7 @@ use common::{difference, eval, numbers, random};
 use fullshard_graph::{
     Argument, DType, Program, Result, Tensor, TensorType, value_and_grad, value_aux_and_grad,
 };
-use fullshard_models::layers::loss::{TILE, chunk_size, chunked, reference};
+use fullshard_models::layers::loss::{TILE, called, chunk_size, chunked, reference};
 use fullshard_models::{IGNORED, Loss, label_count};
 use fullshard_pjrt::HostTensor;
 
@@ -70,6 +70,44 @@ fn the_forms_agree() {
                 assert!(apart < tolerance, "{vocabulary} by {size} in {dtype}: {apart}");
             }
         }
+    }
+}
+
+#[test]
+fn the_call_agrees() {
+    // Vocabularies of less than the columns that are computed at once, of twice as many and of
+    // more, and labels of which some or none count.
+    for (vocabulary, size) in [(50, 11), (2048, 33), (2500, 8)] {
+        for (dtype, tolerance) in [(DType::F32, 2e-6), (DType::Bf16, 0.02)] {
+            for inputs in [inputs(vocabulary, some_ignored), inputs(vocabulary, |_, _| IGNORED)] {
+                let expected = losses(&inputs, DType::F64, from_logits);
+                let found = losses(&inputs, dtype, |hidden, head, labels| {
+                    called(hidden, head, labels, size)
+                });
+                for (found, expected) in found.iter().zip(&expected) {
+                    let apart = difference(found, expected);
+                    assert!(apart < tolerance, "{vocabulary} by {size} in {dtype}: {apart}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_call_shifts_exponentials_where_it_must() {
+    // Later logits are far above the first, in steps that one shift does not do for.
+    let mut inputs = inputs(3000, some_ignored);
+    let head: Vec<f64> = inputs[1].to_f64().unwrap();
+    let rows = head.chunks_exact(WIDTH).enumerate();
+    let head: Vec<f64> =
+        rows.flat_map(|(i, row)| row.iter().map(move |x| x * (1 + i / 700 * 15) as f64)).collect();
+    inputs[1] = HostTensor::from_values(&[3000, WIDTH], &head).unwrap();
+    let expected = losses(&inputs, DType::F64, from_logits);
+    let found =
+        losses(&inputs, DType::F32, |hidden, head, labels| called(hidden, head, labels, 33));
+    for (found, expected) in found.iter().zip(&expected) {
+        let apart = difference(found, expected);
+        assert!(apart < 1e-5, "{apart}");
     }
 }
 

@@ -43,7 +43,7 @@ pub struct Options {
     pub pad_vocabulary: bool,
     /// Whether attention is a kernel, where it can be.
     pub fused_attention: bool,
-    /// Whether large products are called by name, where the platform knows them.
+    /// Whether large products, and the loss that is made of them, are called by name.
     pub call_products: bool,
     /// Names of parameters that stay as they are, with `*` for anything.
     pub frozen: Vec<String>,

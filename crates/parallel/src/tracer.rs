@@ -358,6 +358,10 @@ impl Tracer for Sharded<'_> {
         self.placement.options.fused_attention
     }
 
+    fn has_called_loss(&self) -> bool {
+        self.placement.options.call_products
+    }
+
     fn vocabulary_tile(&self) -> usize {
         if self.placement.options.pad_vocabulary { TILE } else { 1 }
     }

@@ -26,8 +26,9 @@ pub fn fuses_attention(kind: PluginKind) -> bool {
     kind == PluginKind::Cuda
 }
 
-/// Whether large matrix products are called rather than left to the compiler. On CPU they are: its
-/// own are slow in batches and in the orientation of the loss.
+/// Whether large matrix products, and the loss with its gradients, are called rather than left to
+/// the compiler. On CPU they are: its own are slow in batches and in the orientation of the loss,
+/// and it goes through all logits many times.
 pub fn calls_products(kind: PluginKind) -> bool {
     kind == PluginKind::Cpu
 }
@@ -37,8 +38,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn products_are_called_by_the_name_that_is_registered() {
+    fn what_is_called_is_registered_by_the_same_name() {
         assert_eq!(fullshard_graph::PRODUCT, fullshard_pjrt::PRODUCT);
+        assert_eq!(fullshard_models::layers::loss::LOSS, fullshard_pjrt::LOSS);
     }
 
     #[test]

@@ -1,8 +1,13 @@
-//! The loss of predicting the next token, in two forms that agree: [`reference()`] from logits,
-//! [`chunked`] from what goes into the head, without ever having all logits in memory.
+//! The loss of predicting the next token, in forms that agree: [`reference()`] from logits,
+//! [`chunked`] from what goes into the head, without ever having all logits in memory. The CPU has
+//! the latter as a [`called()`] function, too.
 //!
 //! Labels are `[batch, sequence]` and not shifted. Those that are no token of the vocabulary do not
 //! count: [`IGNORED`] is the usual one, and any other is left out like it.
+
+mod called;
+
+pub use called::{LOSS, called};
 
 use super::{dims, lowest, wide, widened};
 use crate::model::Loss;
@@ -35,7 +40,11 @@ pub fn apply(scope: &Scope<'_>, name: &str, hidden: &Tensor, labels: &Tensor) ->
             reference(&hidden.linear(&head.t()?)?, labels)?
         } else {
             let size = chunk_size(labels.ty().elements(), vocabulary);
-            chunked(hidden, &head, labels, size, scope.vocabulary_tile())?
+            if scope.has_called_loss() && called::computes_in(hidden.dtype()) {
+                called(hidden, &head, labels, size)?
+            } else {
+                chunked(hidden, &head, labels, size, scope.vocabulary_tile())?
+            }
         };
         Ok(vec![loss.sum, loss.count])
     })?;
