@@ -3,7 +3,8 @@
 //! A call has hidden states `[tokens, width]`, the head `[vocabulary, width]`, which may have more
 //! rows than that, and labels `[tokens]` of `i32`, of which those that are no token do not count.
 //! Its results are each token's loss, the gradients of their sum with regard to hidden states and
-//! head, and exponentials `[tokens, vocabulary]`, which nobody else has a use for.
+//! head, and exponentials `[at once, vocabulary]`, which nobody else has a use for, of as many
+//! tokens as are worked on at once.
 //!
 //! Logits are computed some columns at a time, and become exponentials and a part of the first
 //! gradient while they are in the caches; the second waits until all sums are known. Exponentials
@@ -25,7 +26,7 @@ const COLUMNS: usize = 1024;
 /// How far a logit may be above the shift.
 const SLACK: f32 = 30.0;
 
-/// A call's tensors.
+/// The tensors of a call, or of those of its tokens that are worked on at once.
 struct Loss<'a> {
     width: usize,
     vocabulary: usize,
@@ -36,6 +37,8 @@ struct Loss<'a> {
     of_hidden: &'a mut [f32],
     of_head: &'a mut [f32],
     exponentials: &'a mut [f32],
+    /// What is in the gradient of the head already.
+    before: Before,
     threads: usize,
 }
 
@@ -57,39 +60,52 @@ pub(super) fn run(frame: &Frame<'_>, threads: usize) -> Result<(), String> {
     let [losses, of_hidden] = [frame.result(0)?, frame.result(1)?];
     let [of_head, exponentials] = [frame.result(2)?, frame.result(3)?];
     let tokens = labels.len().max(1);
-    let (width, vocabulary) = (hidden.elements / tokens, exponentials.elements / tokens);
+    let width = hidden.elements / tokens;
+    let vocabulary = of_head.elements / width.max(1);
+    let at_once = exponentials.elements / vocabulary.max(1);
     let sizes = [
         (hidden.elements, tokens * width),
         (head.elements.min(vocabulary * width), vocabulary * width),
         (losses.elements, tokens),
         (of_hidden.elements, tokens * width),
         (of_head.elements, vocabulary * width),
-        (exponentials.elements, tokens * vocabulary),
+        (exponentials.elements, at_once * vocabulary),
     ];
     if labels.is_empty() || sizes.iter().any(|&(found, needed)| needed == 0 || found != needed) {
         return Err("the sizes of the loss do not fit together".into());
     }
     // SAFETY: the call is under way, and the plugin gives results memory of their own.
-    let mut loss = unsafe {
-        Loss {
+    let (hidden, head, losses, of_hidden, of_head, exponentials) = unsafe {
+        let results = (losses.numbers_mut(), of_hidden.numbers_mut(), of_head.numbers_mut());
+        let (losses, of_hidden, of_head) = results;
+        (hidden.numbers(), head.numbers(), losses, of_hidden, of_head, exponentials.numbers_mut())
+    };
+    let rows = at_once * width;
+    let parts = labels.chunks(at_once).zip(hidden.chunks(rows));
+    let parts = parts.zip(losses.chunks_mut(at_once).zip(of_hidden.chunks_mut(rows)));
+    for (part, ((labels, hidden), (losses, of_hidden))) in parts.enumerate() {
+        let exponentials = &mut exponentials[..labels.len() * vocabulary];
+        let before = if part == 0 { Before::Nothing } else { Before::Sum };
+        let part = Loss {
             width,
             vocabulary,
-            hidden: hidden.numbers(),
-            head: head.numbers(),
+            hidden,
+            head,
             labels,
-            losses: losses.numbers_mut(),
-            of_hidden: of_hidden.numbers_mut(),
-            of_head: of_head.numbers_mut(),
-            exponentials: exponentials.numbers_mut(),
+            losses,
+            of_hidden,
+            of_head,
+            exponentials,
+            before,
             threads,
-        }
-    };
-    loss.compute();
+        };
+        part.compute();
+    }
     Ok(())
 }
 
 impl Loss<'_> {
-    fn compute(&mut self) {
+    fn compute(mut self) {
         let mut tokens: Vec<Token> =
             self.labels.iter().map(|&label| Token::new(label, self.vocabulary)).collect();
         self.of_hidden.fill(0.0);
@@ -165,7 +181,7 @@ impl Loss<'_> {
         scaled
     }
 
-    /// Writes the gradient of the head.
+    /// Writes the gradient of the head, or adds to it.
     fn head_gradient(&mut self, scaled: &[f32], tokens: &[Token]) {
         let width = self.width;
         let lhs =
@@ -174,7 +190,7 @@ impl Loss<'_> {
         let sizes = [self.vocabulary, width, tokens.len()];
         let result = (self.of_head.as_mut_ptr(), width);
         // SAFETY: the sizes are those of the tensors.
-        unsafe { multiply(sizes, lhs, rhs, result, Before::Nothing, self.threads) };
+        unsafe { multiply(sizes, lhs, rhs, result, self.before, self.threads) };
         for (token, hidden) in tokens.iter().zip(self.hidden.chunks_exact(width)) {
             if let Some(label) = token.label {
                 let row = &mut self.of_head[label * width..][..width];
