@@ -16,10 +16,7 @@ use fullshard_parallel::{
 };
 use fullshard_pjrt::plugins::PluginKind;
 use fullshard_pjrt::{Client, CompileOptions};
-use fullshard_train::{
-    Batch, Recipe, compiler_flags, dialect, fuses_attention, loops_layers, pads_vocabulary,
-    takes_large_chunks,
-};
+use fullshard_train::{Batch, Recipe, compiler_flags, dialect, forms, loops_layers};
 
 #[derive(Args, Clone)]
 #[command(next_help_heading = "The step")]
@@ -292,11 +289,7 @@ impl StepFlags {
             remat: self.asked_remat()?,
             scan_layers,
             gather_ahead: self.gather_ahead,
-            pad_vocabulary: pads_vocabulary(self.target.kind()),
-            large_chunks: takes_large_chunks(self.target.kind()),
-            split_projections: self.target.kind() == PluginKind::Cuda,
-            separate_sums: self.target.kind() == PluginKind::Cuda,
-            fused_attention: fuses_attention(self.target.kind()),
+            forms: forms(self.target.kind()),
             dialect: dialect(self.target.kind()),
             frozen: self.freeze.clone(),
         })

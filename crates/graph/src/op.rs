@@ -272,6 +272,8 @@ pub(crate) struct CustomCall {
     pub has_side_effect: bool,
     pub operand_layouts: Vec<Vec<usize>>,
     pub result_layouts: Vec<Vec<usize>>,
+    /// Whether operands may be given with more elements behind their own.
+    pub longer_operands: bool,
 }
 
 /// A loop over the first dimension of its inputs.

@@ -11,6 +11,7 @@
 
 mod config;
 mod fields;
+mod forms;
 pub mod gpt2;
 pub mod layers;
 pub mod llama;
@@ -20,6 +21,7 @@ mod plain;
 mod scope;
 
 pub use config::{ConfigError, from_file, from_json};
+pub use forms::Forms;
 pub use layers::loss::{IGNORED, label_count};
 pub use model::{CausalLm, Dimensions, Loss};
 pub use module::{Initializer, Module, Parameter};

@@ -1,6 +1,6 @@
 //! What a model sees while it is traced: its parameters by name, its modules, its layers.
 
-use crate::layers::loss::TILE;
+use crate::forms::Forms;
 use crate::module::join;
 use fullshard_graph::{DType, Error, Result, Tensor, constant, module};
 
@@ -59,35 +59,14 @@ pub trait Tracer {
         self.compute_dtype()
     }
 
-    /// Whether the platform has attention as a kernel.
-    fn has_fused_attention(&self) -> bool {
-        false
-    }
-
-    /// Whether memory is ample enough for large chunks of logits.
-    fn has_large_chunks(&self) -> bool {
-        false
-    }
-
-    /// Whether a projection of several parts is one product for each, rather than one that is cut.
-    fn has_split_projections(&self) -> bool {
-        false
-    }
-
-    /// Whether gradients are written before they are summed over tokens.
-    fn has_separate_sums(&self) -> bool {
-        false
+    /// Which forms of the same mathematics suit the platform.
+    fn forms(&self) -> Forms {
+        Forms::default()
     }
 
     /// Whether the matrix products of layers are of 8-bit numbers.
     fn has_eight_bit_products(&self) -> bool {
         false
-    }
-
-    /// What the vocabulary is padded to a multiple of where it is the width of a large product:
-    /// what the matrix units of accelerators work on.
-    fn vocabulary_tile(&self) -> usize {
-        TILE
     }
 }
 
@@ -173,34 +152,14 @@ impl<'a> Scope<'a> {
         self.tracer.compute_dtype()
     }
 
-    /// Whether the platform has attention as a kernel.
-    pub fn has_fused_attention(&self) -> bool {
-        self.tracer.has_fused_attention()
-    }
-
-    /// Whether memory is ample enough for large chunks of logits.
-    pub fn has_large_chunks(&self) -> bool {
-        self.tracer.has_large_chunks()
-    }
-
-    /// Whether a projection of several parts is one product for each, rather than one that is cut.
-    pub fn has_split_projections(&self) -> bool {
-        self.tracer.has_split_projections()
-    }
-
-    /// Whether gradients are written before they are summed over tokens.
-    pub fn has_separate_sums(&self) -> bool {
-        self.tracer.has_separate_sums()
+    /// Which forms of the same mathematics suit the platform.
+    pub fn forms(&self) -> Forms {
+        self.tracer.forms()
     }
 
     /// Whether the matrix products here are of 8-bit numbers: those of layers, where asked for.
     pub fn has_eight_bit_products(&self) -> bool {
         self.place.layer.is_some() && self.tracer.has_eight_bit_products()
-    }
-
-    /// What the vocabulary is padded to a multiple of in large products.
-    pub fn vocabulary_tile(&self) -> usize {
-        self.tracer.vocabulary_tile()
     }
 
     /// A table that is no parameter, rounded to the type such tables have.

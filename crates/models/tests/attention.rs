@@ -12,7 +12,7 @@ use fullshard_graph::{
 use fullshard_models::layers::attention::{
     Heads, Scores, attention, blockwise, fused, obstacle, reference,
 };
-use fullshard_models::{Body, LayerBody, Place, Scope, Tracer};
+use fullshard_models::{Body, Forms, LayerBody, Place, Scope, Tracer};
 use fullshard_pjrt::HostTensor;
 
 /// A tracer without parameters, whose dropout takes everything times what is kept.
@@ -48,8 +48,8 @@ impl Tracer for Shrinking {
         self.dtype
     }
 
-    fn has_fused_attention(&self) -> bool {
-        self.has_kernel
+    fn forms(&self) -> Forms {
+        Forms { fused_attention: self.has_kernel, ..Forms::default() }
     }
 }
 

@@ -5,9 +5,10 @@ mod common;
 
 use common::{difference, eval, numbers, random};
 use fullshard_graph::{
-    Argument, DType, Program, Result, Tensor, TensorType, value_and_grad, value_aux_and_grad,
+    Argument, DType, Dialect, Program, Result, Tensor, TensorType, value_and_grad,
+    value_aux_and_grad,
 };
-use fullshard_models::layers::loss::{TILE, chunk_size, chunked, reference};
+use fullshard_models::layers::loss::{TILE, called, chunk_size, chunked, reference};
 use fullshard_models::{IGNORED, Loss, label_count};
 use fullshard_pjrt::HostTensor;
 
@@ -74,6 +75,42 @@ fn the_forms_agree() {
 }
 
 #[test]
+fn the_call_agrees() {
+    // Vocabularies of less than the columns that are computed at once, of twice as many and of
+    // more; tokens in parts that divide the 33, all at once, and in parts that do not.
+    for (vocabulary, size) in [(50, 11), (2048, 33), (2500, 8)] {
+        let inputs = inputs(vocabulary, some_ignored);
+        let expected = losses(&inputs, DType::F64, from_logits);
+        for (dtype, tolerance) in [(DType::F32, 2e-6), (DType::Bf16, 0.02)] {
+            let found =
+                losses(&inputs, dtype, |hidden, head, labels| called(hidden, head, labels, size));
+            for (found, expected) in found.iter().zip(&expected) {
+                let apart = difference(found, expected);
+                assert!(apart < tolerance, "{vocabulary} by {size} in {dtype}: {apart}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_call_shifts_exponentials_where_it_must() {
+    // Later logits are far above the first, in steps that one shift does not do for.
+    let mut inputs = inputs(3000, some_ignored);
+    let head: Vec<f64> = inputs[1].to_f64().unwrap();
+    let rows = head.chunks_exact(WIDTH).enumerate();
+    let head: Vec<f64> =
+        rows.flat_map(|(i, row)| row.iter().map(move |x| x * (1 + i / 700 * 15) as f64)).collect();
+    inputs[1] = HostTensor::from_values(&[3000, WIDTH], &head).unwrap();
+    let expected = losses(&inputs, DType::F64, from_logits);
+    let found =
+        losses(&inputs, DType::F32, |hidden, head, labels| called(hidden, head, labels, 33));
+    for (found, expected) in found.iter().zip(&expected) {
+        let apart = difference(found, expected);
+        assert!(apart < 1e-5, "{apart}");
+    }
+}
+
+#[test]
 fn half_precision_is_close() {
     let inputs = inputs(301, some_ignored);
     let expected = losses(&inputs, DType::F64, from_logits);
@@ -89,11 +126,12 @@ fn half_precision_is_close() {
 #[test]
 fn labels_that_do_not_count_give_nothing() {
     let inputs = inputs(130, |_, _| IGNORED);
-    let both = [
+    let forms = [
         losses(&inputs, DType::F64, from_logits),
         losses(&inputs, DType::F64, |hidden, head, labels| chunked(hidden, head, labels, 8, TILE)),
+        losses(&inputs, DType::F32, |hidden, head, labels| called(hidden, head, labels, 8)),
     ];
-    for values in both.iter().flatten() {
+    for values in forms.iter().flatten() {
         assert!(values.iter().all(|&value| value == 0.0));
     }
 }
@@ -184,6 +222,33 @@ fn logits_are_computed_once_and_never_whole() {
     assert_eq!(text.matches("stablehlo.dot_general").count(), 3);
     assert!(text.contains("tensor<8x384xf32>"));
     assert!(!["33x301x", "33x384x", "40x384x", "5x8x384x"].iter().any(|dims| text.contains(dims)));
+}
+
+#[test]
+fn the_call_takes_the_head_from_what_it_is_the_beginning_of() {
+    let argument = |dtype, dims: &[usize]| Argument::new(TensorType::new(dtype, dims));
+    let arguments = [
+        argument(DType::F32, &[3, 11, WIDTH]),
+        argument(DType::F32, &[301 * WIDTH + 5]),
+        argument(DType::I32, &[3, 11]),
+    ];
+    let program = Program::trace("loss", &arguments, |inputs| {
+        let head = inputs[1].narrow(0, 0, 301 * WIDTH)?.reshape(&[301, WIDTH])?;
+        let (loss, mut results) = value_and_grad(&[&inputs[0], &head], |values| {
+            Ok(called(&values[0], &values[1], &inputs[2], 8)?.sum)
+        })?;
+        results.push(loss);
+        Ok(results)
+    });
+    let program = program.unwrap();
+    let operands = |program: &Program| {
+        let text = program.to_text();
+        let call = text.lines().find(|line| line.contains("@fullshard.loss")).unwrap().to_owned();
+        call[call.rfind(" : (").unwrap()..call.rfind(" -> ").unwrap()].to_owned()
+    };
+    assert!(operands(&program).contains("tensor<301x7xf32>"));
+    let dialect = Dialect { called_products: true, ..Dialect::default() };
+    assert!(operands(&program.in_dialect(dialect)).contains("tensor<2112xf32>"));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::layout::{Layout, Stored};
 use crate::stack::Stacks;
 use crate::wrap::{self, Unit};
 use fullshard_graph::{DType, Dialect, Mesh, Sharding};
-use fullshard_models::Module;
+use fullshard_models::{Forms, Module};
 use std::collections::HashMap;
 
 /// The mesh axis that parameters and batches are cut over.
@@ -39,16 +39,8 @@ pub struct Options {
     pub scan_layers: bool,
     /// Whether a loop gathers the next layer while it computes one.
     pub gather_ahead: bool,
-    /// Whether the vocabulary is padded to whole tiles in large products, as accelerators want it.
-    pub pad_vocabulary: bool,
-    /// Whether the loss takes many tokens at a time, as memory allows.
-    pub large_chunks: bool,
-    /// Whether a projection of several parts is one product for each, rather than one that is cut.
-    pub split_projections: bool,
-    /// Whether gradients are written before they are summed over tokens.
-    pub separate_sums: bool,
-    /// Whether attention is a kernel, where it can be.
-    pub fused_attention: bool,
+    /// Which forms of a model suit the platform.
+    pub forms: Forms,
     /// How programs are written for the platform.
     pub dialect: Dialect,
     /// Names of parameters that stay as they are, with `*` for anything.

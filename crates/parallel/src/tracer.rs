@@ -7,8 +7,7 @@ use fullshard_graph::{
     DType, Error, Group, Key, Policy, Result, Tensor, barrier, custom_vjp, iota, remat, scan,
     transient,
 };
-use fullshard_models::layers::loss::TILE;
-use fullshard_models::{Body, Layer, LayerBody, Place, Tracer};
+use fullshard_models::{Body, Forms, Layer, LayerBody, Place, Tracer};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
@@ -354,28 +353,12 @@ impl Tracer for Sharded<'_> {
         self.placement.options.config.settings.buffer_dtype.unwrap_or(self.compute_dtype())
     }
 
-    fn has_fused_attention(&self) -> bool {
-        self.placement.options.fused_attention
-    }
-
-    fn has_large_chunks(&self) -> bool {
-        self.placement.options.large_chunks
-    }
-
-    fn has_split_projections(&self) -> bool {
-        self.placement.options.split_projections
-    }
-
-    fn has_separate_sums(&self) -> bool {
-        self.placement.options.separate_sums
+    fn forms(&self) -> Forms {
+        self.placement.options.forms
     }
 
     fn has_eight_bit_products(&self) -> bool {
         self.placement.options.config.settings.fp8
-    }
-
-    fn vocabulary_tile(&self) -> usize {
-        if self.placement.options.pad_vocabulary { TILE } else { 1 }
     }
 }
 

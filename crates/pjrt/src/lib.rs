@@ -57,7 +57,7 @@ pub use accelerator::{TpuGeneration, TpuSlice};
 pub use array::{Array, ArrayType};
 pub use buffer::{Buffer, Download, Place};
 pub use cache::{CacheOutcome, CompileCache, compile_key};
-pub use calls::PRODUCT;
+pub use calls::{LOSS, PRODUCT};
 pub use client::{Client, ClientOptions};
 pub use compile::{CompileOptions, Effort, Flag};
 pub use device::{Device, DeviceDescription, MemoryStats};

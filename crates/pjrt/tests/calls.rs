@@ -4,7 +4,7 @@
 mod common;
 
 use common::{cpu, upload, values};
-use fullshard_pjrt::{CompileOptions, PRODUCT};
+use fullshard_pjrt::{CompileOptions, LOSS, PRODUCT};
 
 /// A product of `f32[2, 3]` and `f32[3, 2]` with given attributes.
 fn program(attributes: &str) -> String {
@@ -76,5 +76,46 @@ fn clients_of_one_plugin_share_the_handlers() {
         let a = upload(&client, &[2, 3], &[1.0; 6], 0);
         let b = upload(&client, &[3, 2], &[2.0; 6], 0);
         assert_eq!(values(&product.execute(&[[&a, &b]]).unwrap()[0][0]), [6.0; 4]);
+    }
+}
+
+/// The loss of two tokens of width 1 under a head of three rows, with exponentials of a size.
+fn loss(labels: &str, exponentials: &str) -> Result<Vec<f32>, String> {
+    let text = format!(
+        "module @loss {{
+  func.func public @main(%x: tensor<2x1xf32>, %w: tensor<3x1xf32>) -> tensor<2xf32> {{
+    %l = stablehlo.constant dense<{labels}> : tensor<2xi32>
+    %r:4 = stablehlo.custom_call @{LOSS}(%x, %w, %l) {{api_version = 4 : i32}} :
+        (tensor<2x1xf32>, tensor<3x1xf32>, tensor<2xi32>)
+        -> (tensor<2xf32>, tensor<2x1xf32>, tensor<3x1xf32>, tensor<{exponentials}xf32>)
+    return %r#0 : tensor<2xf32>
+  }}
+}}"
+    );
+    let client = cpu(1);
+    let loss = client.compile(&text, &CompileOptions::new(1)).unwrap();
+    let x = upload(&client, &[2, 1], &[0.0, 1.0], 0);
+    let w = upload(&client, &[3, 1], &[1.0, 2.0, 3.0], 0);
+    let results = loss.execute(&[[&x, &w]]).map_err(|error| error.to_string())?;
+    let result = results[0][0].to_host().map_err(|error| error.to_string())?;
+    Ok(result.values().unwrap())
+}
+
+#[test]
+fn a_loss_is_computed_some_tokens_at_a_time() {
+    let expected = [3_f32.ln(), (1_f32.exp() + 2_f32.exp() + 3_f32.exp()).ln() - 3.0];
+    for exponentials in ["1x3", "2x3", "5x3"] {
+        for (found, expected) in loss("[0, 2]", exponentials).unwrap().iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-6, "{found} is not {expected}");
+        }
+    }
+    assert_eq!(loss("[3, -1]", "2x3").unwrap(), [0.0, 0.0]);
+}
+
+#[test]
+fn a_loss_whose_sizes_do_not_fit_is_refused() {
+    for exponentials in ["2x2", "0x3"] {
+        let error = loss("[0, 2]", exponentials).unwrap_err();
+        assert!(error.contains("do not fit together"), "{error}");
     }
 }

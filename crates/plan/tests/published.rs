@@ -17,8 +17,9 @@
 
 use fullshard_models::from_json;
 use fullshard_parallel::{FsdpConfig, Options, Placement, Remat};
+use fullshard_pjrt::plugins::PluginKind;
 use fullshard_plan::{Machine, quick};
-use fullshard_train::{Batch, Recipe};
+use fullshard_train::{Batch, Recipe, forms};
 
 struct Row {
     machine: &'static str,
@@ -96,7 +97,7 @@ fn recipe(row: &Row, machine: &Machine) -> Recipe {
         config: FsdpConfig::from_json(&config).unwrap(),
         remat: Some(row.remat),
         scan_layers: true,
-        pad_vocabulary: true,
+        forms: forms(PluginKind::Tpu),
         ..Options::default()
     };
     let placement = Placement::new(&model.tree(), machine.devices, &options).unwrap();

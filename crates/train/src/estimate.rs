@@ -197,9 +197,10 @@ impl Recipe {
         if model.vocabulary < CHUNKED_FROM {
             return 2 * tokens * model.vocabulary * F32;
         }
-        let tile = if self.placement.options.pad_vocabulary { TILE } else { 1 };
+        let tile = if self.placement.options.forms.padded_vocabulary { TILE } else { 1 };
         let vocabulary = model.vocabulary.next_multiple_of(tile);
-        (2 * chunk_size(tokens, vocabulary, self.placement.options.large_chunks) + model.hidden)
+        (2 * chunk_size(tokens, vocabulary, self.placement.options.forms.large_chunks)
+            + model.hidden)
             * vocabulary
             * F32
     }

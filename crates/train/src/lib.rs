@@ -33,7 +33,5 @@ pub use flops::{Flops, utilization};
 pub use meter::DeviceMemory;
 pub use recipe::{Batch, Recipe};
 pub use runner::{Compiled, Compiler, Metrics, Pending, PendingLoss, Runner, program_hash};
-pub use suits::{
-    compiler_flags, dialect, fuses_attention, loops_layers, pads_vocabulary, takes_large_chunks,
-};
+pub use suits::{compiler_flags, dialect, forms, loops_layers};
 pub use trainer::{Observer, Trained, Training};

@@ -2,6 +2,7 @@
 //! `docs/performance.md`.
 
 use fullshard_graph::Dialect;
+use fullshard_models::Forms;
 use fullshard_pjrt::plugins::PluginKind;
 
 /// Whether layers are a loop, where nobody says. On CPU always, since its compiler computes the
@@ -16,16 +17,21 @@ pub fn loops_layers(kind: PluginKind, layers: usize) -> bool {
     }
 }
 
-/// Whether the vocabulary is padded to whole tiles in large products. On CPU it is not: products
-/// of any width run equally well there, and padding copies the embedding.
-pub fn pads_vocabulary(kind: PluginKind) -> bool {
-    kind != PluginKind::Cpu
-}
-
-/// Whether the loss takes many tokens at a time: where memory is ample, since each chunk of them
-/// adds to the whole gradient of the head.
-pub fn takes_large_chunks(kind: PluginKind) -> bool {
-    kind == PluginKind::Cuda
+/// Which forms of a model. On CPU the vocabulary is not padded: products of any width run equally
+/// well there, and padding copies the embedding. On GPUs attention is cuDNN's; memory is ample for
+/// large chunks of logits, each of which adds to the whole gradient of the head; parts of a
+/// projection are not cut out of it, and sums have kernels of their own, which alone run at the
+/// speed of memory.
+pub fn forms(kind: PluginKind) -> Forms {
+    let gpu = kind == PluginKind::Cuda;
+    Forms {
+        padded_vocabulary: kind != PluginKind::Cpu,
+        large_chunks: gpu,
+        called_loss: kind == PluginKind::Cpu,
+        fused_attention: gpu,
+        split_projections: gpu,
+        separate_sums: gpu,
+    }
 }
 
 /// The compiler's flags for steps, before those that are given.
@@ -46,11 +52,6 @@ const CUDA_FLAGS: &[&str] = &[
     "xla_gpu_enable_triton_gemm=false",
 ];
 
-/// Whether attention is a kernel: cuDNN's on NVIDIA's GPUs.
-pub fn fuses_attention(kind: PluginKind) -> bool {
-    kind == PluginKind::Cuda
-}
-
 /// How programs are written. On CPU large matrix products are calls: the compiler's own are slow in
 /// batches and in the orientation of the loss. On GPUs activations do not divide.
 pub fn dialect(kind: PluginKind) -> Dialect {
@@ -62,8 +63,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn products_are_called_by_the_name_that_is_registered() {
+    fn what_is_called_is_registered_by_the_same_name() {
         assert_eq!(fullshard_graph::PRODUCT, fullshard_pjrt::PRODUCT);
+        assert_eq!(fullshard_models::layers::loss::LOSS, fullshard_pjrt::LOSS);
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod common;
 
 use common::*;
 use fullshard_graph::{DType, Dialect};
+use fullshard_models::Forms;
 use fullshard_parallel::{FsdpConfig, Options, Remat, Settings, Strategy, WrapPolicy};
 use fullshard_train::{Batch, Metrics};
 use std::sync::LazyLock;
@@ -83,11 +84,13 @@ fn options(case: &Case) -> Options {
         }),
         scan_layers: choice("layers") != "written out",
         gather_ahead: choice("layers") == "ahead" && !nothing_ahead,
-        pad_vocabulary: choice("layers") != "ahead",
-        large_chunks: false,
-        split_projections: choice("layers") == "ahead",
-        separate_sums: choice("layers") == "ahead",
-        fused_attention: false,
+        forms: Forms {
+            padded_vocabulary: choice("layers") != "ahead",
+            called_loss: choice("layers") == "looped",
+            split_projections: choice("layers") == "ahead",
+            separate_sums: choice("layers") == "ahead",
+            ..Forms::default()
+        },
         dialect: Dialect {
             called_products: choice("layers") == "looped",
             rooted_logistic: choice("layers") == "ahead",

@@ -39,6 +39,7 @@ pub fn custom_call(target: &str) -> CustomCallBuilder {
             has_side_effect: false,
             operand_layouts: Vec::new(),
             result_layouts: Vec::new(),
+            longer_operands: false,
         },
     }
 }
@@ -73,6 +74,13 @@ impl CustomCallBuilder {
     pub fn layouts(mut self, operands: &[&[usize]], results: &[&[usize]]) -> Self {
         self.call.operand_layouts = operands.iter().map(|layout| layout.to_vec()).collect();
         self.call.result_layouts = results.iter().map(|layout| layout.to_vec()).collect();
+        self
+    }
+
+    /// Lets operands that are the beginning of longer tensors be given as those, so that they need
+    /// not be cut out. It is for calls that know how much they are to read.
+    pub fn longer_operands(mut self) -> Self {
+        self.call.longer_operands = true;
         self
     }
 

@@ -214,6 +214,12 @@ impl Writer {
                     let views = node.inputs.iter().map(|&input| view::view(graph, &makers, input));
                     self.product_of(graph, node, dims, &names, &views.collect::<Vec<_>>())
                 }
+                Op::CustomCall(call) if self.dialect.called_products && call.longer_operands => {
+                    let longer =
+                        node.inputs.iter().map(|&input| view::longer(graph, &makers, input));
+                    let node = Node { inputs: longer.collect(), ..node.clone() };
+                    Some(self.node(graph, &node, &lookup(&names, &node.inputs)))
+                }
                 _ => None,
             };
             let outputs = outputs.unwrap_or_else(|| self.node(graph, node, &inputs));

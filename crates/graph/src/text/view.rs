@@ -35,6 +35,13 @@ pub(super) fn view(graph: &Graph, makers: &[Option<usize>], value: ValueId) -> V
     })
 }
 
+/// The tensor that begins with a value's numbers, or the value itself.
+pub(super) fn longer(graph: &Graph, makers: &[Option<usize>], value: ValueId) -> ValueId {
+    let view = view(graph, makers, value);
+    let begins = view.offset == 0 && view.strides == dense(&graph.ty(value).dims);
+    if begins { view.base } else { value }
+}
+
 /// The strides of a dense tensor.
 pub(super) fn dense(dims: &[usize]) -> Vec<usize> {
     (0..dims.len()).map(|dim| dims[dim + 1..].iter().product()).collect()

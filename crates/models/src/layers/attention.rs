@@ -76,7 +76,7 @@ impl Scores {
 pub fn attention(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Tensor> {
     let [_, _, sequence, head] = dims("query", &heads.query)?;
     let dtype = heads.query.dtype();
-    if scope.has_fused_attention() && obstacle(dtype, sequence, head, scores.form()).is_none() {
+    if scope.forms().fused_attention && obstacle(dtype, sequence, head, scores.form()).is_none() {
         fused(heads, scores)
     } else if sequence >= BLOCKWISE_FROM {
         blockwise(scope, heads, scores, BLOCK)

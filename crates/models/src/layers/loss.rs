@@ -1,8 +1,13 @@
-//! The loss of predicting the next token, in two forms that agree: [`reference()`] from logits,
-//! [`chunked`] from what goes into the head, without ever having all logits in memory.
+//! The loss of predicting the next token, in forms that agree: [`reference()`] from logits,
+//! [`chunked`] from what goes into the head, without ever having all logits in memory. The CPU has
+//! the latter as a [`called()`] function, too.
 //!
 //! Labels are `[batch, sequence]` and not shifted. Those that are no token of the vocabulary do not
 //! count: [`IGNORED`] is the usual one, and any other is left out like it.
+
+mod called;
+
+pub use called::{LOSS, called};
 
 use super::{by_token, dims, lowest, wide, widened};
 use crate::model::Loss;
@@ -37,8 +42,14 @@ pub fn apply(scope: &Scope<'_>, name: &str, hidden: &Tensor, labels: &Tensor) ->
         let loss = if vocabulary < CHUNKED_FROM {
             reference(&hidden.linear(&head.t()?)?, labels)?
         } else {
-            let size = chunk_size(labels.ty().elements(), vocabulary, scope.has_large_chunks());
-            chunked(hidden, &head, labels, size, scope.vocabulary_tile())?
+            let forms = scope.forms();
+            let size = chunk_size(labels.ty().elements(), vocabulary, forms.large_chunks);
+            if forms.called_loss && called::computes_in(hidden.dtype()) {
+                called(hidden, &head, labels, size)?
+            } else {
+                let tile = if forms.padded_vocabulary { TILE } else { 1 };
+                chunked(hidden, &head, labels, size, tile)?
+            }
         };
         Ok(vec![loss.sum, loss.count])
     })?;

@@ -54,7 +54,7 @@ pub(crate) fn by_sequence(x: &Tensor, tokens: &Tensor) -> Result<Tensor> {
 /// Rows and a bias. Where sums are separate, the bias' gradient is summed from rows that were
 /// written: passes that do both run at half the speed of memory.
 pub(crate) fn biased(scope: &Scope<'_>, rows: &Tensor, bias: &Tensor) -> Result<Tensor> {
-    if !scope.has_separate_sums() {
+    if !scope.forms().separate_sums {
         return rows + bias;
     }
     let add = |inputs: Vec<Tensor>| Ok(vec![(&inputs[0] + &inputs[1])?]);

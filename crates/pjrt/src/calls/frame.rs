@@ -23,6 +23,24 @@ pub(super) struct Floats {
 }
 
 impl Floats {
+    /// The numbers.
+    ///
+    /// # Safety
+    /// The call they are of is under way.
+    pub(super) unsafe fn numbers<'a>(&self) -> &'a [f32] {
+        // SAFETY: so many numbers are there as long as the caller promises.
+        unsafe { slice::from_raw_parts(self.data, self.elements) }
+    }
+
+    /// The numbers, to be written.
+    ///
+    /// # Safety
+    /// The call they are of is under way, they are of a result, and nobody else has them.
+    pub(super) unsafe fn numbers_mut<'a>(&self) -> &'a mut [f32] {
+        // SAFETY: so many numbers are there, and nobody else's, as the caller promises.
+        unsafe { slice::from_raw_parts_mut(self.data, self.elements) }
+    }
+
     /// The part from a place on.
     pub(super) fn from(self, offset: i64) -> Result<Floats, String> {
         match usize::try_from(offset) {
@@ -96,6 +114,14 @@ impl Frame<'_> {
         floats(&self.raw.arguments, index).map_err(|reason| format!("operand {index} {reason}"))
     }
 
+    /// An operand of `i32`.
+    pub(super) fn integer_operand(&self, index: usize) -> Result<&[i32], String> {
+        let (data, elements) = tensor(&self.raw.arguments, index, sys::TYPE_S32)
+            .map_err(|reason| format!("operand {index} {reason}"))?;
+        // SAFETY: the frame has so many integers there, as long as it lives.
+        Ok(unsafe { slice::from_raw_parts(data.cast(), elements) })
+    }
+
     /// A result.
     pub(super) fn result(&self, index: usize) -> Result<Floats, String> {
         floats(&self.raw.results, index).map_err(|reason| format!("result {index} {reason}"))
@@ -126,6 +152,16 @@ impl Frame<'_> {
 }
 
 fn floats(buffers: &sys::CallBuffers, index: usize) -> Result<Floats, &'static str> {
+    let (data, elements) = tensor(buffers, index, sys::TYPE_F32)?;
+    Ok(Floats { data: data.cast(), elements })
+}
+
+/// Where a tensor of a type is, and how many elements it has.
+fn tensor(
+    buffers: &sys::CallBuffers,
+    index: usize,
+    dtype: c_int,
+) -> Result<(*mut c_void, usize), &'static str> {
     if usize::try_from(buffers.size).unwrap_or(0) <= index {
         return Err("is missing");
     }
@@ -136,9 +172,9 @@ fn floats(buffers: &sys::CallBuffers, index: usize) -> Result<Floats, &'static s
         let dims = if rank == 0 { &[] } else { slice::from_raw_parts(buffer.dims, rank) };
         (buffer, dims)
     };
-    if buffer.dtype != sys::TYPE_F32 {
-        return Err("is not of f32");
+    if buffer.dtype != dtype {
+        return Err("is of another type");
     }
     let elements = dims.iter().map(|&dim| usize::try_from(dim).unwrap_or(0)).product();
-    Ok(Floats { data: buffer.data.cast(), elements })
+    Ok((buffer.data, elements))
 }

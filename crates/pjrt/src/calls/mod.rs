@@ -1,11 +1,15 @@
 //! Custom calls of the CPU: what programs call by name and this process computes.
 //!
 //! The CPU plugin's own matrix products are slow in some orientations and very slow in batches, so
-//! programs for it may call [`PRODUCT`] instead. Handlers are registered when a CPU client is made.
+//! programs for it may call [`PRODUCT`] instead; and [`LOSS`] for all that is between the last
+//! layer and its gradient, which would otherwise write and read every logit many times. Handlers are registered when a CPU client is made.
 
+mod exponential;
 mod frame;
+mod loss;
 mod product;
 
+pub use loss::LOSS;
 pub use product::PRODUCT;
 
 use crate::error::{Error, Result};
@@ -29,6 +33,7 @@ pub(crate) fn register(plugin: &'static Plugin, devices: usize) -> Result<()> {
     let mut registered = plugin.has_handlers.lock().unwrap_or_else(PoisonError::into_inner);
     if !*registered {
         register_handler(plugin, PRODUCT, product_handler)?;
+        register_handler(plugin, LOSS, loss_handler)?;
         *registered = true;
     }
     Ok(())
@@ -64,4 +69,11 @@ unsafe extern "C" fn product_handler(frame: *mut sys::CallFrame) -> *mut c_void 
     // SAFETY: the plugin calls handlers with a live frame.
     let frame = unsafe { Frame::new(frame) };
     frame.answer(|frame| product::run(frame, THREADS.load(Ordering::Relaxed)))
+}
+
+/// Answers the plugin's calls of [`LOSS`].
+unsafe extern "C" fn loss_handler(frame: *mut sys::CallFrame) -> *mut c_void {
+    // SAFETY: the plugin calls handlers with a live frame.
+    let frame = unsafe { Frame::new(frame) };
+    frame.answer(|frame| loss::run(frame, THREADS.load(Ordering::Relaxed)))
 }

@@ -71,13 +71,9 @@ impl Product {
     }
 
     fn compute(&self, lhs: *const f32, rhs: *const f32, result: *mut f32, threads: usize) {
-        let parallelism = match threads {
-            0 | 1 => Parallelism::None,
-            threads => Parallelism::Rayon(threads),
-        };
         let [lhs_outer, lhs_inner, lhs_row, lhs_sum] = self.lhs;
         let [rhs_outer, rhs_inner, rhs_sum, rhs_column] = self.rhs;
-        let (rows, columns, sums) = (self.rows, self.columns, self.sums);
+        let (rows, columns) = (self.rows, self.columns);
         for outer in 0..self.batches[0] {
             for inner in 0..self.batches[1] {
                 let (o, i) = (outer as isize, inner as isize);
@@ -85,29 +81,74 @@ impl Product {
                 // SAFETY: `check` has seen that every element is inside its tensor, and the
                 // plugin gives results memory of their own.
                 unsafe {
-                    gemm::gemm(
-                        rows,
-                        columns,
-                        sums,
-                        result.add(matrix),
-                        1,
-                        columns as isize,
-                        false,
-                        lhs.offset(o * lhs_outer + i * lhs_inner),
-                        lhs_sum,
-                        lhs_row,
-                        rhs.offset(o * rhs_outer + i * rhs_inner),
-                        rhs_column,
-                        rhs_sum,
-                        0.0,
-                        1.0,
-                        false,
-                        false,
-                        false,
-                        parallelism,
-                    );
+                    let lhs = lhs.offset(o * lhs_outer + i * lhs_inner);
+                    let rhs = rhs.offset(o * rhs_outer + i * rhs_inner);
+                    let lhs = Matrix { data: lhs, row: lhs_row, column: lhs_sum };
+                    let rhs = Matrix { data: rhs, row: rhs_sum, column: rhs_column };
+                    let sizes = [rows, columns, self.sums];
+                    let result = (result.add(matrix), columns);
+                    multiply(sizes, lhs, rhs, result, Before::Nothing, threads);
                 }
             }
         }
+    }
+}
+
+/// A matrix that is read, and how far apart its rows and columns are.
+pub(super) struct Matrix {
+    pub data: *const f32,
+    pub row: isize,
+    pub column: isize,
+}
+
+/// What is in a result before a product comes to it.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Before {
+    Nothing,
+    /// What the product is added to.
+    Sum,
+}
+
+/// One product of so many rows, columns and sums, into a result whose rows are so far apart.
+///
+/// # Safety
+/// All that is read and written must be inside memory that is live, and nobody else may have the
+/// result.
+pub(super) unsafe fn multiply(
+    [rows, columns, sums]: [usize; 3],
+    lhs: Matrix,
+    rhs: Matrix,
+    (result, result_row): (*mut f32, usize),
+    before: Before,
+    threads: usize,
+) {
+    let parallelism = match threads {
+        0 | 1 => Parallelism::None,
+        threads => Parallelism::Rayon(threads),
+    };
+    let adds = before == Before::Sum;
+    // SAFETY: the caller's promise.
+    unsafe {
+        gemm::gemm(
+            rows,
+            columns,
+            sums,
+            result,
+            1,
+            result_row as isize,
+            adds,
+            lhs.data,
+            lhs.column,
+            lhs.row,
+            rhs.data,
+            rhs.column,
+            rhs.row,
+            if adds { 1.0 } else { 0.0 },
+            1.0,
+            false,
+            false,
+            false,
+            parallelism,
+        );
     }
 }

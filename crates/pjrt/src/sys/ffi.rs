@@ -138,6 +138,7 @@ pub(crate) struct ArrayAttribute {
 }
 
 /// Element types, as XLA numbers them.
+pub(crate) const TYPE_S32: c_int = 4;
 pub(crate) const TYPE_S64: c_int = 5;
 pub(crate) const TYPE_F32: c_int = 11;
 

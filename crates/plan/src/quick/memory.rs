@@ -80,10 +80,10 @@ fn logits(recipe: &Recipe, estimate: &Estimate) -> u64 {
     if model.vocabulary < CHUNKED_FROM {
         return estimate.logits;
     }
-    let tile = if recipe.placement.options.pad_vocabulary { TILE } else { 1 };
+    let tile = if recipe.placement.options.forms.padded_vocabulary { TILE } else { 1 };
     let vocabulary = model.vocabulary.next_multiple_of(tile);
     let tokens = recipe.batch.sequences / recipe.placement.devices() * recipe.batch.tokens;
-    let large = recipe.placement.options.large_chunks;
+    let large = recipe.placement.options.forms.large_chunks;
     let chunk =
         chunk_size(tokens, vocabulary, large) * (F32 + recipe.placement.wire.compute.size());
     ((chunk + model.hidden * F32) * vocabulary) as u64

@@ -4,7 +4,7 @@
 use fullshard_models::from_json;
 use fullshard_parallel::{FsdpConfig, Options, Placement, Remat, Strategy, WrapPolicy};
 use fullshard_plan::Machine;
-use fullshard_train::{Batch, Recipe, pads_vocabulary};
+use fullshard_train::{Batch, Recipe, forms};
 
 /// A step of a model on a machine.
 #[derive(Debug, Clone)]
@@ -105,7 +105,7 @@ impl Case {
             remat: Some(self.remat),
             scan_layers: self.scan,
             gather_ahead: self.ahead,
-            pad_vocabulary: pads_vocabulary(machine.kind),
+            forms: forms(machine.kind),
             ..Options::default()
         };
         let placement = Placement::new(&model.tree(), machine.devices, &options).unwrap();

@@ -35,7 +35,7 @@ impl AttentionReport {
     pub fn new(recipe: &Recipe) -> AttentionReport {
         let (model, options) = (&recipe.model, &recipe.placement.options);
         let sequence = recipe.batch.tokens;
-        let reason = match options.fused_attention {
+        let reason = match options.forms.fused_attention {
             true => {
                 let dtype = recipe.placement.wire.compute;
                 obstacle(dtype, sequence, model.dimensions().head, model.attention_form())

@@ -1,0 +1,18 @@
+//! Forms of the same mathematics, of which platforms want different ones.
+
+/// Which of several forms that agree a model is traced in. The default is the plain one of each.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Forms {
+    /// The vocabulary is padded to whole tiles where it is the width of a large product.
+    pub padded_vocabulary: bool,
+    /// The loss takes many tokens at a time, as memory allows.
+    pub large_chunks: bool,
+    /// The loss is a call of the platform.
+    pub called_loss: bool,
+    /// Attention is a kernel, where it can be.
+    pub fused_attention: bool,
+    /// A projection of several parts is one product for each, rather than one that is cut.
+    pub split_projections: bool,
+    /// Gradients are written before they are summed over tokens.
+    pub separate_sums: bool,
+}
