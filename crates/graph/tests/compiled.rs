@@ -6,8 +6,8 @@ mod common;
 
 use common::compile;
 use fullshard_graph::{
-    Argument, DType, Group, Mesh, Policy, Program, Result, Tensor, TensorType, module, remat, scan,
-    transient, value_and_grad,
+    Argument, DType, Group, Mesh, Policy, Program, Result, Tensor, TensorType, custom_vjp, module,
+    remat, scan, transient, value_and_grad,
 };
 use fullshard_pjrt::hlo::{CollectiveKind, Module, collectives};
 use fullshard_pjrt::plugins::{PluginKind, Store};
@@ -204,6 +204,61 @@ fn transient_weights_are_not_kept_for_the_way_back() {
     let (counts, temporaries) = fsdp_step(&|group, x, weights| gathered(group, x, weights, true));
     assert_eq!(counts, [0, 1, 1]);
     assert!(temporaries > FSDP_WEIGHTS, "{temporaries} of {FSDP_WEIGHTS}");
+}
+
+/// A product with a gradient of its own, which needs both factors.
+fn own_product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    let product = |inputs: &[Tensor]| Ok(vec![inputs[0].linear(&inputs[1])?]);
+    let results = custom_vjp(
+        &[x, weight],
+        |inputs| product(&inputs),
+        |inputs| Ok((product(&inputs)?, inputs)),
+        |inputs, gradients| {
+            let [x, weight] = [&inputs[0].t()?, &inputs[1].t()?];
+            Ok(vec![gradients[0].linear(weight)?, x.linear(&gradients[0])?])
+        },
+    )?;
+    Ok(results[0].clone())
+}
+
+#[test]
+fn a_gradient_of_ones_own_keeps_no_transient_input() {
+    let (counts, temporaries) = fsdp_step(&|group, x, weights| {
+        let results = scan(&[x], &[weights]).run(|carries, slices| {
+            let gather = |shards: Vec<Tensor>| Ok(vec![group.all_gather(&shards[0], 0)?]);
+            let full = transient(&[&slices[0]], gather)?;
+            Ok((vec![own_product(&carries[0], &full[0].t()?)?.tanh()?], vec![]))
+        })?;
+        Ok(results.carries[0].clone())
+    });
+    assert_eq!(counts, [0, 2, 1]);
+    assert!(temporaries < FSDP_WEIGHTS / 2, "{temporaries} of {FSDP_WEIGHTS}");
+}
+
+/// Going back needs the product's result for the gradient of `tanh`.
+#[test]
+fn a_saved_product_with_a_gradient_of_its_own_is_not_computed_again() {
+    let products = |policy: Policy| {
+        let argument = |dims: &[usize]| Argument::new(TensorType::new(DType::F32, dims));
+        let arguments = [argument(&[64, 128]), argument(&[4, 128, 128])];
+        let program = Program::trace("own", &arguments, |inputs| {
+            let (_, gradients) = value_and_grad(&[&inputs[1]], |weights| {
+                let step = |carries: Vec<Tensor>, slices: Vec<Tensor>| {
+                    let layer = |inputs: Vec<Tensor>| {
+                        Ok(vec![own_product(&inputs[0], &inputs[1])?.tanh()?])
+                    };
+                    let inputs = [&carries[0], &slices[0]];
+                    Ok((remat(policy.clone(), &inputs, layer)?, vec![]))
+                };
+                scan(&[&inputs[0]], &[&weights[0]]).run(step)?.carries[0].sum_all()
+            })?;
+            Ok(gradients)
+        });
+        cost_on_cpu(&program.unwrap()).1
+    };
+    assert_eq!(products(Policy::Everything), 3);
+    assert_eq!(products(Policy::Dots), 3);
+    assert_eq!(products(Policy::Nothing), 4);
 }
 
 #[test]

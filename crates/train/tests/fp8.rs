@@ -70,7 +70,7 @@ fn after_training(model: &str, fp8: bool) -> Vec<f64> {
         let losses = losses(&recipe, Some(CompileCache::at(folder.path())), seed, STEPS);
         mean(&losses[STEPS - 20..])
     };
-    (1..=4).map(last).collect()
+    (1..=3).map(last).collect()
 }
 
 /// Noise is what other initial weights change in `bf16`.
@@ -81,7 +81,6 @@ fn losses_are_those_of_bf16_within_noise() {
         let apart = half.iter().map(|loss| (loss - mean(&half)).powi(2)).sum::<f64>();
         let noise = (apart / (half.len() - 1) as f64).sqrt();
         let difference = mean(&eight) - mean(&half);
-        eprintln!("{half:?} {eight:?} noise {noise} difference {difference}");
         assert!(difference.abs() < noise, "{half:?} and {eight:?}");
         assert!(mean(&half) < 0.7 * f64::ln(96.0), "nothing was learned: {half:?}");
         assert_ne!(half, eight);

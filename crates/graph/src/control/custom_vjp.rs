@@ -11,8 +11,9 @@ use std::rc::Rc;
 ///
 /// `primal` computes the results. When a gradient is taken, `forward` computes them together
 /// with whatever `backward` needs, and `backward` makes the gradients of the inputs out of that
-/// and the gradients of the results. An input of integers takes a gradient of zeros of its own
-/// type, which is thrown away.
+/// and the gradients of the results. An input that it needs as it came is remembered as those of
+/// other ops are: made again, if it is [`transient`](super::transient). An input of integers takes
+/// a gradient of zeros of its own type, which is thrown away.
 pub fn custom_vjp(
     inputs: &[&Tensor],
     primal: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,

@@ -17,7 +17,8 @@ pub enum Policy {
     Everything,
     /// Nothing but what goes in.
     Nothing,
-    /// The results of matrix products and custom calls, which are dear to compute again.
+    /// The results of matrix products and custom calls, which are dear to compute again, also of
+    /// products with a gradient of their own.
     Dots,
     /// The values that were given one of these names with [`Tensor::named`].
     Named(Vec<String>),
