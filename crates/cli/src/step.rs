@@ -163,8 +163,8 @@ impl StepFlags {
     pub fn compile_options(&self) -> Result<CompileOptions> {
         let options = CompileOptions::new(self.devices());
         let suiting = compiler_flags(self.target.kind()).iter().copied();
-        let flags = suiting.chain(self.xla_flags.iter().map(String::as_str));
-        Ok(flags.fold(Ok(options), |options, flag| options?.flag_text(flag))?)
+        let mut flags = suiting.chain(self.xla_flags.iter().map(String::as_str));
+        Ok(flags.try_fold(options, |options, flag| options.flag_text(flag))?)
     }
 
     /// The recipe of the step of a model.

@@ -116,7 +116,7 @@ fn is_fused_attention(instruction: &Instruction) -> bool {
 }
 
 /// What an instruction does: of a fusion, all that is fused.
-fn opcodes<'a>(module: &'a Module, instruction: &'a Instruction) -> Vec<&'a str> {
+pub fn opcodes<'a>(module: &'a Module, instruction: &'a Instruction) -> Vec<&'a str> {
     if instruction.opcode != "fusion" {
         return vec![&instruction.opcode];
     }

@@ -7,6 +7,7 @@
 //! the kernels. XLA's own are anchors; the kernels of libraries between two of them are those of
 //! the library calls between the two instructions.
 
+use super::kinds::opcodes;
 use crate::compiled::is_free;
 use fullshard_pjrt::Kernel;
 use fullshard_pjrt::hlo::{
@@ -146,7 +147,9 @@ impl<'a, 'n> Walk<'a, 'n> {
     fn settle(&mut self, kernels: &[&Kernel], until: usize, next: Option<&'a Instruction>) {
         let waiting = std::mem::take(&mut self.waiting);
         let between = self.schedule[self.place..until].iter().copied();
-        let (calls, own): (Vec<_>, Vec<_>) = between.partition(|it| it.opcode == "custom-call");
+        // A call may stand in a fusion that cuts an operand of it.
+        let is_call = |it: &&Instruction| opcodes(self.module, it).contains(&"custom-call");
+        let (calls, own): (Vec<_>, Vec<_>) = between.partition(is_call);
         // What copies needs no kernel of its own.
         let mut copies = own.into_iter();
         let is_copy = |&i: &usize| kernels[i].name.to_ascii_lowercase().starts_with("memcpy");

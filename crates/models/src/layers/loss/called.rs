@@ -3,7 +3,7 @@
 //! It computes what [`super::chunked`] does, in `f32` whatever the type of the model.
 
 use super::{Chunks, counted, scaled_gradients, shifted, sum_and_count};
-use crate::layers::dims;
+use crate::layers::{by_token, dims};
 use crate::model::Loss;
 use fullshard_graph::{DType, Error, Result, Tensor, TensorType, custom_call, custom_vjp};
 
@@ -18,9 +18,7 @@ pub(super) fn computes_in(dtype: DType) -> bool {
 /// The loss by a call that has logits of `size` tokens at a time, when a gradient is taken; else
 /// [`super::chunked`].
 pub fn called(hidden: &Tensor, head: &Tensor, labels: &Tensor, size: usize) -> Result<Loss> {
-    let [batch, sequence, width] = dims("hidden", hidden)?;
-    let labels = shifted(labels)?;
-    let (hidden, size) = (hidden.reshape(&[batch * sequence, width])?, size.max(1));
+    let (hidden, labels, size) = (by_token(hidden)?, shifted(labels)?, size.max(1));
     let results = custom_vjp(
         &[&hidden, head, &labels],
         |inputs| Chunks::of(&inputs, size, 1)?.loss(),
