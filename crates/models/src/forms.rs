@@ -11,6 +11,10 @@ pub struct Forms {
     pub called_loss: bool,
     /// Attention is a kernel, where it can be.
     pub fused_attention: bool,
+    /// The stream of a model is `[tokens, width]` rather than `[batch, sequence, width]`.
+    pub token_rows: bool,
+    /// Activation functions are computed again on the way back rather than kept.
+    pub recomputed_activations: bool,
     /// A projection of several parts is one product for each, rather than one that is cut.
     pub split_projections: bool,
     /// Gradients are written before they are summed over tokens.

@@ -27,9 +27,8 @@ fn activations_are_those_of_transformers() {
     let results = eval(&[points], |points| {
         let mut results = Vec::new();
         for activation in activation::ALL {
-            results.push(activation.apply(&points[0])?);
-            let (_, slopes) =
-                value_and_grad(&[&points[0]], |x| activation.apply(&x[0])?.sum_all())?;
+            results.push(activation.of(&points[0])?);
+            let (_, slopes) = value_and_grad(&[&points[0]], |x| activation.of(&x[0])?.sum_all())?;
             results.extend(slopes);
         }
         Ok(results)

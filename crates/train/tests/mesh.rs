@@ -87,6 +87,8 @@ fn options(case: &Case) -> Options {
         forms: Forms {
             padded_vocabulary: choice("layers") != "ahead",
             called_loss: choice("layers") == "looped",
+            token_rows: choice("layers") != "written out",
+            recomputed_activations: choice("layers") == "ahead",
             split_projections: choice("layers") == "ahead",
             separate_sums: choice("layers") == "ahead",
             ..Forms::default()

@@ -4,7 +4,7 @@ use super::Gpt2Config;
 use crate::config::ConfigError;
 use crate::fields::Fields;
 use crate::layers::attention::{Form, Heads, Scores, attention, merge_heads, split_heads};
-use crate::layers::{by_sequence, by_token, conv1d, dims, embedding, layer_norm, linear, loss};
+use crate::layers::{by_sequence, conv1d, dims, embedding, layer_norm, linear, loss, stream};
 use crate::model::{CausalLm, Dimensions, Loss};
 use crate::module::Module;
 use crate::scope::Scope;
@@ -110,14 +110,14 @@ impl Gpt2 {
 
 /// The mathematics.
 impl Gpt2 {
-    /// The hidden states that the head takes, `[batch * sequence, width]`: only attention needs to
-    /// know which tokens are a sequence.
+    /// The hidden states that the head takes, `[..., width]`: only attention needs to know which
+    /// tokens are a sequence.
     fn transformer(&self, scope: &Scope<'_>, tokens: &Tensor) -> Result<Tensor> {
         let config = &self.config;
         let [_, sequence] = dims("tokens", tokens)?;
         scope.module("transformer", |scope| {
             let positions = embedding::first_rows(scope, "wpe", sequence)?;
-            let x = by_token(&(embedding::apply(scope, "wte", tokens, None)? + positions)?)?;
+            let x = stream(scope, &(embedding::apply(scope, "wte", tokens, None)? + positions)?)?;
             let x = scope.dropout("drop", &x, config.embd_pdrop)?;
             let x =
                 scope.layers("h", config.n_layer, &x, |scope, x| self.block(scope, x, sequence))?;
@@ -140,7 +140,7 @@ impl Gpt2 {
         let heads = |x| split_heads(x, sequence, config.n_head);
         let [query, key, value] = [0, 1, 2].map(|i| heads(&projections[i]));
         let heads = Heads { query: query?, key: key?, value: value? };
-        let mixed = merge_heads(&attention(scope, &heads, &self.scores(scope)?)?)?;
+        let mixed = merge_heads(&attention(scope, &heads, &self.scores(scope)?)?, x)?;
         let x = conv1d::apply(scope, "c_proj", &mixed)?;
         scope.dropout("resid_dropout", &x, config.resid_pdrop)
     }
@@ -166,7 +166,7 @@ impl Gpt2 {
 
     fn feed_forward(&self, scope: &Scope<'_>, x: &Tensor) -> Result<Tensor> {
         let config = &self.config;
-        let inner = config.activation_function.apply(&conv1d::apply(scope, "c_fc", x)?)?;
+        let inner = config.activation_function.apply(scope, &conv1d::apply(scope, "c_fc", x)?)?;
         let x = conv1d::apply(scope, "c_proj", &inner)?;
         scope.dropout("dropout", &x, config.resid_pdrop)
     }

@@ -2,6 +2,7 @@
 
 use super::widened;
 use crate::module::Module;
+use crate::scope::Scope;
 use fullshard_graph::{Error, Policy, Result, Tensor, remat};
 
 /// An activation function.
@@ -58,12 +59,18 @@ impl Activation {
         Module::new(self.class)
     }
 
-    /// Applies it to each element, computed in `f32` at least. On the way back it is computed
-    /// again: that is quicker than to read what it left, in `f32`, from memory.
-    pub fn apply(self, x: &Tensor) -> Result<Tensor> {
-        let mut results = remat(Policy::Nothing, &[x], |x| {
-            Ok(vec![(self.function)(&widened(&x[0])?)?.convert(x[0].dtype())?])
-        })?;
+    /// Its value at each element, computed in `f32` at least.
+    pub fn of(self, x: &Tensor) -> Result<Tensor> {
+        (self.function)(&widened(x)?)?.convert(x.dtype())
+    }
+
+    /// Applies it in a model. Where that is quicker than to read what it left, in `f32`, from
+    /// memory, it is computed again on the way back.
+    pub fn apply(self, scope: &Scope<'_>, x: &Tensor) -> Result<Tensor> {
+        if !scope.forms().recomputed_activations {
+            return self.of(x);
+        }
+        let mut results = remat(Policy::Nothing, &[x], |x| Ok(vec![self.of(&x[0])?]))?;
         results.pop().ok_or_else(|| Error::new(self.name, "an activation has one result"))
     }
 }

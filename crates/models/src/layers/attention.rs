@@ -8,7 +8,7 @@ mod fused;
 
 pub use fused::{fused, obstacle};
 
-use super::{dims, lowest, wide, widened};
+use super::{by_token, dims, lowest, wide, widened};
 use crate::scope::Scope;
 use fullshard_graph::{
     Comparison, DType, Error, Policy, Result, Tensor, concatenate, einsum, full, iota, remat,
@@ -158,15 +158,19 @@ fn mixed(probabilities: &Tensor, value: &Tensor) -> Result<Tensor> {
     einsum("bgrqk,bgkd->bgrqd", probabilities, value)
 }
 
-/// A projection `[batch * sequence, heads * head]` as heads `[batch, heads, sequence, head]`.
+/// A projection `[..., heads * head]` of sequences as heads `[batch, heads, sequence, head]`.
 pub fn split_heads(x: &Tensor, sequence: usize, heads: usize) -> Result<Tensor> {
-    let [tokens, width] = dims("heads", x)?;
+    let [tokens, width] = dims("heads", &by_token(x)?)?;
     let split = [tokens / sequence.max(1), sequence, heads, width / heads.max(1)];
     x.reshape(&split)?.transpose(&[0, 2, 1, 3])
 }
 
-/// Heads put back together: what undoes [`split_heads`].
-pub fn merge_heads(x: &Tensor) -> Result<Tensor> {
-    let [batch, heads, sequence, head] = dims("heads", x)?;
-    x.transpose(&[0, 2, 1, 3])?.reshape(&[batch * sequence, heads * head])
+/// Heads put back together, for the tokens of `like`, `[..., width]`: what undoes [`split_heads`].
+pub fn merge_heads(x: &Tensor, like: &Tensor) -> Result<Tensor> {
+    let [_, heads, _, head] = dims("heads", x)?;
+    let mut merged = like.dims().to_vec();
+    if let Some(width) = merged.last_mut() {
+        *width = heads * head;
+    }
+    x.transpose(&[0, 2, 1, 3])?.reshape(&merged)
 }

@@ -45,10 +45,15 @@ pub(crate) fn by_token(x: &Tensor) -> Result<Tensor> {
     x.reshape(&[tokens.iter().product(), width])
 }
 
-/// Rows for each of the tokens `[batch, sequence]`, as sequences again.
+/// Embedded sequences `[batch, sequence, width]` as the stream that goes through the layers.
+pub(crate) fn stream(scope: &Scope<'_>, x: &Tensor) -> Result<Tensor> {
+    if scope.forms().token_rows { by_token(x) } else { Ok(x.clone()) }
+}
+
+/// What was made of a stream, for each of the tokens `[batch, sequence]`.
 pub(crate) fn by_sequence(x: &Tensor, tokens: &Tensor) -> Result<Tensor> {
-    let ([batch, sequence], [_, width]) = (dims("tokens", tokens)?, dims("rows", x)?);
-    x.reshape(&[batch, sequence, width])
+    let width = x.dims().last().copied();
+    x.reshape(&tokens.dims().iter().copied().chain(width).collect::<Vec<_>>())
 }
 
 /// Rows and a bias. Where sums are separate, the bias' gradient is summed from rows that were

@@ -5,7 +5,7 @@ use crate::config::ConfigError;
 use crate::fields::Fields;
 use crate::layers::attention::{Form, Heads, Scores, attention, merge_heads, split_heads};
 use crate::layers::rotary::{Angles, Rotary};
-use crate::layers::{by_sequence, by_token, dims, embedding, linear, loss, rms_norm};
+use crate::layers::{by_sequence, dims, embedding, linear, loss, rms_norm, stream};
 use crate::model::{CausalLm, Dimensions, Loss};
 use crate::module::Module;
 use crate::scope::Scope;
@@ -114,14 +114,14 @@ impl Llama {
 
 /// The mathematics.
 impl Llama {
-    /// The hidden states that the head takes, `[batch * sequence, width]`: only attention needs to
-    /// know which tokens are a sequence.
+    /// The hidden states that the head takes, `[..., width]`: only attention needs to know which
+    /// tokens are a sequence.
     fn model(&self, scope: &Scope<'_>, tokens: &Tensor) -> Result<Tensor> {
         let config = &self.config;
         let [_, sequence] = dims("tokens", tokens)?;
         scope.module("model", |scope| {
             let x = embedding::apply(scope, "embed_tokens", tokens, config.pad_token_id)?;
-            let x = by_token(&x)?;
+            let x = stream(scope, &x)?;
             let angles = config.rotary.angles(scope, "rotary_emb", sequence)?;
             let layer = |scope: &Scope<'_>, x: &Tensor| self.layer(scope, x, &angles);
             let x = scope.layers("layers", config.num_hidden_layers, &x, layer)?;
@@ -151,14 +151,14 @@ impl Llama {
         let scale = (config.head_dim as f64).sqrt().recip();
         let scores = Scores::scaled(scope.compute_dtype(), scale)?;
         let scores = Scores { dropout: config.attention_dropout, ..scores };
-        let mixed = merge_heads(&attention(scope, &heads, &scores)?)?;
+        let mixed = merge_heads(&attention(scope, &heads, &scores)?, x)?;
         linear::apply(scope, "o_proj", &mixed, config.attention_bias)
     }
 
     fn feed_forward(&self, scope: &Scope<'_>, x: &Tensor) -> Result<Tensor> {
         let config = &self.config;
         let projected = |name, x: &Tensor| linear::apply(scope, name, x, config.mlp_bias);
-        let gate = config.hidden_act.apply(&projected("gate_proj", x)?)?;
+        let gate = config.hidden_act.apply(scope, &projected("gate_proj", x)?)?;
         projected("down_proj", &(gate * projected("up_proj", x)?)?)
     }
 }
