@@ -7,7 +7,8 @@ mod common;
 use common::{difference, eval, random};
 use fullshard_graph::{DType, Policy, Result, Tensor, constant, remat, scan, value_aux_and_grad};
 use fullshard_models::from_json;
-use fullshard_models::layers::fp8::{Order, eight_bit_linear, products, quantize};
+use fullshard_models::layers::fp8::{eight_bit_linear, products, quantize};
+use fullshard_models::layers::linear::Order;
 use fullshard_pjrt::HostTensor;
 use serde_json::Value;
 

@@ -45,7 +45,7 @@ pub fn compiler_flags(kind: PluginKind) -> &'static [&'static str] {
     }
 }
 
-/// What pays on GPUs. Each was measured by itself.
+/// What pays on GPUs, as `docs/performance.md` has it.
 const CUDA_FLAGS: &[&str] = &[
     // Else what is rounded on purpose stays in f32 wherever it is used twice, and memory is what
     // the passes between products wait for.

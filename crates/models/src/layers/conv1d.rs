@@ -1,6 +1,6 @@
 //! GPT-2's linear layers, which Hugging Face calls `Conv1D`: the weight is `[input, output]`.
 
-use super::fp8::{self, Order};
+use super::linear::{Order, linear};
 use crate::module::{Initializer, Module};
 use crate::scope::Scope;
 use fullshard_graph::{Result, Tensor};
@@ -16,7 +16,7 @@ pub fn module(input: usize, output: usize, deviation: f64) -> Module {
 pub fn apply(scope: &Scope<'_>, name: &str, x: &Tensor) -> Result<Tensor> {
     scope.module(name, |scope| {
         let (weight, bias) = (scope.parameter("weight")?, scope.parameter("bias")?);
-        fp8::linear(scope, x, &weight, Some(&bias), Order::InputFirst)
+        linear(scope, x, &weight, Some(&bias), Order::InputFirst)
     })
 }
 
@@ -28,7 +28,7 @@ pub fn apply_parts(scope: &Scope<'_>, name: &str, x: &Tensor, parts: usize) -> R
     scope.module_of_many(name, |scope| {
         let weights = scope.parameter("weight")?.split(1, parts)?;
         let biases = scope.parameter("bias")?.split(0, parts)?;
-        let part = |(weight, bias)| fp8::linear(scope, x, weight, Some(bias), Order::InputFirst);
+        let part = |(weight, bias)| linear(scope, x, weight, Some(bias), Order::InputFirst);
         weights.iter().zip(&biases).map(part).collect()
     })
 }

@@ -10,9 +10,8 @@
 //! On the way back the product remembers its input in 8 bits. Compilers for GPUs know "convert,
 //! times a scalar, product" as one kernel; others compute it as it stands.
 
-use super::biased;
+use super::linear::Order;
 use crate::module::Module;
-use crate::scope::Scope;
 use fullshard_graph::{
     DType, Error, Result, Tensor, barrier, constant, custom_vjp, einsum, full, precise_einsum,
     select,
@@ -20,15 +19,6 @@ use fullshard_graph::{
 
 /// What the sizes of a product must be multiples of.
 pub const MULTIPLE: usize = 16;
-
-/// The order of a weight's dimensions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    /// `[input, output]`, as in `Conv1D`.
-    InputFirst,
-    /// `[output, input]`, as in `Linear`.
-    OutputFirst,
-}
 
 /// A tensor in 8 bits: it stands for its values times the scale.
 #[derive(Debug, Clone)]
@@ -48,28 +38,8 @@ pub struct Products {
     pub others: Vec<String>,
 }
 
-/// A linear layer over the last dimension: in 8 bits if the scope is for that and the sizes allow
-/// it.
-pub(super) fn linear(
-    scope: &Scope<'_>,
-    x: &Tensor,
-    weight: &Tensor,
-    bias: Option<&Tensor>,
-    order: Order,
-) -> Result<Tensor> {
-    let tokens: usize = x.dims().iter().rev().skip(1).product();
-    if scope.has_eight_bit_products() && x.dtype() == DType::Bf16 && fits(tokens, weight.dims()) {
-        return eight_bit_linear(x, weight, bias, order);
-    }
-    let product = match order {
-        Order::InputFirst => x.linear(weight)?,
-        Order::OutputFirst => x.linear(&weight.t()?)?,
-    };
-    bias.map_or(Ok(product.clone()), |bias| biased(scope, &product, bias))
-}
-
 /// Whether a product of so many rows with a weight can run in 8 bits.
-fn fits(tokens: usize, weight: &[usize]) -> bool {
+pub(super) fn fits(tokens: usize, weight: &[usize]) -> bool {
     weight.iter().chain([&tokens]).all(|size| size.is_multiple_of(MULTIPLE))
 }
 
