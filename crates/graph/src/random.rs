@@ -104,23 +104,31 @@ impl Key {
     /// The key of a seed in two words, `u32[2]`: an argument, so that another seed needs no other
     /// program.
     pub fn new(seed: &Tensor) -> Result<Key> {
-        if *seed.ty() != TensorType::new(DType::U32, &[2]) {
-            return Err(Error::new("key", format!("a seed is tensor<2xui32>, not {}", seed.ty())));
-        }
-        let word = |i| seed.narrow(0, i, i + 1)?.reshape(&[]);
-        Ok(Key { words: [word(0)?, word(1)?] })
+        Ok(Key { words: halves("seed", seed)? })
     }
 
     /// The key of a seed that stands in the program: that of [`Key::new`] with the high word
     /// first.
     pub fn constant(seed: u64) -> Result<Key> {
-        Ok(Key { words: words(seed)? })
+        Key::new(&constant(&[2], &[(seed >> 32) as u32, seed as u32])?)
     }
 
     /// The key for what has this name, such as `h.3.attn.dropout`.
     pub fn named(&self, name: &str) -> Result<Key> {
-        let [high, low] = words(fnv1a(name))?;
+        self.named_by(&constant(&[2], &Key::hash(name))?)
+    }
+
+    /// The key for what has the name of this hash, `u32[2]`: as an argument, a program serves any
+    /// name.
+    pub fn named_by(&self, hash: &Tensor) -> Result<Key> {
+        let [high, low] = halves("hash of a name", hash)?;
         self.derive(Purpose::Name, [&high, &low])
+    }
+
+    /// The hash of a name, the high word first.
+    pub fn hash(name: &str) -> [u32; 2] {
+        let hash = fnv1a(name);
+        [(hash >> 32) as u32, hash as u32]
     }
 
     /// The key for an integer known only when the program runs, such as the number of a step or
@@ -159,10 +167,13 @@ impl Key {
     }
 }
 
-/// The high and the low word of a number.
-fn words(value: u64) -> Result<[Tensor; 2]> {
-    let word = |value: u64| constant(&[], &[value as u32]);
-    Ok([word(value >> 32)?, word(value)?])
+/// The two words of a `u32[2]`.
+fn halves(what: &str, words: &Tensor) -> Result<[Tensor; 2]> {
+    if *words.ty() != TensorType::new(DType::U32, &[2]) {
+        return Err(Error::new("key", format!("a {what} is tensor<2xui32>, not {}", words.ty())));
+    }
+    let word = |i| words.narrow(0, i, i + 1)?.reshape(&[]);
+    Ok([word(0)?, word(1)?])
 }
 
 /// The FNV-1a hash of a name: short, and the same on every machine and in every version.

@@ -118,6 +118,20 @@ fn a_seed_is_an_argument_or_stands_in_the_program() {
 }
 
 #[test]
+fn a_name_is_an_argument_or_stands_in_the_program() {
+    let hash = Argument::new(TensorType::new(DType::U32, &[2]));
+    let program = Program::trace("name", &[hash], |hash| {
+        Ok(vec![Key::constant(5)?.named_by(&hash[0])?.draw(&[16]).bits()?])
+    });
+    let program = program.unwrap();
+    let with = |name| run(&program, &[HostTensor::from_values(&[2], &Key::hash(name)).unwrap()]);
+    for name in ["x", "h.*.attn.weight"] {
+        let expected = results(|| Ok(vec![Key::constant(5)?.named(name)?.draw(&[16]).bits()?]));
+        assert_eq!(with(name), expected, "{name}");
+    }
+}
+
+#[test]
 fn a_layer_of_a_scan_has_the_numbers_of_its_index() {
     let found = results(|| {
         let key = Key::constant(3)?;

@@ -1,91 +1,172 @@
-//! The program that makes the state, each device its own part.
+//! The programs that make the state, each device its own part.
 //!
 //! The number at an element follows from the seed, the parameter's name, its layer and the
 //! element's place in the whole parameter, and from nothing else: any number of devices and any
 //! layout begin with the same weights, and no host ever has them all.
+//!
+//! Parameters that differ in name and layer alone are made by one program, which is told both. So
+//! there are no more programs than kinds of matrices, however many layers there are.
 
 use crate::error::Error;
 use crate::recipe::Recipe;
 use fullshard_graph::{
-    Argument, Comparison, DType, Group, Key, Program, Result, Tensor, constant, iota, scan, select,
+    Comparison, DType, Group, Key, Program, Result, Sharding, Tensor, constant, iota, scan, select,
     zeros,
 };
 use fullshard_models::Initializer;
 use fullshard_parallel::{AXIS, Layout, Stored};
 
+/// A program that makes some of the state, and what to launch it with. Its arguments are a seed
+/// (`u32[2]`), the hash of a name (`u32[2]`) and a layer (`i32`).
+pub struct InitProgram {
+    /// The program.
+    pub program: Program,
+    /// Its launches.
+    pub launches: Vec<InitLaunch>,
+}
+
+/// One launch of a program that makes some of the state.
+pub struct InitLaunch {
+    /// The hash of the name, as [`Key::hash`] has it.
+    pub name: [u32; 2],
+    /// The layer.
+    pub layer: i32,
+    /// The places of its results in the state.
+    pub places: Vec<usize>,
+}
+
 impl Recipe {
-    /// The program from a seed (`u32[2]`) to the state.
-    pub fn init_program(&self) -> std::result::Result<Program, Error> {
-        let mesh = &self.placement.mesh;
-        let state = self.state()?;
-        let shardings: Vec<_> = state.iter().map(|tensor| tensor.sharding.clone()).collect();
-        let (seed, whole) = self.whole(DType::U32, &[2]);
-        let parameters = &self.placement.parameters;
-        let arguments: [Argument; 1] = [seed];
-        let program = Program::trace("init", &arguments, |arguments| {
-            mesh.manual(&[AXIS], &[(&arguments[0], whole)], &shardings, |locals| {
-                let group = mesh.over(&[AXIS])?;
-                let key = Key::new(&locals[0])?.named("init")?;
-                let mut results = made(&key, &group, parameters)?;
-                for slot in &state[parameters.len()..] {
-                    results.push(zeros(DType::F32, &slot.sharding.local_dims(&slot.ty)?)?);
+    /// The programs from a seed to the state.
+    pub fn init_programs(&self) -> std::result::Result<Vec<InitProgram>, Error> {
+        let mut programs = vec![self.blanks()?];
+        let mut kinds: Vec<(&Stored, Vec<InitLaunch>)> = Vec::new();
+        for (place, stored) in self.placement.parameters.iter().enumerate() {
+            if is_drawn(stored) {
+                let launch = InitLaunch {
+                    name: Key::hash(&stored.template),
+                    layer: stored.layer.unwrap_or(0) as i32,
+                    places: vec![place],
+                };
+                match kinds.iter_mut().find(|(kind, _)| same_kind(kind, stored)) {
+                    Some((_, launches)) => launches.push(launch),
+                    None => kinds.push((stored, vec![launch])),
                 }
-                Ok(results)
+            }
+        }
+        for (kind, launches) in kinds {
+            let sharding = self.state()?[launches[0].places[0]].sharding.clone();
+            let program = self.init_program("draw", &[sharding], |key, layer, group| {
+                Ok(vec![drawn_part(key, layer, group, kind)?])
+            })?;
+            programs.push(InitProgram { program, launches });
+        }
+        Ok(programs)
+    }
+
+    /// The program of everything that begins with one number: norms, biases and the optimizer's
+    /// slots.
+    fn blanks(&self) -> std::result::Result<InitProgram, Error> {
+        let state = self.state()?;
+        let parameters = &self.placement.parameters;
+        let is_blank = |place: &usize| !parameters.get(*place).is_some_and(is_drawn);
+        let places: Vec<usize> = (0..state.len()).filter(is_blank).collect();
+        let shardings: Vec<Sharding> =
+            places.iter().map(|&place| state[place].sharding.clone()).collect();
+        let program = self.init_program("blanks", &shardings, |_, _, group| {
+            let blank = |&place: &usize| match parameters.get(place) {
+                Some(stored) if stored.initializer == Initializer::Ones => ones(group, stored),
+                _ => {
+                    let slot = &state[place];
+                    zeros(DType::F32, &slot.sharding.local_dims(&slot.ty)?)
+                }
+            };
+            places.iter().map(blank).collect()
+        })?;
+        let launches = vec![InitLaunch { name: Key::hash(""), layer: 0, places }];
+        Ok(InitProgram { program, launches })
+    }
+
+    /// A program of what each device makes with a key and a layer.
+    fn init_program(
+        &self,
+        name: &str,
+        shardings: &[Sharding],
+        made: impl FnOnce(&Key, &Tensor, &Group) -> Result<Vec<Tensor>>,
+    ) -> std::result::Result<Program, Error> {
+        let mesh = &self.placement.mesh;
+        let (words, words_whole) = self.whole(DType::U32, &[2]);
+        let (layer, layer_whole) = self.whole(DType::I32, &[]);
+        let program = Program::trace(name, &[words.clone(), words, layer], |arguments| {
+            let wholes = [words_whole.clone(), words_whole, layer_whole];
+            let inputs: Vec<_> = arguments.iter().zip(wholes).collect();
+            mesh.manual(&[AXIS], &inputs, shardings, |locals| {
+                let key = Key::new(&locals[0])?.named("init")?.named_by(&locals[1])?;
+                made(&key, &locals[2], &mesh.over(&[AXIS])?)
             })
         })?;
-        Ok(program.sharded_results(&shardings)?)
+        Ok(program.sharded_results(shardings)?)
     }
 }
 
-/// This device's parts of all parameters. Those of stacked layers are made in a loop.
-fn made(key: &Key, group: &Group, parameters: &[Stored]) -> Result<Vec<Tensor>> {
-    let mut parts: Vec<Option<Tensor>> = Vec::new();
-    for stored in parameters {
-        let layer = stored.layer.map(|layer| constant(&[], &[layer as i32])).transpose()?;
-        parts.push(match stored.stack {
-            Some(_) => None,
-            None => Some(part(key, group, stored, layer.as_ref())?),
-        });
-    }
-    let mut lengths: Vec<usize> = parameters.iter().filter_map(|stored| stored.stack).collect();
-    lengths.sort_unstable();
-    lengths.dedup();
-    for length in lengths {
-        let places: Vec<usize> =
-            (0..parameters.len()).filter(|&i| parameters[i].stack == Some(length)).collect();
-        let layers = iota(DType::I32, &[length], 0)?;
-        let made = scan(&[], &[&layers]).run(|_, layer| {
-            let made = places.iter().map(|&i| part(key, group, &parameters[i], Some(&layer[0])));
-            Ok((Vec::new(), made.collect::<Result<_>>()?))
-        })?;
-        for (i, stacked) in places.into_iter().zip(made.stacked) {
-            parts[i] = Some(stacked);
+fn is_drawn(stored: &Stored) -> bool {
+    matches!(stored.initializer, Initializer::Normal { .. })
+}
+
+/// Whether two parameters differ in name and layer alone.
+fn same_kind(a: &Stored, b: &Stored) -> bool {
+    let numbers = |x: &Stored| (x.initializer, x.zero_row, x.stack, x.layer.is_some());
+    let cut = |x: &Stored| (x.layout, x.parts);
+    a.dims == b.dims && numbers(a) == numbers(b) && cut(a) == cut(b)
+}
+
+/// This device's part of a parameter that is drawn. Stacked layers are made in a loop.
+fn drawn_part(key: &Key, layer: &Tensor, group: &Group, stored: &Stored) -> Result<Tensor> {
+    match (stored.stack, stored.layer) {
+        (Some(length), _) => {
+            let layers = iota(DType::I32, &[length], 0)?;
+            let mut made = scan(&[], &[&layers]).run(|_, layer| {
+                Ok((Vec::new(), vec![part(&key.fold(&layer[0])?, group, stored)?]))
+            })?;
+            made.stacked.pop().ok_or_else(|| wrong("a loop has one result"))
         }
+        (None, Some(_)) => part(&key.fold(layer)?, group, stored),
+        (None, None) => part(key, group, stored),
     }
-    Ok(parts.into_iter().flatten().collect())
 }
 
 /// This device's part of one parameter of one layer, with zeros for padding.
-fn part(key: &Key, group: &Group, stored: &Stored, layer: Option<&Tensor>) -> Result<Tensor> {
-    let dims = stored.part_dims();
-    let values = match stored.initializer {
-        Initializer::Zeros => return zeros(DType::F32, &dims),
-        Initializer::Ones => fullshard_graph::ones(DType::F32, &dims)?,
-        Initializer::Normal { deviation } => {
-            let key = key.named(&stored.template)?;
-            let key = layer.map_or(Ok(key.clone()), |layer| key.fold(layer))?.made_first()?;
-            let mut all = dims.clone();
-            if stored.layout != Layout::Whole {
-                all[0] *= stored.parts;
-            }
-            let draw = match stored.layout {
-                Layout::Whole => key.draw(&all),
-                _ => key.draw(&all).cut(0, group)?,
-            };
-            (draw.normal(DType::F32)? * deviation)?
+fn part(key: &Key, group: &Group, stored: &Stored) -> Result<Tensor> {
+    let Initializer::Normal { deviation } = stored.initializer else {
+        return Err(wrong("only normal numbers are drawn"));
+    };
+    let mut all = stored.part_dims();
+    let draw = match stored.layout {
+        Layout::Whole => key.made_first()?.draw(&all),
+        Layout::Rows | Layout::Flat => {
+            all[0] *= stored.parts;
+            key.made_first()?.draw(&all).cut(0, group)?
         }
     };
-    let values = without_padding(&values, group, stored)?;
+    with_zeros(&(draw.normal(DType::F32)? * deviation)?, group, stored)
+}
+
+/// This device's part of a parameter of ones, of all layers if it is stacked.
+fn ones(group: &Group, stored: &Stored) -> Result<Tensor> {
+    let layer = fullshard_graph::ones(DType::F32, &stored.part_dims())?;
+    let layer = with_zeros(&layer, group, stored)?;
+    let Some(length) = stored.stack else { return Ok(layer) };
+    let dims: Vec<usize> = [length].iter().chain(layer.dims()).copied().collect();
+    layer.expand(0)?.broadcast_to(&dims)
+}
+
+fn wrong(what: &str) -> fullshard_graph::Error {
+    fullshard_graph::Error::new("init", what)
+}
+
+/// The values of a part with zeros where it has none: beyond the parameter, and in a row that
+/// begins so.
+fn with_zeros(values: &Tensor, group: &Group, stored: &Stored) -> Result<Tensor> {
+    let values = without_padding(values, group, stored)?;
     match stored.zero_row {
         Some(row) => without_row(&values, group, stored, row),
         None => Ok(values),

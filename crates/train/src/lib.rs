@@ -1,7 +1,7 @@
 //! The training step: a model, a placement and an optimizer put together as compiled programs.
 //!
-//! A [`Recipe`] has everything that a run's programs follow from. It traces three: one that makes
-//! the state, already cut over the devices; one that is a whole training step, collectives and
+//! A [`Recipe`] has everything that a run's programs follow from. It traces those
+//! that make the state, already cut over the devices; one that is a whole training step, collectives and
 //! update included; and one that evaluates. A [`Runner`] compiles and runs them. A [`Training`] is
 //! the loop around it: batches, learning rates, logs and evaluations.
 #![forbid(unsafe_code)]
@@ -30,8 +30,11 @@ pub use error::Error;
 pub use estimate::{Estimate, UnitRow};
 pub use evaluation::{Evaluated, Evaluation};
 pub use flops::{Flops, utilization};
+pub use init::{InitLaunch, InitProgram};
 pub use meter::DeviceMemory;
 pub use recipe::{Batch, Recipe};
-pub use runner::{Compiled, Compiler, Metrics, Pending, PendingLoss, Runner, program_hash};
+pub use runner::{
+    Compiled, Compiler, Metrics, Pending, PendingLoss, Runner, initial_state, program_hash,
+};
 pub use suits::{compiler_flags, dialect, forms, loops_layers};
 pub use trainer::{Observer, Trained, Training};

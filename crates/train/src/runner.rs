@@ -1,6 +1,7 @@
 //! Running a recipe's programs on devices.
 
 use crate::error::Error;
+use crate::init::InitProgram;
 use crate::recipe::Recipe;
 use crate::step::METRICS;
 use fullshard_graph::Program;
@@ -9,6 +10,7 @@ use fullshard_pjrt::{
     Array, CacheOutcome, Client, CompileCache, CompileOptions, HostTensor, LoadedExecutable,
 };
 use sha2::{Digest, Sha256};
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -80,16 +82,32 @@ pub struct PendingLoss {
 impl Compiler<'_> {
     /// Compiles a program, or takes it from the cache.
     pub fn compile(&self, program: &Program) -> Result<Compiled, Error> {
+        self.compile_text(&program.to_text())
+    }
+
+    /// Compiles programs, all at the same time.
+    pub fn compile_all(&self, programs: &[&Program]) -> Result<Vec<Compiled>, Error> {
+        let texts: Vec<String> = programs.iter().map(|program| program.to_text()).collect();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                texts.iter().map(|text| scope.spawn(|| self.compile_text(text))).collect();
+            let compiled = threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            compiled.collect()
+        })
+    }
+
+    fn compile_text(&self, text: &str) -> Result<Compiled, Error> {
         let start = Instant::now();
-        let text = program.to_text();
         let (program, cached) = match &self.cache {
             Some(cache) => {
-                let (program, outcome) = cache.compile(self.client, &text, &self.options)?;
+                let (program, outcome) = cache.compile(self.client, text, &self.options)?;
                 (program, matches!(outcome, CacheOutcome::Hit))
             }
-            None => (self.client.compile(&text, &self.options)?, false),
+            None => (self.client.compile(text, &self.options)?, false),
         };
-        Ok(Compiled { program, time: start.elapsed(), cached, hash: program_hash(&text) })
+        Ok(Compiled { program, time: start.elapsed(), cached, hash: program_hash(text) })
     }
 }
 
@@ -100,11 +118,14 @@ impl<'a> Runner<'a> {
         recipe: &'a Recipe,
         seed: u64,
     ) -> Result<Runner<'a>, Error> {
-        let init = compiler.compile(&recipe.init_program()?)?;
-        let seed_array = upload(compiler.client, &init.program, 0, &seed_tensor(seed)?)?;
-        let state = init.program.execute_arrays(&[&seed_array])?;
-        drop(init);
-        let step = compiler.compile(&recipe.step_program()?)?;
+        let init = recipe.init_programs()?;
+        let step = recipe.step_program()?;
+        let programs: Vec<&Program> =
+            init.iter().map(|init| &init.program).chain([&step]).collect();
+        let mut compiled = compiler.compile_all(&programs)?;
+        let step = compiled.pop().ok_or_else(|| mismatch("the step", "nothing", "a program"))?;
+        let state = initial_state(compiler.client, &init, &compiled, seed)?;
+        drop(compiled);
         Runner::begin(compiler, recipe, seed, step, state)
     }
 
@@ -275,6 +296,31 @@ impl PendingLoss {
             _ => Err(mismatch("the result of evaluation", "another shape", "two numbers")),
         }
     }
+}
+
+/// The state that compiled programs make from a seed.
+pub fn initial_state(
+    client: &Client,
+    init: &[InitProgram],
+    compiled: &[Compiled],
+    seed: u64,
+) -> Result<Vec<Array>, Error> {
+    let seed = seed_tensor(seed)?;
+    let mut state: Vec<(usize, Array)> = Vec::new();
+    for (init, Compiled { program, .. }) in init.iter().zip(compiled) {
+        for launch in &init.launches {
+            let name = HostTensor::from_values(&[2], &launch.name)?;
+            let layer = HostTensor::from_values(&[], &[launch.layer])?;
+            let upload = |(i, tensor): (usize, &HostTensor)| upload(client, program, i, tensor);
+            let arguments: Result<Vec<Array>, Error> =
+                [&seed, &name, &layer].into_iter().enumerate().map(upload).collect();
+            let arguments = arguments?;
+            let made = program.execute_arrays(&arguments.iter().collect::<Vec<_>>())?;
+            state.extend(launch.places.iter().copied().zip(made));
+        }
+    }
+    state.sort_by_key(|(place, _)| *place);
+    Ok(state.into_iter().map(|(_, array)| array).collect())
 }
 
 fn seed_tensor(seed: u64) -> Result<HostTensor, Error> {

@@ -53,6 +53,11 @@ const CUDA_FLAGS: &[&str] = &[
     // Products by Triton are no faster for large ones, and trying them out takes twice as long as
     // the rest of the compile.
     "xla_gpu_enable_triton_gemm=false",
+    // Nor are other ways to emit the passes between products, for which it compiles each twice.
+    "xla_gpu_experimental_enable_fusion_autotuner=false",
+    // Small products of one input are made one by one: made as one, their results are cut apart,
+    // and their gradients put together, in passes of their own.
+    "xla_gpu_dot_merger_threshold_mb=0",
 ];
 
 /// How programs are written. On CPU large matrix products are calls: the compiler's own are slow in

@@ -5,11 +5,12 @@
 mod common;
 
 use common::*;
+use fullshard_graph::Program;
 use fullshard_models::Initializer;
 use fullshard_optim::Sgd;
 use fullshard_parallel::{FsdpConfig, Options, Settings, Strategy};
-use fullshard_pjrt::{Array, HostTensor};
-use fullshard_train::{Batch, Recipe};
+use fullshard_pjrt::Array;
+use fullshard_train::{Batch, Recipe, initial_state};
 use std::collections::BTreeMap;
 
 /// Every parameter of a model by its full name, one layer at a time.
@@ -35,16 +36,13 @@ fn placed(config: &str, devices: usize, layout: &str, scan_layers: bool) -> Reci
     recipe(config, devices, &options, batch, Box::new(Sgd::default()))
 }
 
-/// What the program of a recipe makes from each seed. Padding is checked to be zero.
-fn made(recipe: &Recipe, seeds: &[u32]) -> Vec<Weights> {
-    let compiler = compiler(recipe.placement.devices());
-    let program = compiler.compile(&recipe.init_program().unwrap()).unwrap().program;
-    let sharding = program.argument_type(0).unwrap().sharding;
-    let run = |&seed: &u32| {
-        let seed = HostTensor::from_values(&[2], &[0, seed]).unwrap();
-        let seed = Array::from_host(&CLIENT, &seed, sharding.clone(), program.devices()).unwrap();
-        weights(recipe, &program.execute_arrays(&[&seed]).unwrap())
-    };
+/// What the programs of a recipe make from each seed. Padding is checked to be zero.
+fn made(recipe: &Recipe, seeds: &[u64]) -> Vec<Weights> {
+    let init = recipe.init_programs().unwrap();
+    let programs: Vec<&Program> = init.iter().map(|init| &init.program).collect();
+    let compiled = compiler(recipe.placement.devices()).compile_all(&programs).unwrap();
+    let run =
+        |&seed: &u64| weights(recipe, &initial_state(&CLIENT, &init, &compiled, seed).unwrap());
     seeds.iter().map(run).collect()
 }
 
@@ -161,4 +159,22 @@ fn llama_begins_as_in_transformers() {
     }
     assert_eq!(weights.len(), 3 + 2 * 13);
     assert!(weights["lm_head.weight"] != weights["model.embed_tokens.weight"]);
+}
+
+#[test]
+fn layers_share_the_programs_that_make_them() {
+    let programs = |layers: usize, looped: bool| {
+        let config = SMALL.replace("\"n_layer\": 2", &format!("\"n_layer\": {layers}"));
+        placed(&config, 2, "flat", looped).init_programs().unwrap()
+    };
+    for looped in [false, true] {
+        // What begins with one number; wte, wpe and the four matrices of a layer.
+        assert_eq!(programs(2, looped).len(), 1 + 6, "looped: {looped}");
+        assert_eq!(programs(9, looped).len(), 1 + 6, "looped: {looped}");
+    }
+    let texts = |layers| -> usize {
+        programs(layers, false)[1..].iter().map(|init| init.program.to_text().len()).sum()
+    };
+    // Only the digits of deviations differ, which the number of layers is in.
+    assert!(texts(9).abs_diff(texts(2)) < 100, "{} and {}", texts(2), texts(9));
 }

@@ -5,10 +5,10 @@
 mod common;
 
 use common::*;
+use fullshard_graph::Program;
 use fullshard_optim::Sgd;
 use fullshard_parallel::{FsdpConfig, Options, WrapPolicy};
-use fullshard_pjrt::{Array, HostTensor};
-use fullshard_train::{Batch, Compiler};
+use fullshard_train::{Batch, initial_state};
 
 const CONFIG: &str = include_str!("../../../examples/configs/gpt2_1.5b.json");
 const DEVICES: usize = 8;
@@ -34,20 +34,16 @@ fn large_models_begin_as_shards_alone() {
     let parts = recipe.placement.parameters.iter().map(|stored| stored.part_elements());
     let state = (parts.sum::<usize>() * DEVICES * size_of::<f32>()) as u64;
 
-    let Compiler { client, .. } = compiler(DEVICES);
-    let program = compiler(DEVICES).compile(&recipe.init_program().unwrap()).unwrap().program;
-    let memory = program.executable().memory().unwrap();
-    println!("{memory:?}");
-    let seed = HostTensor::from_values(&[2], &[0_u32, 1]).unwrap();
-    let sharding = program.argument_type(0).unwrap().sharding;
-    let seed = Array::from_host(client, &seed, sharding, program.devices()).unwrap();
+    let compiler = compiler(DEVICES);
+    let init = recipe.init_programs().unwrap();
+    let programs: Vec<&Program> = init.iter().map(|init| &init.program).collect();
+    let compiled = compiler.compile_all(&programs).unwrap();
     let before = peak();
     let start = std::time::Instant::now();
-    let made = program.execute_arrays(&[&seed]).unwrap();
-    // The last bias, which is small: when it is here, everything is.
-    assert!(
-        made.last().unwrap().to_host().unwrap().values::<f32>().unwrap().iter().all(|&x| x == 0.0)
-    );
+    let made = initial_state(compiler.client, &init, &compiled, 1).unwrap();
+    for shard in made.iter().flat_map(|array| array.shards()) {
+        shard.ready_event().unwrap().wait().unwrap();
+    }
     let beyond = (peak() - before).saturating_sub(state);
     println!("{state} bytes of state, {beyond} beyond, {:?}", start.elapsed());
     assert!(beyond < LIMIT, "{beyond} bytes beyond the {state} of the state");

@@ -67,10 +67,26 @@ impl Activation {
     /// Applies it in a model. Where that is quicker than to read what it left, in `f32`, from
     /// memory, it is computed again on the way back.
     pub fn apply(self, scope: &Scope<'_>, x: &Tensor) -> Result<Tensor> {
+        self.kept_or_recomputed(scope, &[x], |x| self.of(&x[0]))
+    }
+
+    /// Applies it to a gate, which then weighs `x`; computed again on the way back as in
+    /// [`Activation::apply`].
+    pub fn gated(self, scope: &Scope<'_>, gate: &Tensor, x: &Tensor) -> Result<Tensor> {
+        self.kept_or_recomputed(scope, &[gate, x], |inputs| self.of(&inputs[0])? * &inputs[1])
+    }
+
+    fn kept_or_recomputed(
+        self,
+        scope: &Scope<'_>,
+        inputs: &[&Tensor],
+        function: impl Fn(&[Tensor]) -> Result<Tensor>,
+    ) -> Result<Tensor> {
         if !scope.forms().recomputed_activations {
-            return self.of(x);
+            let inputs: Vec<Tensor> = inputs.iter().map(|&input| input.clone()).collect();
+            return function(&inputs);
         }
-        let mut results = remat(Policy::Nothing, &[x], |x| Ok(vec![self.of(&x[0])?]))?;
+        let mut results = remat(Policy::Nothing, inputs, |inputs| Ok(vec![function(&inputs)?]))?;
         results.pop().ok_or_else(|| Error::new(self.name, "an activation has one result"))
     }
 }

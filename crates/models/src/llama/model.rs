@@ -158,7 +158,7 @@ impl Llama {
     fn feed_forward(&self, scope: &Scope<'_>, x: &Tensor) -> Result<Tensor> {
         let config = &self.config;
         let projected = |name, x: &Tensor| linear::apply(scope, name, x, config.mlp_bias);
-        let gate = config.hidden_act.apply(scope, &projected("gate_proj", x)?)?;
-        projected("down_proj", &(gate * projected("up_proj", x)?)?)
+        let (gate, up) = (projected("gate_proj", x)?, projected("up_proj", x)?);
+        projected("down_proj", &config.hidden_act.gated(scope, &gate, &up)?)
     }
 }
