@@ -4,7 +4,7 @@
 mod common;
 
 use common::{difference, eval, random};
-use fullshard_graph::{DType, Result, Tensor, value_aux_and_grad};
+use fullshard_graph::{DType, Result, Tensor, concatenate, full, ones, value_aux_and_grad, zeros};
 use fullshard_models::layers::{layer_norm, rms_norm};
 use fullshard_pjrt::HostTensor;
 
@@ -60,4 +60,34 @@ fn rms_norm_has_the_gradient_of_its_definition() {
         |values| rms_norm::rms_norm(&values[0], &values[1], EPSILON)? + &values[2],
         |values| rms_norm::reference(&values[0], &values[1], EPSILON)? + &values[2],
     );
+}
+
+#[test]
+fn variances_are_those_of_rows_far_from_zero_and_of_outliers() {
+    // In f32 no worse than the definition is: for rows a thousand deviations from zero, and rows whose first element is as far from the rest.
+    let far = |inputs: &[Tensor]| (&inputs[0] * 1e-2)? + 10.0;
+    let first = |inputs: &[Tensor]| {
+        let rows = inputs[0].narrow(2, 1, 24)?;
+        concatenate(&[&full(rows.dtype(), &[2, 5, 1], 1000.0)?, &rows], 2)
+    };
+    for rows in [&far as &dyn Fn(&[Tensor]) -> Result<Tensor>, &first] {
+        let normal = |dtype: DType| {
+            let results = eval(&inputs(), |inputs| {
+                let x = rows(inputs)?.convert(DType::F32)?.convert(dtype)?;
+                let (gain, shift) = (ones(dtype, &[24])?, zeros(dtype, &[24])?);
+                let (_, values, _) = value_aux_and_grad(&[&x, &gain, &shift], |values| {
+                    let result = layer_norm::layer_norm(&values[0], &values[1], &values[2], 0.0)?;
+                    Ok((result.sum_all()?, vec![result]))
+                })?;
+                let definition = layer_norm::reference(&x, &gain, &shift, 0.0)?;
+                Ok(vec![values[0].convert(DType::F64)?, definition.convert(DType::F64)?])
+            });
+            [0, 1].map(|i| results[i].to_f64().unwrap())
+        };
+        let [own, right] = normal(DType::F64);
+        assert!(difference(&own, &right) < 1e-10);
+        let [own, by_definition] = normal(DType::F32);
+        let [own, by_definition] = [own, by_definition].map(|found| difference(&found, &right));
+        assert!(own < by_definition.max(1e-5), "{own}, by the definition {by_definition}");
+    }
 }

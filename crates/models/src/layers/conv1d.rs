@@ -22,7 +22,7 @@ pub fn apply(scope: &Scope<'_>, name: &str, x: &Tensor) -> Result<Tensor> {
 
 /// Applies the layer of a name as so many layers side by side, and gives the result of each.
 pub fn apply_parts(scope: &Scope<'_>, name: &str, x: &Tensor, parts: usize) -> Result<Vec<Tensor>> {
-    if !scope.forms().split_projections || scope.has_eight_bit_products() {
+    if !scope.forms().split_projections {
         return apply(scope, name, x)?.split(x.rank() - 1, parts);
     }
     scope.module_of_many(name, |scope| {

@@ -3,7 +3,7 @@
 use super::{computed_once, widened};
 use crate::module::{Initializer, Module};
 use crate::scope::Scope;
-use fullshard_graph::{Error, Result, Tensor, custom_vjp};
+use fullshard_graph::{Error, Result, Tensor, custom_vjp, zeros};
 
 /// Declares the layer.
 pub fn module(width: usize) -> Module {
@@ -42,13 +42,26 @@ pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f64) -> R
 
 fn forward(inputs: Vec<Tensor>, epsilon: f64) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
     let [x, weight, bias] = inputs.try_into().map_err(|_| lost("input"))?;
-    let (mean, variance) = widened(&x)?.moments(x.rank() - 1)?;
+    let (mean, variance) = moments(&widened(&x)?)?;
     let scale = (variance + epsilon)?.rsqrt()?;
     let moments = computed_once(&[&mean, &scale])?;
     let [mean, scale] = moments.try_into().map_err(|_| lost("moment"))?;
     let normal = ((widened(&x)? - &mean)? * &scale)?;
     let result = ((normal * widened(&weight)?)? + widened(&bias)?)?.convert(x.dtype())?;
     Ok((vec![result], vec![x, mean, scale, weight, bias]))
+}
+
+/// The mean and the variance of each row, which is read once for both: as those of its differences
+/// from its first element. That is no further from the mean than a variance that it is part of
+/// allows, so that no more than the length of a row is lost of the precision, and mostly nothing.
+fn moments(x: &Tensor) -> Result<(Tensor, Tensor)> {
+    let last = x.rank() - 1;
+    let first = x.narrow(last, 0, 1)?;
+    let apart = (x - &first)?;
+    let mean = apart.mean(&[last])?.expand(last)?;
+    let square = apart.square()?.mean(&[last])?.expand(last)?;
+    let variance = (square - mean.square()?)?.maximum(&zeros(x.dtype(), &[])?)?;
+    Ok(((mean + first)?, variance))
 }
 
 /// With `n` the normalised row and `g` its gradient, that of the row is `g - mean(g) - n mean(g n)`,
