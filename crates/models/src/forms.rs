@@ -19,4 +19,6 @@ pub struct Forms {
     pub split_projections: bool,
     /// Gradients are written before they are summed over tokens.
     pub separate_sums: bool,
+    /// Large parameters are updated each by itself.
+    pub separate_updates: bool,
 }

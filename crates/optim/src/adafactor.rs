@@ -93,12 +93,11 @@ impl Adafactor {
 
     fn pending(
         &self,
-        scalars: &[Tensor; SCALARS],
         update: &Update,
         matrices: Option<&Matrices>,
         sums: &[Tensor],
     ) -> Result<Pending> {
-        let [size, kept, new] = scalars;
+        let [size, kept, new]: &[_; SCALARS] = &unpack("adafactor", &update.scalars)?;
         let renew = |old: &Tensor, squares: Tensor| {
             let squares = (squares + self.epsilon)?;
             (old.reshape(squares.dims())? * kept)? + (squares * new)?
@@ -191,8 +190,7 @@ impl Optimizer for Adafactor {
         SCALARS
     }
 
-    fn update(&self, scalars: &Tensor, parameters: Vec<Update>) -> Result<Vec<Updated>> {
-        let scalars = unpack("adafactor", scalars)?;
+    fn update(&self, parameters: Vec<Update>) -> Result<Vec<Updated>> {
         let matrices = parameters
             .iter()
             .map(|update| {
@@ -209,9 +207,7 @@ impl Optimizer for Adafactor {
             .collect::<Result<Vec<_>>>()?;
         let sums = sum_over_devices(&sums)?;
         let pending = (parameters.iter().zip(&matrices).zip(&sums))
-            .map(|((update, matrices), sums)| {
-                self.pending(&scalars, update, matrices.as_ref(), sums)
-            })
+            .map(|((update, matrices), sums)| self.pending(update, matrices.as_ref(), sums))
             .collect::<Result<Vec<_>>>()?;
         let squares = parameters
             .iter()

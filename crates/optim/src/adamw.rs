@@ -2,7 +2,7 @@
 
 use crate::optimizer::{Optimizer, Slot, SlotKind, Update, Updated, check, unpack};
 use crate::shard::Shard;
-use fullshard_graph::{Result, Tensor};
+use fullshard_graph::Result;
 
 /// AdamW, with torch's defaults but for weight decay, which is Trainer's.
 ///
@@ -50,16 +50,15 @@ impl Optimizer for AdamW {
         SCALARS
     }
 
-    fn update(&self, scalars: &Tensor, parameters: Vec<Update>) -> Result<Vec<Updated>> {
-        let scalars = unpack("adamw", scalars)?;
-        parameters.iter().map(|update| self.update_one(&scalars, update)).collect()
+    fn update(&self, parameters: Vec<Update>) -> Result<Vec<Updated>> {
+        parameters.iter().map(|update| self.update_one(update)).collect()
     }
 }
 
 impl AdamW {
-    fn update_one(&self, scalars: &[Tensor; SCALARS], update: &Update) -> Result<Updated> {
+    fn update_one(&self, update: &Update) -> Result<Updated> {
         check("adamw", update, &self.slots(&update.shard))?;
-        let [kept, size, correction] = scalars;
+        let [kept, size, correction]: &[_; SCALARS] = &unpack("adamw", &update.scalars)?;
         let gradient = &update.gradient;
         let first = &update.slots[0];
         let first = (first + ((gradient - first)? * (1.0 - self.beta1))?)?;

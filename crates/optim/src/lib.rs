@@ -23,8 +23,9 @@
 //!         gradient: tensors.remove(2),
 //!         parameter: tensors.remove(1),
 //!         decays: true,
+//!         scalars: tensors.remove(0),
 //!     };
-//!     let updated = optimizer.update(&tensors[0], vec![update])?.remove(0);
+//!     let updated = optimizer.update(vec![update])?.remove(0);
 //!     Ok([updated.parameter].into_iter().chain(updated.slots).collect())
 //! })?;
 //! assert!(program.to_text().contains("stablehlo.sqrt"));

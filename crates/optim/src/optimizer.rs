@@ -34,6 +34,8 @@ pub struct Update {
     pub slots: Vec<Tensor>,
     /// Whether weight decay applies to it.
     pub decays: bool,
+    /// The numbers of the step as one vector, of [`Optimizer::scalars`].
+    pub scalars: Tensor,
 }
 
 /// A parameter after its update.
@@ -62,10 +64,9 @@ pub trait Optimizer {
     /// How many numbers [`Optimizer::scalars`] gives.
     fn scalar_count(&self) -> usize;
 
-    /// Traces the update of some parameters, given the numbers of the step as one vector. If
-    /// parameters are cut over more than one device, this must be traced in a region that is
-    /// manual over their devices.
-    fn update(&self, scalars: &Tensor, parameters: Vec<Update>) -> Result<Vec<Updated>>;
+    /// Traces the update of some parameters. If they are cut over more than one device, this must
+    /// be traced in a region that is manual over their devices.
+    fn update(&self, parameters: Vec<Update>) -> Result<Vec<Updated>>;
 }
 
 /// The numbers of a step, each as a tensor without dimensions.

@@ -2,7 +2,7 @@
 
 use crate::optimizer::{Optimizer, Slot, SlotKind, Update, Updated, check, unpack};
 use crate::shard::Shard;
-use fullshard_graph::{Result, Tensor};
+use fullshard_graph::Result;
 
 /// Stochastic gradient descent with torch's semantics.
 ///
@@ -43,16 +43,15 @@ impl Optimizer for Sgd {
         SCALARS
     }
 
-    fn update(&self, scalars: &Tensor, parameters: Vec<Update>) -> Result<Vec<Updated>> {
-        let scalars = unpack("sgd", scalars)?;
-        parameters.iter().map(|update| self.update_one(&scalars, update)).collect()
+    fn update(&self, parameters: Vec<Update>) -> Result<Vec<Updated>> {
+        parameters.iter().map(|update| self.update_one(update)).collect()
     }
 }
 
 impl Sgd {
-    fn update_one(&self, scalars: &[Tensor; SCALARS], update: &Update) -> Result<Updated> {
+    fn update_one(&self, update: &Update) -> Result<Updated> {
         check("sgd", update, &self.slots(&update.shard))?;
-        let [learning_rate, gain] = scalars;
+        let [learning_rate, gain]: &[_; SCALARS] = &unpack("sgd", &update.scalars)?;
         let decays = update.decays && self.weight_decay != 0.0;
         let gradient = if decays {
             (&update.gradient + (&update.parameter * self.weight_decay)?)?

@@ -170,8 +170,9 @@ fn trace(shard: Shard, parameter: &[usize], slots: usize, scalars: usize) -> Str
             gradient: tensors.remove(2),
             parameter: tensors.remove(1),
             decays: true,
+            scalars: tensors.remove(0),
         };
-        let updated = AdamW::default().update(&tensors[0], vec![update])?;
+        let updated = AdamW::default().update(vec![update])?;
         Ok(updated.into_iter().map(|one| one.parameter).collect())
     });
     traced.unwrap_err().to_string()

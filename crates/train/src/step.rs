@@ -7,8 +7,8 @@
 use crate::error::Error;
 use crate::recipe::{Recipe, shard};
 use fullshard_graph::{
-    Argument, DType, Group, Key, Program, Result, Sharding, Tensor, concatenate, constant, module,
-    scan, select, value_aux_and_grad, zeros,
+    Argument, DType, Group, Key, Program, Result, Sharding, Tensor, barrier, concatenate, constant,
+    module, scan, select, value_aux_and_grad, zeros,
 };
 use fullshard_models::{Loss, Scope, label_count};
 use fullshard_optim::{Update, clip_factor, global_norm};
@@ -24,6 +24,19 @@ struct Feed {
     /// The metrics of the step before.
     previous: Tensor,
 }
+
+/// What the updates of all parameters share.
+#[derive(Clone)]
+struct Shared {
+    scalars: Tensor,
+    /// Whether anything is to be updated.
+    good: Tensor,
+    /// What gradients are clipped by.
+    clip: Option<Tensor>,
+}
+
+/// The elements of a parameter whose update is worth a kernel of its own.
+const LARGE_UPDATE: usize = 1 << 20;
 
 /// What a step says of itself: the mean loss, the norm of the gradient, the number of labels.
 pub(crate) const METRICS: usize = 3;
@@ -123,13 +136,7 @@ impl Recipe {
         let shards: Vec<_> =
             trained.iter().map(|&i| shard(&self.placement.parameters[i], Some(group))).collect();
         let norm = global_norm(&gradients.iter().zip(&shards).collect::<Vec<_>>())?;
-        let gradients = match self.max_grad_norm {
-            Some(limit) => {
-                let factor = clip_factor(&norm, limit)?;
-                gradients.iter().map(|g| g * &factor).collect::<Result<Vec<_>>>()?
-            }
-            None => gradients,
-        };
+        let clip = self.max_grad_norm.map(|limit| clip_factor(&norm, limit)).transpose()?;
         let metrics = [loss.expand(0)?, norm.expand(0)?, count.expand(0)?];
         let metrics = concatenate(&metrics.iter().collect::<Vec<_>>(), 0)?;
         let before = all_finite(&feed.previous)?;
@@ -138,25 +145,54 @@ impl Recipe {
 
         let old_slots = slots.clone();
         let mut slots = slots.into_iter();
-        let updates = trained.iter().zip(shards).zip(gradients).map(|((&i, shard), gradient)| {
+        let shared = Shared { scalars: feed.scalars.clone(), good, clip };
+        let (mut updates, mut before) = (Vec::new(), Vec::new());
+        for ((&i, shard), gradient) in trained.iter().zip(shards).zip(gradients) {
             let count = self.optimizer.slots(&shard).len();
             let slots = slots.by_ref().take(count).collect();
             let decays = self.decays(&self.placement.parameters[i]);
-            Update { shard, parameter: locals[i].clone(), gradient, slots, decays }
-        });
-        let updated = self.optimizer.update(&feed.scalars, updates.collect())?;
-
-        let mut results = locals.clone();
-        let mut next_slots = Vec::new();
-        for (&i, updated) in trained.iter().zip(updated) {
-            results[i] = select(&good, &updated.parameter, &locals[i])?;
-            next_slots.extend(updated.slots);
+            let (parameter, shared) = self.apart(&locals[i], &shared)?;
+            let gradient = match &shared.clip {
+                Some(factor) => (gradient * factor)?,
+                None => gradient,
+            };
+            before.push((parameter.clone(), shared.good));
+            let scalars = shared.scalars;
+            updates.push(Update { shard, parameter, gradient, slots, decays, scalars });
         }
-        for (next, old) in next_slots.iter().zip(&old_slots) {
-            results.push(select(&good, next, old)?);
+        let updated = self.optimizer.update(updates)?;
+
+        let mut results = locals;
+        let mut next_slots = Vec::new();
+        for ((&i, updated), (parameter, good)) in trained.iter().zip(updated).zip(&before) {
+            results[i] = select(good, &updated.parameter, parameter)?;
+            next_slots.extend(updated.slots.into_iter().map(|slot| (slot, good)));
+        }
+        for ((next, good), old) in next_slots.iter().zip(&old_slots) {
+            results.push(select(good, next, old)?);
         }
         results.push(metrics);
         Ok(results)
+    }
+
+    /// A parameter and what its update shares with those of others. Where the platform wants it, a
+    /// large one seems to share nothing: else the compiler makes one kernel of several updates,
+    /// which reads and writes too much at a time and takes long to compile.
+    fn apart(&self, parameter: &Tensor, shared: &Shared) -> Result<(Tensor, Shared)> {
+        let large = parameter.ty().elements() >= LARGE_UPDATE;
+        if !(large && self.placement.options.forms.separate_updates) {
+            return Ok((parameter.clone(), shared.clone()));
+        }
+        let mut apart = [parameter, &shared.scalars, &shared.good].to_vec();
+        apart.extend(&shared.clip);
+        match &barrier(&apart)?[..] {
+            [parameter, scalars, good, clip @ ..] => {
+                let clip = clip.first().cloned();
+                let shared = Shared { scalars: scalars.clone(), good: good.clone(), clip };
+                Ok((parameter.clone(), shared))
+            }
+            _ => Err(fullshard_graph::Error::new("update", "a barrier lost something")),
+        }
     }
 
     /// The summed loss of this device and the gradients of the parts it trains.

@@ -20,8 +20,8 @@ pub fn loops_layers(kind: PluginKind, layers: usize) -> bool {
 /// Which forms of a model. On CPU the vocabulary is not padded: products of any width run equally
 /// well there, and padding copies the embedding. On GPUs attention is cuDNN's; memory is ample for
 /// large chunks of logits, each of which adds to the whole gradient of the head; parts of a
-/// projection are not cut out of it, and sums have kernels of their own, which alone run at the
-/// speed of memory. TPUs want sequences in a dimension of their own, and activation functions where
+/// projection are not cut out of it, and sums and updates have kernels of their own, which alone
+/// run at the speed of memory. TPUs want sequences in a dimension of their own, and activation functions where
 /// the products are: by their compiler's cycles the post's 2B step is 10 % longer otherwise.
 pub fn forms(kind: PluginKind) -> Forms {
     let gpu = kind == PluginKind::Cuda;
@@ -34,6 +34,7 @@ pub fn forms(kind: PluginKind) -> Forms {
         recomputed_activations: kind != PluginKind::Tpu,
         split_projections: gpu,
         separate_sums: gpu,
+        separate_updates: gpu,
     }
 }
 

@@ -91,6 +91,7 @@ fn options(case: &Case) -> Options {
             recomputed_activations: choice("layers") == "ahead",
             split_projections: choice("layers") == "ahead",
             separate_sums: choice("layers") == "ahead",
+            separate_updates: choice("layers") == "ahead",
             ..Forms::default()
         },
         dialect: Dialect {

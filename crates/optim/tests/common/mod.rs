@@ -162,9 +162,10 @@ fn update_all(
         let (tensor, gradient) = (next(), next());
         let slots = optimizer.slots(&shard).iter().map(|_| next()).collect();
         let decays = shard.dims.len() > 1;
-        Update { shard, parameter: tensor, gradient, slots, decays }
+        let scalars = scalars.clone();
+        Update { shard, parameter: tensor, gradient, slots, decays, scalars }
     });
-    let updated = optimizer.update(&scalars, updates.collect())?.into_iter();
+    let updated = optimizer.update(updates.collect())?.into_iter();
     Ok(updated.flat_map(|one| [one.parameter].into_iter().chain(one.slots)).collect())
 }
 
