@@ -42,7 +42,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 fn run_step(args: &StepArgs) -> Result<()> {
     let recipe = args.recipe()?;
     let bench = args.bench();
-    let options = args.step.compile_options()?;
+    let options = args.step.compile_options(recipe.model.attention_form())?;
     let plan = PlanReport::new(args, &recipe)?;
     if args.plan {
         return match args.json {
