@@ -173,10 +173,12 @@ impl StepFlags {
         let graphs = attention::GRAPHS_WITHOUT_CUDNN.split('=').next().unwrap_or_default();
         let has_kernels = |flag: &&String| flag.contains(graphs) && flag.contains("CUDNN");
         match self.xla_flags.iter().find(has_kernels) {
-            Some(flag) if dropout > 0.0 => Err(Error::Usage(format!(
-                "--xla-flag {flag} puts cuDNN's kernels into CUDA graphs, where attention with \
+            Some(flag) if dropout > 0.0 && self.target.kind() == PluginKind::Cuda => {
+                Err(Error::Usage(format!(
+                    "--xla-flag {flag} puts cuDNN's kernels into CUDA graphs, where attention with \
                  dropout {dropout} would drop the same in every step: leave CUDNN out of it"
-            ))),
+                )))
+            }
             _ => Ok(()),
         }
     }

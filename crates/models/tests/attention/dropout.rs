@@ -93,9 +93,10 @@ struct Window {
     key: usize,
 }
 
-const WINDOWS: [Window; 3] = [
+const WINDOWS: [Window; 4] = [
     Window { dtype: DType::Bf16, key_heads: 4, sequence: 64, query: 0, key: 0 },
     Window { dtype: DType::F16, key_heads: 4, sequence: 256, query: 192, key: 64 },
+    Window { dtype: DType::F16, key_heads: 4, sequence: 190, query: 126, key: 30 },
     Window { dtype: DType::Bf16, key_heads: 2, sequence: 512, query: 384, key: 128 },
 ];
 
