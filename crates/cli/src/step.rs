@@ -10,7 +10,7 @@ use crate::target::Target;
 use clap::{Args, ValueEnum};
 use fullshard_graph::DType;
 use fullshard_models::CausalLm;
-use fullshard_models::layers::fp8;
+use fullshard_models::layers::{attention, fp8};
 use fullshard_parallel::{
     FsdpConfig, FsdpConfigError, Options, Placement, Remat, Settings, Strategy,
 };
@@ -159,12 +159,28 @@ impl StepFlags {
         self.learning_rate.unwrap_or(LEARNING_RATE)
     }
 
-    /// How programs are compiled.
-    pub fn compile_options(&self) -> Result<CompileOptions> {
+    /// How programs of a model with such attention are compiled.
+    pub fn compile_options(&self, attention: attention::Form) -> Result<CompileOptions> {
         let options = CompileOptions::new(self.devices());
-        let suiting = compiler_flags(self.target.kind()).iter().copied();
+        self.check_graphs(attention.dropout)?;
+        let suiting = compiler_flags(self.target.kind(), attention).into_iter();
         let mut flags = suiting.chain(self.xla_flags.iter().map(String::as_str));
         Ok(flags.try_fold(options, |options, flag| options.flag_text(flag))?)
+    }
+
+    /// Refuses CUDA graphs of kernels that drop.
+    fn check_graphs(&self, dropout: f64) -> Result<()> {
+        let graphs = attention::GRAPHS_WITHOUT_CUDNN.split('=').next().unwrap_or_default();
+        let has_kernels = |flag: &&String| flag.contains(graphs) && flag.contains("CUDNN");
+        match self.xla_flags.iter().find(has_kernels) {
+            Some(flag) if dropout > 0.0 && self.target.kind() == PluginKind::Cuda => {
+                Err(Error::Usage(format!(
+                    "--xla-flag {flag} puts cuDNN's kernels into CUDA graphs, where attention with \
+                 dropout {dropout} would drop the same in every step: leave CUDNN out of it"
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The recipe of the step of a model.

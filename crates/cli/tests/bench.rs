@@ -442,4 +442,21 @@ fn attention_is_named() {
     let words = "attention with all probabilities at once, not by cuDNN's kernel: scores are scaled \
                  by the layer";
     assert!(text(&printed.stdout).contains(words), "{}", text(&printed.stdout));
+
+    folder.write("dropping.json", &TINY.replace("\"attn_pdrop\": 0", "\"attn_pdrop\": 0.1"));
+    let dropping = |args: &[&str]| {
+        let output = folder.step("dropping.json", &[&bf16[..], args, &["--plan"]].concat());
+        text(&output.stdout) + &text(&output.stderr)
+    };
+    for (args, words) in [
+        (&[][..], "attention by cuDNN's kernel\n"),
+        (&["--scan_layers", "true"], "in a loop over layers it would drop other probabilities"),
+        (
+            &["--xla-flag", "xla_gpu_enable_command_buffer=FUSION,CUDNN"],
+            "attention with dropout 0.1 would drop the same in every step: leave CUDNN out of it",
+        ),
+    ] {
+        let said = dropping(args);
+        assert!(said.contains(words), "{args:?}: {said}");
+    }
 }

@@ -177,7 +177,7 @@ fn halves(what: &str, words: &Tensor) -> Result<[Tensor; 2]> {
 }
 
 /// The FNV-1a hash of a name: short, and the same on every machine and in every version.
-fn fnv1a(name: &str) -> u64 {
+pub fn fnv1a(name: &str) -> u64 {
     name.bytes().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
     })

@@ -61,6 +61,10 @@ impl Tracer for Plain {
         Ok(x.clone())
     }
 
+    fn is_training(&self) -> bool {
+        false
+    }
+
     fn compute_dtype(&self) -> DType {
         self.dtype
     }

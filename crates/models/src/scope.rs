@@ -51,6 +51,9 @@ pub trait Tracer {
     /// When the model is not being trained, the tensor itself.
     fn dropout(&self, place: &Place, name: &str, x: &Tensor, probability: f64) -> Result<Tensor>;
 
+    /// Whether the model is being trained, so that dropout drops.
+    fn is_training(&self) -> bool;
+
     /// The type to compute in.
     fn compute_dtype(&self) -> DType;
 
@@ -136,6 +139,21 @@ impl<'a> Scope<'a> {
             return Ok(x.clone());
         }
         self.tracer.dropout(&self.place, name, x, probability)
+    }
+
+    /// Whether the model is being trained, so that dropout drops.
+    pub fn is_training(&self) -> bool {
+        self.tracer.is_training()
+    }
+
+    /// Whether this is in a loop over layers, where one text stands for all of them.
+    pub fn is_looped(&self) -> bool {
+        matches!(self.place.layer, Some(Layer::Traced(_)))
+    }
+
+    /// The full name of something in this module.
+    pub fn name(&self, name: &str) -> String {
+        self.place.name(name)
     }
 
     /// The number of the layer this is in, from zero, as an `i32`.

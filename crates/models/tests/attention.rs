@@ -4,21 +4,32 @@
 #![allow(clippy::unwrap_used)]
 
 mod common;
+#[path = "attention/dropout.rs"]
+mod dropout;
 
 use common::{difference, eval, random};
 use fullshard_graph::{
-    Argument, DType, Program, Result, Tensor, TensorType, concatenate, value_aux_and_grad,
+    Argument, DType, Program, Result, Tensor, TensorType, concatenate, constant, value_aux_and_grad,
 };
 use fullshard_models::layers::attention::{
     Heads, Scores, attention, blockwise, fused, obstacle, reference,
 };
-use fullshard_models::{Body, Forms, LayerBody, Place, Scope, Tracer};
+use fullshard_models::{Body, Forms, Layer, LayerBody, Place, Scope, Tracer};
 use fullshard_pjrt::HostTensor;
 
-/// A tracer without parameters, whose dropout takes everything times what is kept.
+/// A tracer without parameters, whose dropout takes everything times what is kept, or times a mask.
 struct Shrinking {
     dtype: DType,
+    mask: Option<Tensor>,
+    is_training: bool,
+    is_looped: bool,
     has_kernel: bool,
+}
+
+impl Shrinking {
+    fn new(dtype: DType) -> Shrinking {
+        Shrinking { dtype, mask: None, is_training: true, is_looped: false, has_kernel: false }
+    }
 }
 
 impl Tracer for Shrinking {
@@ -28,12 +39,18 @@ impl Tracer for Shrinking {
 
     fn layers(
         &self,
-        _: &Place,
-        _: usize,
+        place: &Place,
+        count: usize,
         carries: Vec<Tensor>,
-        _: LayerBody<'_>,
+        body: LayerBody<'_>,
     ) -> Result<Vec<Tensor>> {
-        Ok(carries)
+        (0..count).try_fold(carries, |carries, index| {
+            let layer = match self.is_looped {
+                true => Layer::Traced(constant(&[], &[index as i32])?),
+                false => Layer::Known(index),
+            };
+            body(&place.layer(layer), carries)
+        })
     }
 
     fn parameter(&self, place: &Place, name: &str) -> Result<Tensor> {
@@ -41,7 +58,14 @@ impl Tracer for Shrinking {
     }
 
     fn dropout(&self, _: &Place, _: &str, x: &Tensor, probability: f64) -> Result<Tensor> {
-        x * (1.0 - probability)
+        match &self.mask {
+            Some(mask) => x * &mask.reshape(x.dims())?,
+            None => x * (1.0 - probability),
+        }
+    }
+
+    fn is_training(&self) -> bool {
+        self.is_training
     }
 
     fn compute_dtype(&self) -> DType {
@@ -61,7 +85,7 @@ fn traced(
     dropout: f64,
     form: impl Fn(&Scope<'_>, &Heads, &Scores) -> Result<Tensor>,
 ) -> Result<Vec<Tensor>> {
-    let tracer = Shrinking { dtype: inputs[0].dtype(), has_kernel: false };
+    let tracer = Shrinking::new(inputs[0].dtype());
     let attend = |inputs: Vec<Tensor>| {
         let [query, key, value] = inputs.try_into().unwrap();
         let heads = Heads { query, key, value };
@@ -180,16 +204,18 @@ fn the_kernel_is_for_what_it_can_do() {
     let program = Program::trace("scores", &[], |_| {
         let scores = Scores::scaled(DType::Bf16, 0.125)?;
         let found = |dtype, sequence, head, scores: &Scores| {
-            obstacle(dtype, sequence, head, scores.form()).unwrap_or_default()
+            obstacle(dtype, sequence, head, scores.form(), false).unwrap_or_default()
         };
-        assert_eq!(obstacle(DType::Bf16, 1024, 128, scores.form()), None);
-        assert_eq!(obstacle(DType::F16, 2, 8, scores.form()), None);
+        assert_eq!(obstacle(DType::Bf16, 1024, 128, scores.form(), false), None);
+        assert_eq!(obstacle(DType::F16, 2, 8, scores.form(), true), None);
         assert!(found(DType::F32, 1024, 128, &scores).contains("not in f32"));
         assert!(found(DType::Bf16, 1024, 12, &scores).contains("heads are 12 wide"));
         assert!(found(DType::Bf16, 1024, 256, &scores).contains("at most 128"));
         assert!(found(DType::Bf16, 1023, 64, &scores).contains("odd"));
         let dropping = Scores { dropout: 0.1, ..scores.clone() };
-        assert!(found(DType::Bf16, 1024, 64, &dropping).contains("the same in every step"));
+        assert_eq!(obstacle(DType::Bf16, 1024, 64, dropping.form(), false), None);
+        let looped = obstacle(DType::Bf16, 1024, 64, dropping.form(), true).unwrap_or_default();
+        assert!(looped.contains("in a loop over layers"), "{looped}");
         let upcast = Scores { upcast: true, ..scores.clone() };
         assert!(found(DType::Bf16, 1024, 64, &upcast).contains("f32 were asked for"));
         let by_layer = Scores { factor: None, ..scores };
@@ -205,7 +231,7 @@ fn the_kernel_is_called_where_the_platform_has_it() {
     let arguments = [argument(4), argument(2), argument(2), argument(4)];
     let program = Program::trace("called", &arguments, |inputs| {
         traced(&inputs[..3], &inputs[3], 0.0, |_, heads, scores| {
-            let tracer = Shrinking { dtype: DType::Bf16, has_kernel: true };
+            let tracer = Shrinking { has_kernel: true, ..Shrinking::new(DType::Bf16) };
             let mixed = Scope::root(&tracer, |scope| Ok(vec![attention(scope, heads, scores)?]))?;
             Ok(mixed[0].clone())
         })
@@ -230,7 +256,7 @@ fn the_kernel_agrees_with_the_reference() {
                         inputs.iter().map(|input| input.convert(dtype)).collect();
                     let short = short?;
                     let form = |scope: &Scope<'_>, heads: &Heads, scores: &Scores| match kernel {
-                        true => fused(heads, scores),
+                        true => fused(heads, scores.form(), ""),
                         false => reference(scope, heads, scores),
                     };
                     let results = traced(&short[..3], &short[3], 0.0, form)?;

@@ -76,6 +76,10 @@ impl Tracer for Looped {
         Ok(x.clone())
     }
 
+    fn is_training(&self) -> bool {
+        false
+    }
+
     fn compute_dtype(&self) -> DType {
         DType::F32
     }

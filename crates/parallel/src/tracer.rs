@@ -345,6 +345,10 @@ impl Tracer for Sharded<'_> {
         key.draw(&dims).cut(0, &self.group)?.dropout(x, probability)
     }
 
+    fn is_training(&self) -> bool {
+        self.dropout.is_some()
+    }
+
     fn compute_dtype(&self) -> DType {
         self.placement.wire.compute
     }

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use fullshard_graph::{Argument, DType, Group, Sharding, TensorType};
 use fullshard_models::CausalLm;
-use fullshard_models::layers::fp8;
+use fullshard_models::layers::{attention, fp8};
 use fullshard_optim::{Cut, Optimizer, Shard, SlotKind, decays};
 use fullshard_parallel::{AXIS, Layout, Placement, Stored};
 
@@ -85,6 +85,17 @@ impl Recipe {
         let tokens = self.batch.sequences / self.placement.devices() * self.batch.tokens;
         let asked = self.placement.options.config.settings.fp8;
         asked.then(|| fp8::products(&self.model.tree(), tokens))
+    }
+
+    /// Why attention is not cuDNN's kernel in a training step, if it is not.
+    pub fn attention_obstacle(&self) -> Option<String> {
+        let options = &self.placement.options;
+        if !options.forms.fused_attention {
+            return Some("only NVIDIA's GPUs have it".to_owned());
+        }
+        let (head, form) = (self.model.dimensions().head, self.model.attention_form());
+        let (dtype, tokens) = (self.placement.wire.compute, self.batch.tokens);
+        attention::obstacle(dtype, tokens, head, form, options.scan_layers)
     }
 
     /// The tokens of one step, over all devices and accumulated batches.

@@ -3,6 +3,7 @@
 
 use fullshard_graph::Dialect;
 use fullshard_models::Forms;
+use fullshard_models::layers::attention::{Form, GRAPHS_WITHOUT_CUDNN};
 use fullshard_pjrt::plugins::PluginKind;
 
 /// Whether layers are a loop, where nobody says. On CPU always, since its compiler computes the
@@ -38,11 +39,14 @@ pub fn forms(kind: PluginKind) -> Forms {
     }
 }
 
-/// The compiler's flags for steps, before those that are given.
-pub fn compiler_flags(kind: PluginKind) -> &'static [&'static str] {
+/// The compiler's flags for the steps of a model with such attention, before those that are given.
+pub fn compiler_flags(kind: PluginKind, attention: Form) -> Vec<&'static str> {
     match kind {
-        PluginKind::Cuda => CUDA_FLAGS,
-        PluginKind::Cpu | PluginKind::Tpu => &[],
+        PluginKind::Cuda if attention.dropout > 0.0 => {
+            [CUDA_FLAGS, &[GRAPHS_WITHOUT_CUDNN]].concat()
+        }
+        PluginKind::Cuda => CUDA_FLAGS.to_vec(),
+        PluginKind::Cpu | PluginKind::Tpu => Vec::new(),
     }
 }
 
@@ -75,6 +79,20 @@ mod tests {
     fn what_is_called_is_registered_by_the_same_name() {
         assert_eq!(fullshard_graph::PRODUCT, fullshard_pjrt::PRODUCT);
         assert_eq!(fullshard_models::layers::loss::LOSS, fullshard_pjrt::LOSS);
+    }
+
+    #[test]
+    fn kernels_that_drop_are_in_no_graph() {
+        let form = |dropout| Form { factor: Some(0.125), upcast: false, dropout };
+        let graphs = |kind, dropout| {
+            let flags = compiler_flags(kind, form(dropout));
+            flags.into_iter().find(|flag| flag.starts_with("xla_gpu_enable_command_buffer="))
+        };
+        assert_eq!(graphs(PluginKind::Cuda, 0.0), None);
+        assert_eq!(graphs(PluginKind::Tpu, 0.1), None);
+        let kinds = graphs(PluginKind::Cuda, 0.1).unwrap_or_default();
+        assert!(kinds.contains(",FUSION") && !kinds.contains("CUDNN"), "{kinds}");
+        assert!(!kinds.contains(' '), "{kinds}");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 mod common;
 
 use common::*;
+use fullshard_graph::DType;
 use fullshard_optim::{Adafactor, Optimizer, Sgd, StepSize};
 use fullshard_parallel::{FsdpConfig, Options, Placement, Remat, Settings, Stored, WrapPolicy};
 use fullshard_pjrt::HostTensor;
@@ -113,6 +114,34 @@ fn dropout_in_blocks_of_attention_is_the_same_on_any_devices() {
     let run =
         |place: Place| run(&recipe(config, place.0, &options(place), batch, adamw()), 5, 2, RATE);
     check_same("two devices", &run((2, false, true)), &run(ONE));
+}
+
+/// Where attention is a kernel that drops, a step calls it in each layer once on the way there,
+/// once more where layers are computed again, and once on the way back; evaluation drops nothing.
+#[test]
+fn kernels_of_attention_drop_in_training() {
+    let config = r#"{"model_type": "gpt2", "vocab_size": 131, "n_positions": 64, "n_embd": 32,
+        "n_layer": 2, "n_head": 2, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0.1}"#;
+    let batch = Batch { sequences: 2, tokens: 64, accumulation: 1, reduce_each: true };
+    let calls = |text: &str, target: &str| text.matches(&format!("@{target}(")).count();
+    let [there, back] = ["__cudnn$fmhaSoftmaxDropout", "__cudnn$fmhaSoftmaxDropoutBackward"];
+    for (looped, remat, expected) in [
+        (false, Remat::None, (2, 2)),
+        (false, Remat::Full, (4, 2)),
+        (true, Remat::None, (0, 0)),
+        (true, Remat::Full, (0, 0)),
+    ] {
+        let mut options = Options { remat: Some(remat), ..options((1, false, looped)) };
+        options.config.settings.compute_dtype = DType::Bf16;
+        options.forms.fused_attention = true;
+        let recipe = recipe(config, 1, &options, batch, adamw());
+        let text = recipe.step_program().unwrap().to_text();
+        let found = (calls(&text, there), calls(&text, back));
+        assert_eq!(found, expected, "loop: {looped}, {remat:?}");
+        assert_eq!(recipe.attention_obstacle().is_some(), looped);
+        let text = recipe.eval_program(2).unwrap().to_text();
+        assert!(text.contains("@__cudnn$fmhaSoftmax(") && !text.contains(there), "evaluation");
+    }
 }
 
 /// A run with parameters frozen: metrics, and all parameters at the end by their names.

@@ -2,11 +2,11 @@
 //! neither computes those of the future nor keeps any, and [`fused()`] is a kernel that does the
 //! same, where the platform has one.
 //!
-//! Dropout in blocks drops other probabilities than dropout without them, as likely ones.
+//! Each form drops other probabilities than the others, as likely ones.
 
 mod fused;
 
-pub use fused::{fused, obstacle};
+pub use fused::{GRAPHS_WITHOUT_CUDNN, fused, obstacle};
 
 use super::{by_token, dims, lowest, wide, widened};
 use crate::scope::Scope;
@@ -21,6 +21,9 @@ pub const BLOCKWISE_FROM: usize = 512;
 
 /// The queries of a block. Smaller ones compute less of the future, larger ones are faster.
 pub const BLOCK: usize = 256;
+
+/// What dropout of probabilities is called in its module.
+const DROPOUT: &str = "attn_dropout";
 
 /// Queries, keys and values.
 #[derive(Debug, Clone)]
@@ -75,9 +78,11 @@ impl Scores {
 /// Causal attention, `[batch, heads, sequence, head]`, in the form that suits.
 pub fn attention(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Tensor> {
     let [_, _, sequence, head] = dims("query", &heads.query)?;
-    let dtype = heads.query.dtype();
-    if scope.forms().fused_attention && obstacle(dtype, sequence, head, scores.form()).is_none() {
-        fused(heads, scores)
+    let dropout = if scope.is_training() { scores.dropout } else { 0.0 };
+    let (form, dtype) = (Form { dropout, ..scores.form() }, heads.query.dtype());
+    let is_obstructed = || obstacle(dtype, sequence, head, form, scope.is_looped()).is_some();
+    if scope.forms().fused_attention && !is_obstructed() {
+        fused(heads, form, &scope.name(DROPOUT))
     } else if sequence >= BLOCKWISE_FROM {
         blockwise(scope, heads, scores, BLOCK)
     } else {
@@ -89,7 +94,7 @@ pub fn attention(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Te
 pub fn reference(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Tensor> {
     let grouped = grouped(heads)?;
     let probabilities = probabilities(&grouped, scores, 0)?;
-    let probabilities = scope.dropout("attn_dropout", &probabilities, scores.dropout)?;
+    let probabilities = scope.dropout(DROPOUT, &probabilities, scores.dropout)?;
     mixed(&probabilities, &grouped.value)?.reshape(heads.query.dims())
 }
 
@@ -113,7 +118,7 @@ pub fn blockwise(
             let [query, key, value, scale] = inputs.try_into().map_err(|_| lost_inputs())?;
             let heads = Heads { query, key, value };
             let probabilities = probabilities(&heads, &Scores { scale, ..*scores }, start)?;
-            let name = format!("attn_dropout.{start}");
+            let name = format!("{DROPOUT}.{start}");
             let probabilities = scope.dropout(&name, &probabilities, scores.dropout)?;
             Ok(vec![mixed(&probabilities, &heads.value)?])
         })?);

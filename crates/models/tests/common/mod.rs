@@ -112,10 +112,20 @@ pub fn compile(
     inputs: &[HostTensor],
     function: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
 ) -> LoadedExecutable {
+    compile_with(&[], inputs, function)
+}
+
+/// The same with flags of the compiler.
+pub fn compile_with(
+    flags: &[&str],
+    inputs: &[HostTensor],
+    function: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
+) -> LoadedExecutable {
     let arguments: Vec<Argument> = inputs.iter().map(argument).collect();
     let program = Program::trace("test", &arguments, |tensors| function(&tensors)).unwrap();
     let text = program.to_text();
     let options = CompileOptions::new(program.devices());
+    let options = flags.iter().try_fold(options, |options, flag| options.flag_text(flag)).unwrap();
     CLIENT.compile(&text, &options).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 

@@ -1,6 +1,6 @@
 //! Which form of attention a step has, and why.
 
-use fullshard_models::layers::attention::{BLOCKWISE_FROM, obstacle};
+use fullshard_models::layers::attention::BLOCKWISE_FROM;
 use fullshard_pjrt::hlo::{Module, runs_per_launch};
 use fullshard_train::Recipe;
 use serde::Serialize;
@@ -33,18 +33,10 @@ const CUDNN: &str = "__cudnn$fmha";
 impl AttentionReport {
     /// What a step is traced with.
     pub fn new(recipe: &Recipe) -> AttentionReport {
-        let (model, options) = (&recipe.model, &recipe.placement.options);
-        let sequence = recipe.batch.tokens;
-        let reason = match options.forms.fused_attention {
-            true => {
-                let dtype = recipe.placement.wire.compute;
-                obstacle(dtype, sequence, model.dimensions().head, model.attention_form())
-            }
-            false => Some("only NVIDIA's GPUs have it".to_owned()),
-        };
+        let reason = recipe.attention_obstacle();
         let form = match reason {
             None => Form::Cudnn,
-            Some(_) if sequence >= BLOCKWISE_FROM => Form::Blocks,
+            Some(_) if recipe.batch.tokens >= BLOCKWISE_FROM => Form::Blocks,
             Some(_) => Form::Whole,
         };
         AttentionReport { form, reason, calls: None }

@@ -1,7 +1,7 @@
 //! `fullshard bench`: how fast a model trains here, and on what it spends its memory.
 
 mod args;
-mod attention;
+pub(super) mod attention;
 mod breakdown;
 mod exchanges;
 mod print;
@@ -42,7 +42,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 fn run_step(args: &StepArgs) -> Result<()> {
     let recipe = args.recipe()?;
     let bench = args.bench();
-    let options = args.step.compile_options()?;
+    let options = args.step.compile_options(recipe.model.attention_form())?;
     let plan = PlanReport::new(args, &recipe)?;
     if args.plan {
         return match args.json {

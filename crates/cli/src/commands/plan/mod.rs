@@ -11,6 +11,7 @@ use crate::format;
 use crate::step::StepFlags;
 use crate::target::cache_root;
 use clap::Args;
+use fullshard_models::layers::attention;
 use fullshard_pjrt::plugins::PluginKind;
 use fullshard_plan::{Budget, Compiler, Frontier, Machine, Rates, Report, Warning, quick};
 use fullshard_train::Recipe;
@@ -73,7 +74,7 @@ pub fn run(args: PlanArgs) -> Result<ExitCode> {
     train.step.aim_at(machine.kind, machine.devices, &machine.name)?;
     let recipe = train::planned(&mut train)?;
     let step = train.step.clone();
-    let planner = Planner::new(&machine, &plan, &step);
+    let planner = Planner::new(&machine, &plan, &step, recipe.model.attention_form());
     if plan.search {
         return search::run(&plan, train, &planner);
     }
@@ -95,6 +96,8 @@ fn exit_code(report: &Report) -> ExitCode {
 struct Planner<'a> {
     machine: &'a Machine,
     step: &'a StepFlags,
+    /// What the model's attention asks for.
+    attention: attention::Form,
     /// Whether a compiler is asked, or a formula is enough.
     compiles: bool,
     /// Loaded when it is needed first.
@@ -103,10 +106,16 @@ struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    fn new(machine: &'a Machine, plan: &PlanFlags, step: &'a StepFlags) -> Planner<'a> {
+    fn new(
+        machine: &'a Machine,
+        plan: &PlanFlags,
+        step: &'a StepFlags,
+        attention: attention::Form,
+    ) -> Planner<'a> {
         let budget = Budget { tokens: plan.tokens, price: plan.price };
         let formula = plan.quick || (plan.search && plan.compiles == 0);
-        Planner { machine, step, compiles: !formula, compiler: OnceCell::new(), budget }
+        let compiler = OnceCell::new();
+        Planner { machine, step, attention, compiles: !formula, compiler, budget }
     }
 
     /// The plan of a step: by the compiler, if it is asked and there may be room.
@@ -138,7 +147,7 @@ impl<'a> Planner<'a> {
             _ => target.load()?,
         };
         let folder = if self.step.no_cache { None } else { Some(cache_root()?.join("plans")) };
-        let options = self.step.compile_options()?;
+        let options = self.step.compile_options(self.attention)?;
         Ok(self.compiler.get_or_init(|| Compiler { plugin, options, folder }))
     }
 }

@@ -132,7 +132,8 @@ fn predict(row: &Row, plan: &PlanFlags, train: &TrainArgs) -> Result<Predicted> 
     let model = from_json(row.config)?;
     let size = StepSize { sequences: row.batch, tokens: TOKENS, flags: "nothing" };
     let recipe = step.recipe(model, size)?;
-    let report = Planner::new(&machine, plan, &step).plan(&recipe)?;
+    let planner = Planner::new(&machine, plan, &step, recipe.model.attention_form());
+    let report = planner.plan(&recipe)?;
     let error = report.time.step / row.published.step - 1.0;
     let flops = 6.0 * report.model.parameters as f64 * (row.batch * TOKENS) as f64;
     Ok(Predicted { name: row.name, published: row.published, flops, error, report })

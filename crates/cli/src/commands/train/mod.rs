@@ -20,6 +20,7 @@ mod watch;
 pub use args::TrainArgs;
 pub use prepare::planned;
 
+use super::bench::attention::AttentionReport;
 use crate::error::{Error, Result};
 use crate::target::compile_cache;
 use crate::{format, plan};
@@ -153,6 +154,9 @@ fn check(run: &Prepared, client: &Client) -> Result<()> {
     }
     println!();
     plan::print(&run.recipe, step)?;
+    if run.recipe.placement.options.forms.fused_attention {
+        println!("{}", AttentionReport::new(&run.recipe));
+    }
     if let Some(limit) = Limit::of(client, step) {
         println!("{:<20} {} ({})", "there are", format::bytes(limit.bytes), limit.of);
         memory::check(&run.recipe, step, &limit)?;

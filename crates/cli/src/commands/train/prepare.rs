@@ -74,7 +74,6 @@ impl Prepared {
         let does = Does::of(&args, mode)?;
         let course = args.run.course()?;
         let schedule = args.run.schedule(&args.step)?;
-        let compile_options = args.step.compile_options()?;
 
         let chosen = ChosenModel::of(&args.model)?;
         let tokenizer = match &demo {
@@ -90,6 +89,7 @@ impl Prepared {
         let ChosenModel { model, config, weights, .. } = chosen;
         check_vocabulary(&tokenizer, model.dimensions().vocabulary)?;
         let recipe = recipe(&args, model, Some(&tokenizer))?;
+        let compile_options = args.step.compile_options(recipe.model.attention_form())?;
         if let Some(weights) = &weights {
             weights.check(&recipe.tensors())?;
         }

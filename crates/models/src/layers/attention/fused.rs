@@ -2,9 +2,19 @@
 //!
 //! The kernel is a custom call that XLA's GPU compiler knows. What it cannot do is told by
 //! [`obstacle`], and computed in blocks instead.
+//!
+//! What it drops follows from a seed, which stands in the call, and from a counter, which the
+//! runtime keeps for each call in a program and moves on each time the call runs. So calls with one
+//! seed that run equally often drop the same: on the way there, when that is computed again, and on
+//! the way back. The seed is made from the name of the place, which makes every layer's its own. In
+//! a loop over layers the way back runs through the counter in the wrong order; and a CUDA graph
+//! would keep the counter as it was when it was recorded, so programs with calls that drop need the
+//! flag [`GRAPHS_WITHOUT_CUDNN`]. Three things differ from the dropout of other forms: the
+//! counter begins anew with the process, the seed of the run plays no part, and all devices drop
+//! the same of the sequences they each have.
 
-use super::{Form, Heads, Scores};
-use fullshard_graph::{DType, Error, Result, Tensor, TensorType, custom_call, custom_vjp};
+use super::{Form, Heads};
+use fullshard_graph::{DType, Error, Result, Tensor, TensorType, custom_call, custom_vjp, fnv1a};
 use serde_json::{Value, json};
 
 /// The widest head of the kernel on all GPUs that have it.
@@ -19,8 +29,22 @@ const SWAPPED: &[usize] = &[3, 1, 2, 0];
 /// The version of the calling convention with configurations in JSON.
 const JSON_CONFIG: i32 = 2;
 
-/// What stands in the way of the kernel, if anything does.
-pub fn obstacle(dtype: DType, sequence: usize, head: usize, scores: Form) -> Option<String> {
+/// The compiler's flag for programs in which the kernel drops: all that XLA puts into CUDA graphs
+/// but for cuDNN's kernels.
+pub const GRAPHS_WITHOUT_CUDNN: &str = "xla_gpu_enable_command_buffer=CONDITIONAL,CUBLAS,CUBLASLT,\
+     CUSTOM_CALL,DYNAMIC_SLICE_FUSION,FUSION";
+
+/// What the seed is where nothing is dropped, so that all such calls are the same to the compiler.
+const NO_SEED: u32 = 42;
+
+/// What stands in the way of the kernel, if anything does, for layers that are a loop or not.
+pub fn obstacle(
+    dtype: DType,
+    sequence: usize,
+    head: usize,
+    scores: Form,
+    looped: bool,
+) -> Option<String> {
     let reason = match () {
         () if !matches!(dtype, DType::Bf16 | DType::F16) => {
             format!("it computes in bf16 and f16, not in {}", dtype.name())
@@ -29,7 +53,9 @@ pub fn obstacle(dtype: DType, sequence: usize, head: usize, scores: Form) -> Opt
             format!("heads are {head} wide, but must be a multiple of 8 and at most {WIDEST}")
         }
         () if !sequence.is_multiple_of(2) => format!("{sequence} tokens are an odd number"),
-        () if scores.dropout > 0.0 => "its dropout would be the same in every step".into(),
+        () if scores.dropout > 0.0 && looped => {
+            "in a loop over layers it would drop other probabilities on the way back".into()
+        }
         () if scores.upcast => "products in f32 were asked for".into(),
         () if scores.factor.is_none() => "scores are scaled by the layer".into(),
         () => return None,
@@ -37,20 +63,22 @@ pub fn obstacle(dtype: DType, sequence: usize, head: usize, scores: Form) -> Opt
     Some(reason)
 }
 
-/// Causal attention, `[batch, heads, sequence, head]`, by the kernel.
-pub fn fused(heads: &Heads, scores: &Scores) -> Result<Tensor> {
+/// Causal attention, `[batch, heads, sequence, head]`, by the kernel. The name is that of what is
+/// dropped, and no other's in the program.
+pub fn fused(heads: &Heads, scores: Form, name: &str) -> Result<Tensor> {
     let factor = scores.factor.ok_or_else(|| wrong("scores of a known scale"))?;
+    let kernel = Kernel { factor, dropout: scores.dropout, seed: seed(scores.dropout, name) };
     let straight = |x: &Tensor| x.transpose(&[0, 2, 1, 3]);
     let inputs = [straight(&heads.query)?, straight(&heads.key)?, straight(&heads.value)?];
     let mut results = custom_vjp(
         &inputs.each_ref(),
-        |inputs| Ok(vec![forward(&inputs, factor)?.0]),
+        |inputs| Ok(vec![kernel.forward(&inputs)?.0]),
         |inputs| {
-            let (mixed, sums) = forward(&inputs, factor)?;
+            let (mixed, sums) = kernel.forward(&inputs)?;
             let kept = inputs.into_iter().chain([sums, mixed.clone()]).collect();
             Ok((vec![mixed], kept))
         },
-        |kept, gradients| backward(&kept, &gradients[0], factor),
+        |kept, gradients| kernel.backward(&kept, &gradients[0]),
     )?;
     straight(&results.pop().ok_or_else(|| wrong("one result"))?)
 }
@@ -59,29 +87,97 @@ fn wrong(what: &str) -> Error {
     Error::new("attention", format!("the fused kernel has {what}"))
 }
 
-/// The values weighed, `[batch, sequence, heads, head]`, and what the way back needs of the sums.
-fn forward(inputs: &[Tensor], factor: f64) -> Result<(Tensor, Tensor)> {
-    let &[batch, sequence, heads, _] = inputs[0].dims() else { return Err(wrong("four dims")) };
-    let sums = TensorType::new(DType::F32, &[batch, heads, sequence]);
-    let config = config(inputs, factor, &FORWARD_PRODUCTS);
-    let results = custom_call("__cudnn$fmhaSoftmax")
-        .backend_config(&config, JSON_CONFIG)
-        .layouts(&[STRAIGHT; 3], &[SWAPPED, &[2, 1, 0], &[0]])
-        .call(&[&inputs[0], &inputs[1], &inputs[2]], &[swapped(&inputs[0]), sums, workspace()])?;
-    Ok((results[0].transpose(&[0, 2, 1, 3])?, results[1].clone()))
+fn seed(dropout: f64, name: &str) -> u32 {
+    if dropout > 0.0 { (fnv1a(name) >> 32) as u32 } else { NO_SEED }
 }
 
-/// The gradients of queries, keys and values.
-fn backward(kept: &[Tensor], gradient: &Tensor, factor: f64) -> Result<Vec<Tensor>> {
-    let [query, key, value, sums, mixed] = kept else { return Err(wrong("five kept values")) };
-    let config = config(kept, factor, &BACKWARD_PRODUCTS);
-    let types = [swapped(query), swapped(key), swapped(value), workspace()];
-    let operands = [STRAIGHT, STRAIGHT, STRAIGHT, &[2, 1, 0], STRAIGHT, STRAIGHT];
-    let results = custom_call("__cudnn$fmhaSoftmaxBackward")
-        .backend_config(&config, JSON_CONFIG)
-        .layouts(&operands, &[SWAPPED, SWAPPED, SWAPPED, &[0]])
-        .call(&[query, key, value, sums, gradient, mixed], &types)?;
-    results[..3].iter().map(|gradient| gradient.transpose(&[0, 2, 1, 3])).collect()
+/// What the kernel is told in both directions.
+#[derive(Clone, Copy)]
+struct Kernel {
+    /// What scores are multiplied by.
+    factor: f64,
+    /// The probability that a probability is dropped.
+    dropout: f64,
+    /// What is dropped follows from this and from how often the call ran.
+    seed: u32,
+}
+
+impl Kernel {
+    /// The values weighed, `[batch, sequence, heads, head]`, and what the way back needs of the
+    /// sums.
+    fn forward(&self, inputs: &[Tensor]) -> Result<(Tensor, Tensor)> {
+        let &[batch, sequence, heads, _] = inputs[0].dims() else { return Err(wrong("four dims")) };
+        let sums = TensorType::new(DType::F32, &[batch, heads, sequence]);
+        let results = custom_call(&self.target(""))
+            .backend_config(&self.config(inputs, &FORWARD_PRODUCTS), JSON_CONFIG)
+            .layouts(&[STRAIGHT; 3], &[SWAPPED, &[2, 1, 0], &[0]])
+            .call(
+                &[&inputs[0], &inputs[1], &inputs[2]],
+                &[swapped(&inputs[0]), sums, workspace()],
+            )?;
+        Ok((results[0].transpose(&[0, 2, 1, 3])?, results[1].clone()))
+    }
+
+    /// The gradients of queries, keys and values.
+    fn backward(&self, kept: &[Tensor], gradient: &Tensor) -> Result<Vec<Tensor>> {
+        let [query, key, value, sums, mixed] = kept else { return Err(wrong("five kept values")) };
+        let types = [swapped(query), swapped(key), swapped(value), workspace()];
+        let operands = [STRAIGHT, STRAIGHT, STRAIGHT, &[2, 1, 0], STRAIGHT, STRAIGHT];
+        let results = custom_call(&self.target("Backward"))
+            .backend_config(&self.config(kept, &BACKWARD_PRODUCTS), JSON_CONFIG)
+            .layouts(&operands, &[SWAPPED, SWAPPED, SWAPPED, &[0]])
+            .call(&[query, key, value, sums, gradient, mixed], &types)?;
+        results[..3].iter().map(|gradient| gradient.transpose(&[0, 2, 1, 3])).collect()
+    }
+
+    /// What is called in a direction.
+    fn target(&self, direction: &str) -> String {
+        let dropout = if self.dropout > 0.0 { "Dropout" } else { "" };
+        format!("__cudnn$fmhaSoftmax{dropout}{direction}")
+    }
+
+    /// What the compiler is told of the kernel.
+    fn config(&self, inputs: &[Tensor], products: &[Product]) -> String {
+        let (query, key) = (inputs[0].dims(), inputs[1].dims());
+        let strings = |numbers: &[usize]| -> Vec<String> {
+            numbers.iter().map(ToString::to_string).collect()
+        };
+        let element = if inputs[0].dtype() == DType::F16 { "F16" } else { "BF16" };
+        let mut kernel = json!({
+            "algorithm": {
+                "algo_id": "0",
+                "math_type": "TENSOR_OP_MATH",
+                "tuning_knobs": {"17": "1", "24": "0"},
+                "is_cudnn_frontend": true,
+                "workspace_size": "0",
+            },
+            "fmha_scale": self.factor,
+            "intermediate_tensor_shape": {
+                "element_type": element,
+                "dimensions": strings(&[query[0], query[2], query[1], key[1]]),
+                "tuple_shapes": [],
+                "layout": {"minor_to_major": strings(STRAIGHT)},
+                "is_dynamic_dimension": [false, false, false, false],
+            },
+            "is_flash_attention": true,
+            "mask_type": "CAUSAL",
+            "dropout_rate": self.dropout,
+            "seed": self.seed,
+            "sliding_window_length": 0,
+            "max_seg_per_batch": 1,
+            "is_paged_attention": false,
+        });
+        for &(name, lhs_batch, lhs, rhs_batch, rhs) in products {
+            kernel[name] = json!({
+                "lhs_contracting_dimensions": strings(&[lhs]),
+                "rhs_contracting_dimensions": strings(&[rhs]),
+                "lhs_batch_dimensions": strings(&lhs_batch),
+                "rhs_batch_dimensions": strings(&rhs_batch),
+            });
+        }
+        let config: Value = json!({"operation_queue_id": "0", "cudnn_fmha_backend_config": kernel});
+        config.to_string()
+    }
 }
 
 /// The type of `[batch, sequence, heads, head]` with heads before the sequence.
@@ -109,45 +205,3 @@ const BACKWARD_PRODUCTS: [Product; 4] = [
     ("bmm2_grad_gemm1_dot_dimension_numbers", [0, 1], 2, [0, 2], 1),
     ("bmm2_grad_gemm2_dot_dimension_numbers", [0, 2], 3, [0, 2], 3),
 ];
-
-/// What the compiler is told of the kernel.
-fn config(inputs: &[Tensor], factor: f64, products: &[Product]) -> String {
-    let (query, key) = (inputs[0].dims(), inputs[1].dims());
-    let strings =
-        |numbers: &[usize]| -> Vec<String> { numbers.iter().map(ToString::to_string).collect() };
-    let element = if inputs[0].dtype() == DType::F16 { "F16" } else { "BF16" };
-    let mut kernel = json!({
-        "algorithm": {
-            "algo_id": "0",
-            "math_type": "TENSOR_OP_MATH",
-            "tuning_knobs": {"17": "1", "24": "0"},
-            "is_cudnn_frontend": true,
-            "workspace_size": "0",
-        },
-        "fmha_scale": factor,
-        "intermediate_tensor_shape": {
-            "element_type": element,
-            "dimensions": strings(&[query[0], query[2], query[1], key[1]]),
-            "tuple_shapes": [],
-            "layout": {"minor_to_major": strings(STRAIGHT)},
-            "is_dynamic_dimension": [false, false, false, false],
-        },
-        "is_flash_attention": true,
-        "mask_type": "CAUSAL",
-        "dropout_rate": 0.0,
-        "seed": 42,
-        "sliding_window_length": 0,
-        "max_seg_per_batch": 1,
-        "is_paged_attention": false,
-    });
-    for &(name, lhs_batch, lhs, rhs_batch, rhs) in products {
-        kernel[name] = json!({
-            "lhs_contracting_dimensions": strings(&[lhs]),
-            "rhs_contracting_dimensions": strings(&[rhs]),
-            "lhs_batch_dimensions": strings(&lhs_batch),
-            "rhs_batch_dimensions": strings(&rhs_batch),
-        });
-    }
-    let config: Value = json!({"operation_queue_id": "0", "cudnn_fmha_backend_config": kernel});
-    config.to_string()
-}
