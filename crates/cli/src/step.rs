@@ -208,7 +208,9 @@ impl StepFlags {
 
     /// The devices to run on, if there are as many as asked for.
     pub fn client(&self) -> Result<Client> {
-        fullshard_pjrt::keep_freed_memory();
+        if self.target.kind() == PluginKind::Cpu {
+            fullshard_pjrt::keep_freed_memory();
+        }
         let (client, _) = self.target.client(self.devices())?;
         let (asked, there) = (self.devices(), client.devices().len());
         if asked <= there {

@@ -19,7 +19,8 @@ pub fn set_verbose(verbose: bool) {
 
 /// Has the C library keep freed memory for the next allocation rather than give it back, where it
 /// can (glibc). The CPU runtime allocates its temporaries anew at every launch, and a training
-/// step then spends a tenth of its time on the kernel clearing pages.
+/// step then spends a tenth of its time on the kernel clearing pages. Other platforms gain nothing:
+/// there all threads that compile would share one arena and its lock.
 pub fn keep_freed_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: these set thresholds of the allocator and may be called at any time.
