@@ -48,6 +48,22 @@ fn activations_are_those_of_transformers() {
 }
 
 #[test]
+fn the_short_way_to_the_slope_of_gelu_leads_there() {
+    let recorded = recorded();
+    let points = numbers(&recorded["points"]);
+    let points = HostTensor::from_values(&[points.len()], &points).unwrap();
+    let slopes = eval(&[points], |points| Ok(vec![points[0].gelu_tanh_slope()?]));
+    let expected = numbers(&recorded["activations"]["gelu_new"]["slopes"]);
+    assert!(difference(&slopes[0].to_f64().unwrap(), &expected) < 1e-12);
+
+    // Far from zero it is flat or straight, without anything infinite on the way.
+    let far = [-1e4, -300.0, -40.0, 40.0, 300.0, 1e4].map(|x: f64| x as f32);
+    let far = HostTensor::from_values(&[far.len()], &far).unwrap();
+    let slopes = eval(&[far], |points| Ok(vec![points[0].gelu_tanh_slope()?]));
+    assert_eq!(slopes[0].to_f64().unwrap(), [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
+}
+
+#[test]
 fn rotary_frequencies_are_those_of_transformers() {
     for case in recorded()["rotary"].as_array().unwrap() {
         let config = LlamaConfig::from_json(&case["config"].to_string()).unwrap();

@@ -245,7 +245,7 @@ fn path_again(path: &Rc<str>) -> Rc<str> {
 
 fn accumulate(sum: &mut Cotangent, gradient: Cotangent) -> Result<()> {
     *sum = match (sum.take(), gradient) {
-        (Some(sum), Some(gradient)) => Some((sum + gradient)?),
+        (Some(sum), Some(gradient)) => Some((gradient + sum)?),
         (sum, gradient) => sum.or(gradient),
     };
     Ok(())

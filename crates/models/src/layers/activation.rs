@@ -3,7 +3,7 @@
 use super::widened;
 use crate::module::Module;
 use crate::scope::Scope;
-use fullshard_graph::{Error, Policy, Result, Tensor, remat};
+use fullshard_graph::{Error, Policy, Result, Tensor, barrier, custom_vjp, remat};
 
 /// An activation function.
 #[derive(Clone, Copy)]
@@ -13,6 +13,8 @@ pub struct Activation {
     /// The class of its module, such as `NewGELUActivation`.
     pub class: &'static str,
     function: fn(&Tensor) -> Result<Tensor>,
+    /// Its slope, where there is a shorter way to it than by taking the gradient.
+    slope: Option<fn(&Tensor) -> Result<Tensor>>,
 }
 
 const fn activation(
@@ -20,11 +22,16 @@ const fn activation(
     class: &'static str,
     function: fn(&Tensor) -> Result<Tensor>,
 ) -> Activation {
-    Activation { name, class, function }
+    Activation { name, class, function, slope: None }
+}
+
+const fn gelu_tanh(name: &'static str, class: &'static str) -> Activation {
+    let slope = Some(Tensor::gelu_tanh_slope as fn(&Tensor) -> Result<Tensor>);
+    Activation { slope, ..activation(name, class, Tensor::gelu_tanh) }
 }
 
 /// GPT-2's own.
-pub const GELU_NEW: Activation = activation("gelu_new", "NewGELUActivation", Tensor::gelu_tanh);
+pub const GELU_NEW: Activation = gelu_tanh("gelu_new", "NewGELUActivation");
 
 /// Llama's own.
 pub const SILU: Activation = activation("silu", "SiLUActivation", Tensor::silu);
@@ -33,12 +40,12 @@ pub const SILU: Activation = activation("silu", "SiLUActivation", Tensor::silu);
 pub const ALL: &[Activation] = &[
     activation("gelu", "GELUActivation", Tensor::gelu),
     activation("gelu_10", "ClippedGELUActivation", |x| x.gelu()?.clamp(-10.0, 10.0)),
-    activation("gelu_accurate", "AccurateGELUActivation", Tensor::gelu_tanh),
-    activation("gelu_fast", "FastGELUActivation", Tensor::gelu_tanh),
+    gelu_tanh("gelu_accurate", "AccurateGELUActivation"),
+    gelu_tanh("gelu_fast", "FastGELUActivation"),
     GELU_NEW,
     activation("gelu_python", "GELUActivation", Tensor::gelu),
-    activation("gelu_python_tanh", "GELUTanh", Tensor::gelu_tanh),
-    activation("gelu_pytorch_tanh", "GELUTanh", Tensor::gelu_tanh),
+    gelu_tanh("gelu_python_tanh", "GELUTanh"),
+    gelu_tanh("gelu_pytorch_tanh", "GELUTanh"),
     activation("hardswish", "Hardswish", |x| x * ((x + 3.0)?.clamp(0.0, 6.0)? / 6.0)?),
     activation("leaky_relu", "LeakyReLU", |x| x.maximum(&(x * 0.01)?)),
     activation("linear", "LinearActivation", |x| Ok(x.clone())),
@@ -67,7 +74,26 @@ impl Activation {
     /// Applies it in a model. Where that is quicker than to read what it left, in `f32`, from
     /// memory, it is computed again on the way back.
     pub fn apply(self, scope: &Scope<'_>, x: &Tensor) -> Result<Tensor> {
-        self.kept_or_recomputed(scope, &[x], |x| self.of(&x[0]))
+        match self.slope {
+            Some(slope) if scope.forms().recomputed_activations => self.with_slope(slope, x),
+            _ => self.kept_or_recomputed(scope, &[x], |x| self.of(&x[0])),
+        }
+    }
+
+    /// Its value, with a gradient that keeps nothing but `x`.
+    fn with_slope(self, slope: fn(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<Tensor> {
+        let mut results = custom_vjp(
+            &[x],
+            |x| Ok(vec![self.of(&x[0])?]),
+            |x| Ok((vec![self.of(&x[0])?], x)),
+            |x, gradients| {
+                // Behind a barrier, lest the compiler keeps what both ways have in common.
+                let x = barrier(&[&x[0]])?.remove(0);
+                let gradient = (widened(&gradients[0])? * slope(&widened(&x)?)?)?;
+                Ok(vec![gradient.convert(x.dtype())?])
+            },
+        )?;
+        results.pop().ok_or_else(|| self.lost())
     }
 
     /// Applies it to a gate, which then weighs `x`; computed again on the way back as in
@@ -87,7 +113,11 @@ impl Activation {
             return function(&inputs);
         }
         let mut results = remat(Policy::Nothing, inputs, |inputs| Ok(vec![function(&inputs)?]))?;
-        results.pop().ok_or_else(|| Error::new(self.name, "an activation has one result"))
+        results.pop().ok_or_else(|| self.lost())
+    }
+
+    fn lost(self) -> Error {
+        Error::new(self.name, "an activation has one result")
     }
 }
 
