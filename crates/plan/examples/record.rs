@@ -13,6 +13,7 @@ use common::Case;
 use fullshard_pjrt::plugins::{Store, find_compiler};
 use fullshard_pjrt::{CompileOptions, Plugin};
 use fullshard_plan::{Budget, Compiler, compiled};
+use fullshard_train::compiler_flags;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
@@ -40,7 +41,9 @@ fn row(case: &Case, folder: PathBuf) -> Value {
     let store = Store::default_location().unwrap();
     let located = find_compiler(machine.kind, None, &store).unwrap();
     let plugin = Plugin::load(&located.path).unwrap();
+    let flags = compiler_flags(machine.kind, recipe.model.attention_form());
     let options = CompileOptions::new(machine.devices);
+    let options = flags.into_iter().try_fold(options, CompileOptions::flag_text).unwrap();
     let compiler = Compiler { plugin, options, folder: Some(folder) };
     let text = recipe.step_program().unwrap().to_text();
     let made = match compiler.compile(&text, &machine) {

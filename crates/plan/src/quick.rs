@@ -18,7 +18,7 @@ use crate::report::{
     Warning,
 };
 use fullshard_train::Recipe;
-use speeds::Speeds;
+use speeds::{FUSED_ATTENTION, Speeds};
 use work::Work;
 
 /// The most of computing that collectives hide behind.
@@ -62,7 +62,10 @@ fn time(
     collectives: &mut [Exchanged],
 ) -> Time {
     let head = recipe.model.dimensions().head as f64;
-    let narrow = (head / speeds.wide_head).min(1.0);
+    let narrow = match recipe.attention_obstacle() {
+        None => FUSED_ATTENTION,
+        Some(_) => (head / speeds.wide_head).min(1.0),
+    };
     let through_memory = speeds.through_memory(work::stream(recipe));
     let seconds = |work: &Work| {
         let operations = work.products + work.attention / narrow;

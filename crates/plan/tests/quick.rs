@@ -60,6 +60,7 @@ fn it_is_near_the_compiled_model() {
         compare("on GPUs", &common::on_gpus()),
         compare("held out", &common::held_out()),
     ];
+    compare("unlike the others, and not held to", &common::unlike_others());
     let errors = errors.concat();
     assert!(errors.len() >= 20, "{} rows are recorded", errors.len());
     let worst = |of: fn(&(f64, f64)) -> f64| errors.iter().map(|e| of(e).abs()).fold(0.0, f64::max);

@@ -12,8 +12,8 @@
 //!   stream and the normal twice each, queries, keys, values and what they mix, and three or four
 //!   times its inner width. A loop keeps every value that the way back uses, in the type that it
 //!   was computed in, and for each block of attention all keys and values it sees.
-//! - a chunk of logits in `f32`, its gradient in the type computed in, and the gradient of the
-//!   head in `f32`; or what the recipe's estimate says where there are no chunks.
+//! - a chunk of logits in `f32`, or on GPUs as it is computed, its gradient in the type computed
+//!   in, and the gradient of the head, in `f32` if chunks add to it; or what the recipe's estimate says where there are no chunks.
 //! - on the way back one layer whole, what its products take and give and as much for their
 //!   gradients, with the scores of one block; and gradients. Those of layers that are written out
 //!   stay in the type they are reduced in until they are used; a loop stacks them in `f32`.
@@ -33,10 +33,15 @@ pub(super) fn memory(recipe: &Recipe, machine: &Machine) -> Result<Memory, Error
     let layer = Layer::new(recipe);
     let kept = kept(recipe, &layer, machine.kind);
     let (gradients, at_work) = (gradients(recipe, &estimate), at_work(recipe, &layer));
-    let logits = logits(recipe, &estimate);
-    let [gradients, activations, logits] = match gradients + at_work > logits {
-        true => [gradients, kept + at_work, 0],
-        false => [0, kept, logits],
+    let logits = logits(recipe, &estimate, machine.kind);
+    // A loop has all of its stacks from beginning to end. Layers that are written out let go of
+    // what they keep, one after the other, as their gradients come: where the scheduler sees to it.
+    let apart = machine.kind == PluginKind::Cuda && !recipe.placement.options.scan_layers;
+    let [gradients, activations, logits] = match (apart, gradients + at_work > logits) {
+        (true, _) if gradients + at_work > kept + logits.max(at_work) => [gradients, at_work, 0],
+        (true, _) if at_work > logits => [0, kept + at_work, 0],
+        (false, true) => [gradients, kept + at_work, 0],
+        _ => [0, kept, logits],
     };
     let parts = [
         ("parameters", estimate.parameters),
@@ -75,7 +80,7 @@ fn gathered(recipe: &Recipe, estimate: &Estimate) -> u64 {
     2 * (root + at_once) + ahead
 }
 
-fn logits(recipe: &Recipe, estimate: &Estimate) -> u64 {
+fn logits(recipe: &Recipe, estimate: &Estimate, kind: PluginKind) -> u64 {
     let model = recipe.model.dimensions();
     if model.vocabulary < CHUNKED_FROM {
         return estimate.logits;
@@ -84,9 +89,11 @@ fn logits(recipe: &Recipe, estimate: &Estimate) -> u64 {
     let vocabulary = model.vocabulary.next_multiple_of(tile);
     let tokens = recipe.batch.sequences / recipe.placement.devices() * recipe.batch.tokens;
     let large = recipe.placement.options.forms.large_chunks;
-    let chunk =
-        chunk_size(tokens, vocabulary, large) * (F32 + recipe.placement.wire.compute.size());
-    ((chunk + model.hidden * F32) * vocabulary) as u64
+    let (chunk, size) =
+        (chunk_size(tokens, vocabulary, large), recipe.placement.wire.compute.size());
+    let logit = if kind == PluginKind::Cuda { size } else { F32 };
+    let gradient = if chunk < tokens { F32 } else { size };
+    ((chunk * (logit + size) + model.hidden * gradient) * vocabulary) as u64
 }
 
 fn gradients(recipe: &Recipe, estimate: &Estimate) -> u64 {
@@ -127,9 +134,9 @@ fn at_work(recipe: &Recipe, layer: &Layer) -> u64 {
 
 /// How often the inner width is kept without rematerialisation where layers are written out: what
 /// goes into an activation, what comes out and what its slope needs; of a gate also what it opens.
-/// TPUs compute a slope again.
+/// TPUs compute a slope again, and so do steps in which activations are computed again.
 const INNER: usize = 4;
-const TPU_INNER: usize = 2;
+const RECOMPUTED_INNER: usize = 2;
 const GATED_INNER: usize = 3;
 
 /// How many tensors a loop keeps of each width, in `f32` and in the type computed in: of the
@@ -158,6 +165,8 @@ struct Layer {
     /// What products take and give.
     taken: usize,
     given: usize,
+    /// Whether activations are computed again rather than kept.
+    recomputed: bool,
 }
 
 impl Layer {
@@ -170,7 +179,9 @@ impl Layer {
         let gates = widths.iter().filter(into_inner).count() / model.layers;
         let sum = widths.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
         let all_scores = tokens * model.heads * sequence;
+        let fused = recipe.attention_obstacle().is_none();
         let (blocks, scores) = match sequence < BLOCKWISE_FROM {
+            _ if fused => (1, 0),
             true => (1, all_scores),
             false => (sequence.div_ceil(BLOCK), 0),
         };
@@ -178,7 +189,7 @@ impl Layer {
             tokens,
             size: recipe.placement.wire.compute.size(),
             scores,
-            block_scores: all_scores / blocks,
+            block_scores: if fused { 0 } else { all_scores / blocks },
             blocks,
             hidden: model.hidden,
             inner: model.inner,
@@ -186,6 +197,7 @@ impl Layer {
             mixed: model.heads * model.head,
             taken: sum.0 / model.layers,
             given: sum.1 / model.layers,
+            recomputed: recipe.placement.options.forms.recomputed_activations,
         }
     }
 
@@ -201,7 +213,8 @@ impl Layer {
     fn everything(&self, kind: PluginKind) -> usize {
         let inner = match kind {
             _ if self.gated => GATED_INNER,
-            PluginKind::Tpu => TPU_INNER,
+            PluginKind::Tpu => RECOMPUTED_INNER,
+            _ if self.recomputed => RECOMPUTED_INNER,
             PluginKind::Cpu | PluginKind::Cuda => INNER,
         };
         let width = 4 * self.hidden + self.projected() + self.mixed + inner * self.inner;

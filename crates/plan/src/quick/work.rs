@@ -8,7 +8,8 @@
 //!   whose result nothing on the way back needs.
 //! - attention in blocks sees the part of all pairs that its blocks cover. Going forth there are
 //!   two products; going back five, since scores are computed again whatever is remembered; and
-//!   two more where layers are.
+//!   two more where layers are. As a kernel it sees what is not the future, and passes over no
+//!   scores.
 //! - the head: 6·n operations for each element, with the vocabulary padded as it is.
 //! - everything else is bound by memory. It is counted in passes, each of which reads or writes
 //!   once: over what products take and give, over scores in `f32`, over what a loop stacks, over
@@ -88,6 +89,8 @@ struct Step<'a> {
     size: f64,
     /// Bytes that a loop stacks, which are written and read once.
     stacked: f64,
+    /// Whether attention is a kernel that keeps no scores.
+    fused: bool,
 }
 
 impl<'a> Step<'a> {
@@ -110,6 +113,7 @@ impl<'a> Step<'a> {
             widths: widths as f64 / layers,
             size: recipe.placement.wire.compute.size() as f64,
             stacked: 0.0,
+            fused: recipe.attention_obstacle().is_none(),
         }
     }
 
@@ -127,6 +131,9 @@ impl<'a> Step<'a> {
     /// future that are in its block.
     fn pairs(&self) -> f64 {
         let tokens = self.recipe.batch.tokens;
+        if self.fused {
+            return (tokens + 1) as f64 / 2.0;
+        }
         if tokens < BLOCKWISE_FROM {
             return tokens as f64;
         }
@@ -151,6 +158,9 @@ impl<'a> Step<'a> {
 
     /// Bytes of all scores.
     fn scores(&self) -> f64 {
+        if self.fused {
+            return 0.0;
+        }
         let heads = self.recipe.model.dimensions().heads as f64;
         self.tokens * self.pairs() * heads * self.layers * F32
     }
@@ -186,7 +196,7 @@ impl<'a> Step<'a> {
     fn backward(&self, passes: &Passes) -> Work {
         let forward = self.forward(passes);
         let blockwise = self.recipe.batch.tokens >= BLOCKWISE_FROM;
-        let again = if blockwise { 1.0 } else { 0.0 };
+        let again = if blockwise || self.fused { 1.0 } else { 0.0 };
         let mut work = Work {
             backward: true,
             products: 4.0 * self.tokens * self.matrices,

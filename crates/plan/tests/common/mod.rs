@@ -1,11 +1,10 @@
 //! Steps that are planned in tests, both ways.
 #![allow(dead_code, clippy::unwrap_used)]
 
-use fullshard_models::{Forms, from_json};
+use fullshard_models::from_json;
 use fullshard_parallel::{FsdpConfig, Options, Placement, Remat, Strategy, WrapPolicy};
-use fullshard_pjrt::plugins::PluginKind;
 use fullshard_plan::Machine;
-use fullshard_train::{Batch, Recipe};
+use fullshard_train::{Batch, Recipe, dialect, forms};
 
 /// A step of a model on a machine.
 #[derive(Debug, Clone)]
@@ -106,8 +105,8 @@ impl Case {
             remat: Some(self.remat),
             scan_layers: self.scan,
             gather_ahead: self.ahead,
-            // The forms that the steps were recorded in: GPUs' have changed since.
-            forms: Forms { padded_vocabulary: machine.kind != PluginKind::Cpu, ..Forms::default() },
+            forms: forms(machine.kind),
+            dialect: dialect(machine.kind),
             ..Options::default()
         };
         let placement = Placement::new(&model.tree(), machine.devices, &options).unwrap();
@@ -199,25 +198,36 @@ pub fn held_out() -> Vec<Case> {
     ]
 }
 
-/// Steps on GPUs, where layers are written out.
+/// A step on GPUs, where layers are written out.
+fn on(machine: &'static str, shape: Shape, batch: usize, remat: Remat) -> Case {
+    Case { remat, optimizer: "adamw", scan: false, ..Case::new(machine, shape, batch) }
+}
+
+const NARROW: Shape = Shape::Gpt2(4, 1024, 16);
+
+/// Steps on GPUs, which the quick model was adjusted on.
 pub fn on_gpus() -> Vec<Case> {
-    let on = |machine, shape, batch, remat| Case {
-        remat,
-        optimizer: "adamw",
-        scan: false,
-        ..Case::new(machine, shape, batch)
-    };
-    let narrow = Shape::Gpt2(4, 1024, 16);
     vec![
         on("h200", SMALL, 32, Remat::None),
-        on("h200", narrow, 32, Remat::Full),
-        on("a100:4", narrow, 16, Remat::None),
+        on("h200", POST, 16, Remat::None),
+        on("h200", POST, 32, Remat::None),
+        on("h200", POST, 32, Remat::Dots),
+        Case { optimizer: "adafactor", ..on("h200", POST, 32, Remat::Full) },
+        Case { tokens: 2048, ..on("h200", LLAMA, 8, Remat::None) },
+        on("h200", NARROW, 32, Remat::Full),
+        on("a100:4", NARROW, 16, Remat::None),
         on("h100:8", Shape::Gpt2(2, 4096, 32), 8, Remat::Full),
-        on("b200:2", narrow, 32, Remat::Dots),
+        on("h200:2", NARROW, 32, Remat::Dots),
     ]
+}
+
+/// Steps that the quick model is known to be wrong of: for B200 the compiler fuses less than for
+/// other GPUs, and nobody has measured one.
+pub fn unlike_others() -> Vec<Case> {
+    vec![on("b200:2", NARROW, 32, Remat::Dots)]
 }
 
 /// All of them.
 pub fn all() -> Vec<Case> {
-    [fitted(), held_out(), on_gpus()].concat()
+    [fitted(), held_out(), on_gpus(), unlike_others()].concat()
 }
