@@ -62,7 +62,7 @@ pub use ops::{
     einsum, full, iota, ones, precise_einsum, select, zeros,
 };
 pub use program::{Argument, Dialect, Program};
-pub use random::{Draw, Key, fnv1a, threefry};
+pub use random::{Draw, Key, threefry};
 pub use tensor::Tensor;
 pub use text::PRODUCT;
 pub use trace::{module, module_path};

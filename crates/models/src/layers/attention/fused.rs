@@ -14,7 +14,7 @@
 //! the same of the sequences they each have.
 
 use super::{Form, Heads};
-use fullshard_graph::{DType, Error, Result, Tensor, TensorType, custom_call, custom_vjp, fnv1a};
+use fullshard_graph::{DType, Error, Key, Result, Tensor, TensorType, custom_call, custom_vjp};
 use serde_json::{Value, json};
 
 /// The widest head of the kernel on all GPUs that have it.
@@ -88,7 +88,7 @@ fn wrong(what: &str) -> Error {
 }
 
 fn seed(dropout: f64, name: &str) -> u32 {
-    if dropout > 0.0 { (fnv1a(name) >> 32) as u32 } else { NO_SEED }
+    if dropout > 0.0 { Key::hash(name)[0] } else { NO_SEED }
 }
 
 /// What the kernel is told in both directions.
