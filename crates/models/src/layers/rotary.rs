@@ -4,7 +4,9 @@
 use super::dims;
 use crate::module::Module;
 use crate::scope::Scope;
-use fullshard_graph::{DType, Result, Tensor, concatenate, constant, iota};
+use fullshard_graph::{
+    DType, Error, Result, Tensor, concatenate, constant, custom_vjp, iota, zeros,
+};
 use std::f64::consts::TAU;
 
 /// How positions turn heads.
@@ -157,14 +159,35 @@ impl Angles {
     }
 
     /// Turns queries or keys, `[batch, heads, sequence, head]`: number `i` of the first half of a
-    /// head makes a pair with number `i` of the second.
+    /// head makes a pair with number `i` of the second. The way back turns the other way.
     pub fn turn(&self, x: &Tensor) -> Result<Tensor> {
-        let [_, _, _, head] = dims("heads", x)?;
-        let half = head / 2;
-        let wide = x.convert(self.cosines.dtype())?;
-        let (a, b) = (wide.narrow(3, 0, half)?, wide.narrow(3, half, 2 * half)?);
-        let first = ((&a * &self.cosines)? - (&b * &self.sines)?)?;
-        let second = ((&b * &self.cosines)? + (&a * &self.sines)?)?;
-        concatenate(&[&first, &second], 3)?.convert(x.dtype())
+        let mut turned = custom_vjp(
+            &[x, &self.cosines, &self.sines],
+            |inputs| Ok(vec![turned(&inputs)?]),
+            |inputs| Ok((vec![turned(&inputs)?], inputs[1..].to_vec())),
+            |tables, gradients| {
+                let [cosines, sines] = &tables[..] else { return Err(lost()) };
+                let back = [gradients[0].clone(), cosines.clone(), (sines * -1.0)?];
+                let none = |table: &Tensor| zeros(table.dtype(), table.dims());
+                Ok(vec![turned(&back)?, none(cosines)?, none(sines)?])
+            },
+        )?;
+        turned.pop().ok_or_else(lost)
     }
+}
+
+/// Heads turned by the angles of these cosines and sines.
+fn turned(inputs: &[Tensor]) -> Result<Tensor> {
+    let [x, cosines, sines] = inputs else { return Err(lost()) };
+    let [_, _, _, head] = dims("heads", x)?;
+    let half = head / 2;
+    let wide = x.convert(cosines.dtype())?;
+    let (a, b) = (wide.narrow(3, 0, half)?, wide.narrow(3, half, 2 * half)?);
+    let first = ((&a * cosines)? - (&b * sines)?)?;
+    let second = ((&b * cosines)? + (&a * sines)?)?;
+    concatenate(&[&first, &second], 3)?.convert(x.dtype())
+}
+
+fn lost() -> Error {
+    Error::new("rotary", "heads are turned by cosines and sines")
 }
