@@ -1,6 +1,7 @@
 //! The `fullshard` binary: parses the command line and calls the library.
 #![forbid(unsafe_code)]
 
+mod attention;
 mod commands;
 mod error;
 mod flag;

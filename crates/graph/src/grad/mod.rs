@@ -245,6 +245,8 @@ fn path_again(path: &Rc<str>) -> Rc<str> {
 
 fn accumulate(sum: &mut Cotangent, gradient: Cotangent) -> Result<()> {
     *sum = match (sum.take(), gradient) {
+        // The new one first: XLA's GPU compiler has a product add to what stands after it, but not
+        // a product that adds already. So products of one input end in one sum, without a pass.
         (Some(sum), Some(gradient)) => Some((gradient + sum)?),
         (sum, gradient) => sum.or(gradient),
     };

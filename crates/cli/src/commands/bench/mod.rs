@@ -1,7 +1,6 @@
 //! `fullshard bench`: how fast a model trains here, and on what it spends its memory.
 
 mod args;
-pub(super) mod attention;
 mod breakdown;
 mod exchanges;
 mod print;

@@ -1,8 +1,8 @@
 //! What `fullshard bench step` has to say, under names that stay.
 
 use super::args::StepArgs;
-use super::attention::AttentionReport;
 use super::exchanges::ExchangeReport;
+use crate::attention::AttentionReport;
 use crate::error::Result;
 use crate::plan;
 use crate::step::dtype_name;

@@ -20,7 +20,7 @@ mod watch;
 pub use args::TrainArgs;
 pub use prepare::planned;
 
-use super::bench::attention::AttentionReport;
+use crate::attention::AttentionReport;
 use crate::error::{Error, Result};
 use crate::target::compile_cache;
 use crate::{format, plan};
