@@ -15,6 +15,9 @@ pub struct Forms {
     pub token_rows: bool,
     /// Activation functions are computed again on the way back rather than kept.
     pub recomputed_activations: bool,
+    /// The last of layers that are written out keeps what it computes where others compute it
+    /// again: its way back is next.
+    pub last_layer_kept: bool,
     /// A projection of several parts is one product for each, rather than one that is cut.
     pub split_projections: bool,
     /// Gradients are written before they are summed over tokens.

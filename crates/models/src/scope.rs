@@ -67,6 +67,11 @@ pub trait Tracer {
         Forms::default()
     }
 
+    /// Whether all that is being traced is computed again on the way back.
+    fn is_recomputed(&self) -> bool {
+        false
+    }
+
     /// Whether the matrix products of layers are of 8-bit numbers.
     fn has_eight_bit_products(&self) -> bool {
         false
@@ -173,6 +178,11 @@ impl<'a> Scope<'a> {
     /// Which forms of the same mathematics suit the platform.
     pub fn forms(&self) -> Forms {
         self.tracer.forms()
+    }
+
+    /// Whether all of this is computed again on the way back.
+    pub fn is_recomputed(&self) -> bool {
+        self.tracer.is_recomputed()
     }
 
     /// Whether the matrix products here are of 8-bit numbers: those of layers, where asked for.

@@ -20,7 +20,7 @@ pub enum Remat {
     /// Everything.
     #[default]
     None,
-    /// The results of its matrix products.
+    /// The results of its matrix products and of attention.
     Dots,
     /// Nothing but what goes in.
     Full,

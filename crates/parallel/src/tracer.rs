@@ -7,6 +7,7 @@ use fullshard_graph::{
     DType, Error, Group, Key, Policy, Result, Tensor, barrier, custom_vjp, iota, remat, scan,
     transient,
 };
+use fullshard_models::layers::DEAR;
 use fullshard_models::{Body, Forms, Layer, LayerBody, Place, Tracer};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -138,7 +139,7 @@ impl<'a> Sharded<'a> {
         let policy = match self.placement.remat {
             _ if self.in_remat.get() => return body(place, carries),
             Remat::None => return body(place, carries),
-            Remat::Dots => Policy::Dots,
+            Remat::Dots => Policy::Named(vec![DEAR.into()]),
             Remat::Full => Policy::Nothing,
         };
         let path = place.module_path();
@@ -168,7 +169,10 @@ impl<'a> Sharded<'a> {
         (0..count).try_fold(carries, |carries, index| {
             let place = place.layer(Layer::Known(index));
             let carries = self.behind_barriers(&place, carries)?;
-            self.layer(&place, carries, body)
+            match self.forms().last_layer_kept && index + 1 == count {
+                true => body(&place, carries),
+                false => self.layer(&place, carries, body),
+            }
         })
     }
 
@@ -359,6 +363,10 @@ impl Tracer for Sharded<'_> {
 
     fn forms(&self) -> Forms {
         self.placement.options.forms
+    }
+
+    fn is_recomputed(&self) -> bool {
+        self.in_remat.get()
     }
 
     fn has_eight_bit_products(&self) -> bool {

@@ -20,8 +20,8 @@ pub fn loops_layers(kind: PluginKind, layers: usize) -> bool {
 
 /// Which forms of a model. On CPU the vocabulary is not padded: products of any width run equally
 /// well there, and padding copies the embedding. On GPUs attention is cuDNN's; memory is ample for
-/// large chunks of logits, each of which adds to the whole gradient of the head; parts of a
-/// projection are not cut out of it, and sums and updates have kernels of their own, which alone
+/// large chunks of logits, each of which adds to the whole gradient of the head, and for a layer
+/// beside one of them; parts of a projection are not cut out of it, and sums and updates have kernels of their own, which alone
 /// run at the speed of memory. TPUs want sequences in a dimension of their own, and activation functions where
 /// the products are: by their compiler's cycles the post's 2B step is 10 % longer otherwise.
 pub fn forms(kind: PluginKind) -> Forms {
@@ -33,6 +33,7 @@ pub fn forms(kind: PluginKind) -> Forms {
         fused_attention: gpu,
         token_rows: kind != PluginKind::Tpu,
         recomputed_activations: kind != PluginKind::Tpu,
+        last_layer_kept: gpu,
         split_projections: gpu,
         separate_sums: gpu,
         separate_updates: gpu,

@@ -4,7 +4,7 @@ use super::Gpt2Config;
 use crate::config::ConfigError;
 use crate::fields::Fields;
 use crate::layers::attention::{Form, Heads, Scores, attention, merge_heads, split_heads};
-use crate::layers::{by_sequence, conv1d, dims, embedding, layer_norm, linear, loss, stream};
+use crate::layers::{DEAR, by_sequence, conv1d, dims, embedding, layer_norm, linear, loss, stream};
 use crate::model::{CausalLm, Dimensions, Loss};
 use crate::module::Module;
 use crate::scope::Scope;
@@ -129,7 +129,7 @@ impl Gpt2 {
         let epsilon = self.config.layer_norm_epsilon;
         let normal = layer_norm::apply(scope, "ln_1", x, epsilon)?;
         let mixed = scope.module("attn", |scope| self.attention(scope, &normal, sequence))?;
-        let x = (x + mixed)?;
+        let x = (x + mixed)?.named(DEAR)?;
         let normal = layer_norm::apply(scope, "ln_2", &x, epsilon)?;
         x + scope.module("mlp", |scope| self.feed_forward(scope, &normal))?
     }
@@ -137,7 +137,7 @@ impl Gpt2 {
     fn attention(&self, scope: &Scope<'_>, x: &Tensor, sequence: usize) -> Result<Tensor> {
         let config = &self.config;
         let projections = conv1d::apply_parts(scope, "c_attn", x, 3)?;
-        let heads = |x| split_heads(x, sequence, config.n_head);
+        let heads = |x: &Tensor| split_heads(&x.named(DEAR)?, sequence, config.n_head);
         let [query, key, value] = [0, 1, 2].map(|i| heads(&projections[i]));
         let heads = Heads { query: query?, key: key?, value: value? };
         let mixed = merge_heads(&attention(scope, &heads, &self.scores(scope)?)?, x)?;
@@ -166,7 +166,8 @@ impl Gpt2 {
 
     fn feed_forward(&self, scope: &Scope<'_>, x: &Tensor) -> Result<Tensor> {
         let config = &self.config;
-        let inner = config.activation_function.apply(scope, &conv1d::apply(scope, "c_fc", x)?)?;
+        let inner = conv1d::apply(scope, "c_fc", x)?.named(DEAR)?;
+        let inner = config.activation_function.apply(scope, &inner)?;
         let x = conv1d::apply(scope, "c_proj", &inner)?;
         scope.dropout("dropout", &x, config.resid_pdrop)
     }

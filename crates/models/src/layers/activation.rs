@@ -75,21 +75,30 @@ impl Activation {
     /// memory, it is computed again on the way back.
     pub fn apply(self, scope: &Scope<'_>, x: &Tensor) -> Result<Tensor> {
         match self.slope {
-            Some(slope) if scope.forms().recomputed_activations => self.with_slope(slope, x),
+            Some(slope) if scope.forms().recomputed_activations => {
+                self.with_slope(slope, x, scope.is_recomputed())
+            }
             _ => self.kept_or_recomputed(scope, &[x], |x| self.of(&x[0])),
         }
     }
 
-    /// Its value, with a gradient that keeps nothing but `x`.
-    fn with_slope(self, slope: fn(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<Tensor> {
+    /// Its value, with a gradient that keeps nothing but `x`. If all around is computed again, the
+    /// value comes at the same time as the slope, and one pass does for both.
+    fn with_slope(
+        self,
+        slope: fn(&Tensor) -> Result<Tensor>,
+        x: &Tensor,
+        at_once: bool,
+    ) -> Result<Tensor> {
         let mut results = custom_vjp(
             &[x],
             |x| Ok(vec![self.of(&x[0])?]),
             |x| Ok((vec![self.of(&x[0])?], x)),
             |x, gradients| {
-                // Behind a barrier, lest the compiler keeps what both ways have in common.
-                let x = barrier(&[&x[0]])?.remove(0);
-                let gradient = (widened(&gradients[0])? * slope(&widened(&x)?)?)?;
+                let [x] = &x[..] else { return Err(self.lost()) };
+                // Else behind a barrier, lest the compiler keeps what both ways have in common.
+                let x = if at_once { x } else { &barrier(&[x])?[0] };
+                let gradient = (widened(&gradients[0])? * slope(&widened(x)?)?)?;
                 Ok(vec![gradient.convert(x.dtype())?])
             },
         )?;

@@ -8,7 +8,7 @@ mod fused;
 
 pub use fused::{GRAPHS_WITHOUT_CUDNN, fused, obstacle};
 
-use super::{by_token, dims, lowest, wide, widened};
+use super::{DEAR, by_token, dims, lowest, wide, widened};
 use crate::scope::Scope;
 use fullshard_graph::{
     Comparison, DType, Error, Policy, Result, Tensor, concatenate, einsum, full, iota, remat,
@@ -82,12 +82,13 @@ pub fn attention(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Te
     let (form, dtype) = (Form { dropout, ..scores.form() }, heads.query.dtype());
     let is_obstructed = || obstacle(dtype, sequence, head, form, scope.is_looped()).is_some();
     if scope.forms().fused_attention && !is_obstructed() {
-        fused(heads, form, &scope.name(DROPOUT))
-    } else if sequence >= BLOCKWISE_FROM {
-        blockwise(scope, heads, scores, BLOCK)
-    } else {
-        reference(scope, heads, scores)
+        return fused(heads, form, &scope.name(DROPOUT));
     }
+    let mixed = match sequence >= BLOCKWISE_FROM {
+        true => blockwise(scope, heads, scores, BLOCK)?,
+        false => reference(scope, heads, scores)?,
+    };
+    mixed.named(DEAR)
 }
 
 /// Causal attention as its definition says.

@@ -20,6 +20,11 @@ pub use activation::Activation;
 use crate::scope::Scope;
 use fullshard_graph::{DType, Error, Result, Tensor, barrier, custom_vjp};
 
+/// The name of values that are worth keeping where what is cheap is computed again: all that
+/// matrix products and attention give and the way back needs, with the bias and the stream added
+/// to it, so that products can end with that.
+pub const DEAR: &str = "dear";
+
 /// The type for what few bits would spoil: sums, means, exponentials.
 pub(crate) fn wide(dtype: DType) -> DType {
     if dtype == DType::F64 { DType::F64 } else { DType::F32 }

@@ -5,7 +5,7 @@ use crate::config::ConfigError;
 use crate::fields::Fields;
 use crate::layers::attention::{Form, Heads, Scores, attention, merge_heads, split_heads};
 use crate::layers::rotary::{Angles, Rotary};
-use crate::layers::{by_sequence, dims, embedding, linear, loss, rms_norm, stream};
+use crate::layers::{DEAR, by_sequence, dims, embedding, linear, loss, rms_norm, stream};
 use crate::model::{CausalLm, Dimensions, Loss};
 use crate::module::Module;
 use crate::scope::Scope;
@@ -132,7 +132,8 @@ impl Llama {
     fn layer(&self, scope: &Scope<'_>, x: &Tensor, angles: &Angles) -> Result<Tensor> {
         let epsilon = self.config.rms_norm_eps;
         let normal = rms_norm::apply(scope, "input_layernorm", x, epsilon)?;
-        let x = (x + scope.module("self_attn", |scope| self.attention(scope, &normal, angles))?)?;
+        let mixed = scope.module("self_attn", |scope| self.attention(scope, &normal, angles))?;
+        let x = (x + mixed)?.named(DEAR)?;
         let normal = rms_norm::apply(scope, "post_attention_layernorm", &x, epsilon)?;
         x + scope.module("mlp", |scope| self.feed_forward(scope, &normal))?
     }
@@ -144,9 +145,9 @@ impl Llama {
             split_heads(&x, angles.sequence(), heads)
         };
         let heads = Heads {
-            query: angles.turn(&projected("q_proj", config.num_attention_heads)?)?,
-            key: angles.turn(&projected("k_proj", config.num_key_value_heads)?)?,
-            value: projected("v_proj", config.num_key_value_heads)?,
+            query: angles.turn(&projected("q_proj", config.num_attention_heads)?)?.named(DEAR)?,
+            key: angles.turn(&projected("k_proj", config.num_key_value_heads)?)?.named(DEAR)?,
+            value: projected("v_proj", config.num_key_value_heads)?.named(DEAR)?,
         };
         let scale = (config.head_dim as f64).sqrt().recip();
         let scores = Scores::scaled(scope.compute_dtype(), scale)?;
@@ -159,6 +160,7 @@ impl Llama {
         let config = &self.config;
         let projected = |name, x: &Tensor| linear::apply(scope, name, x, config.mlp_bias);
         let (gate, up) = (projected("gate_proj", x)?, projected("up_proj", x)?);
+        let (gate, up) = (gate.named(DEAR)?, up.named(DEAR)?);
         projected("down_proj", &config.hidden_act.gated(scope, &gate, &up)?)
     }
 }

@@ -13,8 +13,10 @@
 //! counter begins anew with the process, the seed of the run plays no part, and all devices drop
 //! the same of the sequences they each have.
 
-use super::{Form, Heads};
-use fullshard_graph::{DType, Error, Key, Result, Tensor, TensorType, custom_call, custom_vjp};
+use super::{DEAR, Form, Heads};
+use fullshard_graph::{
+    DType, Error, Key, Result, Tensor, TensorType, custom_call, custom_vjp, zeros,
+};
 use serde_json::{Value, json};
 
 /// The widest head of the kernel on all GPUs that have it.
@@ -70,17 +72,24 @@ pub fn fused(heads: &Heads, scores: Form, name: &str) -> Result<Tensor> {
     let kernel = Kernel { factor, dropout: scores.dropout, seed: seed(scores.dropout, name) };
     let straight = |x: &Tensor| x.transpose(&[0, 2, 1, 3]);
     let inputs = [straight(&heads.query)?, straight(&heads.key)?, straight(&heads.value)?];
+    let [query, key, value] = &inputs;
+    let constants = [query.stop_gradient()?, key.stop_gradient()?, value.stop_gradient()?];
+    let (mixed, sums) = kernel.forward(&constants)?;
+    let (mixed, sums) = (mixed.named(DEAR)?, sums.named(DEAR)?);
+    // The results go in, and the kernel's gradients are those of what they were made of: so they
+    // are values like any other, which may be kept where all around is computed again.
     let mut results = custom_vjp(
-        &inputs.each_ref(),
-        |inputs| Ok(vec![kernel.forward(&inputs)?.0]),
-        |inputs| {
-            let (mixed, sums) = kernel.forward(&inputs)?;
-            let kept = inputs.into_iter().chain([sums, mixed.clone()]).collect();
-            Ok((vec![mixed], kept))
-        },
-        |kept, gradients| kernel.backward(&kept, &gradients[0]),
+        &[query, key, value, &sums, &mixed],
+        |inputs| Ok(vec![result(&inputs)?]),
+        |inputs| Ok((vec![result(&inputs)?], inputs)),
+        |kept, gradients| kernel.gradients(&kept, &gradients[0]),
     )?;
     straight(&results.pop().ok_or_else(|| wrong("one result"))?)
+}
+
+/// The last of what goes into the gradient's rule.
+fn result(inputs: &[Tensor]) -> Result<Tensor> {
+    inputs.last().cloned().ok_or_else(|| wrong("five inputs"))
 }
 
 fn wrong(what: &str) -> Error {
@@ -118,8 +127,8 @@ impl Kernel {
         Ok((results[0].transpose(&[0, 2, 1, 3])?, results[1].clone()))
     }
 
-    /// The gradients of queries, keys and values.
-    fn backward(&self, kept: &[Tensor], gradient: &Tensor) -> Result<Vec<Tensor>> {
+    /// The gradients of queries, keys and values, and zeros for what was made of them.
+    fn gradients(&self, kept: &[Tensor], gradient: &Tensor) -> Result<Vec<Tensor>> {
         let [query, key, value, sums, mixed] = kept else { return Err(wrong("five kept values")) };
         let types = [swapped(query), swapped(key), swapped(value), workspace()];
         let operands = [STRAIGHT, STRAIGHT, STRAIGHT, &[2, 1, 0], STRAIGHT, STRAIGHT];
@@ -127,7 +136,9 @@ impl Kernel {
             .backend_config(&self.config(kept, &BACKWARD_PRODUCTS), JSON_CONFIG)
             .layouts(&operands, &[SWAPPED, SWAPPED, SWAPPED, &[0]])
             .call(&[query, key, value, sums, gradient, mixed], &types)?;
-        results[..3].iter().map(|gradient| gradient.transpose(&[0, 2, 1, 3])).collect()
+        let gradients = results[..3].iter().map(|gradient| gradient.transpose(&[0, 2, 1, 3]));
+        let zeros = [sums, mixed].map(|made| zeros(made.dtype(), made.dims()));
+        gradients.chain(zeros).collect()
     }
 
     /// What is called in a direction.
