@@ -103,6 +103,8 @@ fn what_is_whole_anyway_is_not_gathered() {
     assert_eq!(HALF.gathered(no_shard), all_and_gradients);
     let alone = Setup { devices: 1, ..HALF };
     assert_eq!(alone.gathered(|_, _| {}), all_and_gradients);
+    let unwrapped = alone.gathered(|options, _| options.config.wrap = WrapPolicy::None);
+    assert_eq!(unwrapped, all_and_gradients, "one device cuts no units");
     let again = alone.gathered(|options, _| options.remat = Some(Remat::Full));
     assert_eq!(again, 2 * 2 * (ROOT + LARGEST));
 }

@@ -32,10 +32,12 @@ impl Limit {
     }
 }
 
-/// Refuses a step that cannot fit, and warns of one that hardly does. State is exact. The rest of the
-/// estimate is good for choosing settings, within some 13 % on TPUs and GPUs and a quarter on CPU,
-/// and too little for chips that it was not fitted to, such as B200: a step is refused only if no
-/// error of that size would let it fit, and one that is let through may still fail.
+/// Refuses a step that cannot fit, and warns of one that hardly does.
+///
+/// State is exact. The estimate as a whole is within 13 % of compiled steps as they are by default
+/// on TPUs and GPUs, and within a quarter of those that were tried on CPU; for B200 it is a fifth too
+/// small. So a step is refused only if no such error would make it fit, and one that is let through
+/// may still find no room.
 pub fn check(recipe: &Recipe, step: &StepFlags, limit: &Limit) -> Result<()> {
     let estimate = MemoryEstimate::new(recipe, step.target.kind())?;
     let (needed, there) = (format::bytes(estimate.total), format::bytes(limit.bytes));

@@ -10,9 +10,9 @@
 //! - On its way back a layer has what its products take and give and as much for their gradients,
 //!   with the scores of one block.
 
-use super::F32;
+use super::{F32, of_layers};
 use fullshard_models::layers::attention::{BLOCK, BLOCKWISE_FROM};
-use fullshard_parallel::{Remat, Stored};
+use fullshard_parallel::Remat;
 use fullshard_pjrt::plugins::PluginKind;
 use fullshard_train::Recipe;
 
@@ -161,9 +161,7 @@ impl Layer {
 
 /// What each product of all layers takes and gives.
 fn widths(recipe: &Recipe) -> Vec<(usize, usize)> {
-    let of_layers = |stored: &&Stored| stored.stack.is_some() || stored.layer.is_some();
-    let stored = recipe.placement.parameters.iter().filter(of_layers);
-    let widths = stored.filter_map(|stored| match (stored.class, &stored.dims[..]) {
+    let widths = of_layers(recipe).filter_map(|stored| match (stored.class, &stored.dims[..]) {
         // Transposed, as GPT-2's weights are.
         ("Conv1D", &[taken, given]) | (_, &[given, taken]) => {
             Some(std::iter::repeat_n((taken, given), stored.stack.unwrap_or(1)))
