@@ -5,7 +5,8 @@ use crate::format;
 use crate::step::{StepFlags, compute_name, dtype_name};
 use fullshard_parallel::wrap::{Column, UnitGroup};
 use fullshard_parallel::{Remat, WrapPlan};
-use fullshard_train::{Estimate, Recipe, UnitRow};
+use fullshard_plan::MemoryEstimate;
+use fullshard_train::{Recipe, UnitRow};
 
 /// Prints the plan of a step.
 pub fn print(recipe: &Recipe, step: &StepFlags) -> Result<()> {
@@ -26,7 +27,7 @@ pub fn print(recipe: &Recipe, step: &StepFlags) -> Result<()> {
         remat_name(placement.remat),
     );
     println!("\n{}\n", table(recipe)?);
-    print_estimate(&recipe.estimate()?);
+    print_estimate(&MemoryEstimate::new(recipe, step.target.kind())?);
     Ok(())
 }
 
@@ -40,17 +41,11 @@ pub fn remat_name(remat: Remat) -> &'static str {
 }
 
 /// Prints what a step should need on each device.
-pub fn print_estimate(estimate: &Estimate) {
-    let row = |what: &str, bytes: u64, more: &str| {
-        println!("{what:<20} {}{more}", format::bytes(bytes));
-    };
-    row("estimated memory", estimate.total, " a device");
-    row("  parameters", estimate.parameters, "");
-    row("  optimizer state", estimate.optimizer, "");
-    row("  gradients", estimate.gradients, "");
-    row("  gathered units", estimate.gathered, "");
-    row("  activations", estimate.activations, "");
-    row("  logits", estimate.logits, "");
+pub fn print_estimate(estimate: &MemoryEstimate) {
+    println!("{:<20} {} a device", "estimated memory", format::bytes(estimate.total));
+    for part in estimate.parts() {
+        println!("  {:<18} {}", part.what, format::bytes(part.bytes));
+    }
 }
 
 /// The units with what they take on a device, at rest and gathered.

@@ -36,7 +36,8 @@ fn what_is_planned_is_what_is_trained() {
     let train = [&short(&["--max_steps", "1", "--block_size", "16"])[..], &flags].concat();
     let devices = train.iter().position(|&flag| flag == "--num_cores").unwrap() + 1;
     let train = [&train[..devices], &["4"], &train[devices + 1..]].concat();
-    assert_eq!(trained_program(&folder.says(&train)), planned);
+    let trained = folder.says(&train);
+    assert_eq!(trained_program(&trained), planned);
 
     let bench = ["bench", "step", "--config", "tiny.json", "--fsdp_config", "fsdp.json", "--json"];
     let bench = [&bench[..], &["--num_cores", "4", "--batch", "16", "--steps", "1"]].concat();
@@ -45,6 +46,19 @@ fn what_is_planned_is_what_is_trained() {
     assert_eq!(measured["compile"]["program"], planned);
     // The compiler needs for a plan what it needs for the real thing.
     assert_eq!(measured["memory"]["total"], report["memory"]["total"]);
+    // And there is one estimate for all three.
+    let quick = [&flags[..], &["--quick"]].concat();
+    let estimate = self::planned(&folder, "cpu:4", &quick);
+    for part in estimate["memory"]["parts"].as_array().unwrap() {
+        assert_eq!(measured["estimate"][part["what"].as_str().unwrap()], part["bytes"]);
+    }
+    let estimate = folder.says(&plan("cpu:4", &quick));
+    for part in
+        ["  parameters ", "  optimizer ", "  gradients ", "  activations ", "  temporaries "]
+    {
+        let line = estimate.lines().find(|line| line.starts_with(part)).unwrap();
+        assert!(trained.lines().any(|other| other == line), "{line} in {trained}");
+    }
 }
 
 #[test]

@@ -23,7 +23,7 @@ pub use error::Error;
 pub use html::page;
 pub use machine::{Machine, MachineError};
 pub use network::{Network, Streams};
-pub use quick::quick;
+pub use quick::{MemoryEstimate, quick};
 pub use report::{
     Basis, Exchanged, LargeBuffer, MachineSummary, Memory, ModelSummary, ModuleTime, Part, Rates,
     Report, Settings, Time, Warning,

@@ -1,14 +1,16 @@
 //! The quick plan: from the recipe alone, by formula, in no time.
 //!
-//! Memory is that of the recipe's own estimate, corrected for what compilers make of it. Time is
-//! that of matrix products at the speed a chip reaches, of passes over memory at its bandwidth,
-//! and of collectives over its network, which some chips do beside computing. What it is worth
-//! against the compiled plan is in `tests/quick.rs`.
+//! Memory is what is alive at the moment of a step when most is. Time is that of matrix products
+//! at the speed a chip reaches, of passes over memory at its bandwidth, and of collectives over its
+//! network, which some chips do beside computing. What it is worth against the compiled plan is in
+//! `tests/quick.rs`.
 
 mod exchanges;
 mod memory;
 mod speeds;
 mod work;
+
+pub use memory::MemoryEstimate;
 
 use crate::describe::Budget;
 use crate::error::Error;
@@ -32,7 +34,7 @@ pub fn quick(recipe: &Recipe, machine: &Machine) -> Result<Report, Error> {
         return Err(Error::Devices { recipe: devices, machine: name, devices: there });
     }
     let compute = recipe.placement.wire.compute;
-    let memory = memory::memory(recipe, machine)?;
+    let memory = MemoryEstimate::new(recipe, machine.kind)?.of(machine.memory);
     let speeds = Speeds::of(&machine.chip, machine.kind, machine.chip.peak(compute));
     let mut collectives = exchanges::exchanged(recipe, machine);
     let time = time(recipe, machine, &speeds, &mut collectives);

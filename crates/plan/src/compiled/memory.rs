@@ -9,7 +9,7 @@
 use super::alive::{Buffer, Peak};
 use crate::report::{LargeBuffer, Memory, Part};
 use fullshard_pjrt::CompiledMemory;
-use fullshard_train::{Estimate, Recipe};
+use fullshard_train::{Recipe, StateBytes};
 use std::collections::HashSet;
 
 /// How many of the largest buffers are worth naming.
@@ -18,7 +18,7 @@ const LARGEST: usize = 10;
 /// The memory of a compiled step on devices with so much of it.
 pub fn memory(
     recipe: &Recipe,
-    state: &Estimate,
+    state: &StateBytes,
     compiled: &CompiledMemory,
     peak: &Peak,
     limit: u64,

@@ -33,7 +33,7 @@ pub fn compiled(
     let paths = Paths::new(recipe.model.as_ref());
     let played = time::play(&made.module, machine, &paths);
     let peak = alive::peak(&made.module, &paths);
-    let state = recipe.estimate()?;
+    let state = recipe.state_bytes()?;
     let limit = made.limit.unwrap_or(machine.memory);
     let memory = memory::memory(recipe, &state, &made.memory, &peak, limit);
     let warnings = warnings::warnings(recipe, machine, &played, &peak);

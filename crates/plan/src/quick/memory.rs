@@ -1,262 +1,207 @@
-//! What a step needs, from the recipe's estimate and what compilers were seen to make of steps.
+//! What a step needs on each device: a model of what compilers were seen to make of steps.
 //!
-//! Parameters and the optimizer's state are exact. Of the rest, most is alive either when logits
-//! are there or when the last layer is on its way back:
-//!
-//! - gathered parameters and their gradients before they are reduced, at both times: the root's,
-//!   and of layers the largest parameter, or all where they are packed; and a layer ahead. Where
-//!   nothing is let go, it is what the recipe's estimate says.
-//! - what layers keep, at both times. With `full` it is their inputs, with `dots` also the results
-//!   of all products but the last, which nothing needs. Without rematerialisation a layer that is
-//!   written out keeps what its products take, each once, and what its activation needs: the
-//!   stream and the normal twice each, queries, keys, values and what they mix, and three or four
-//!   times its inner width. A loop keeps every value that the way back uses, in the type that it
-//!   was computed in, and for each block of attention all keys and values it sees.
-//! - a chunk of logits in `f32`, or on GPUs as it is computed, its gradient in the type computed
-//!   in, and the gradient of the head, in `f32` if chunks add to it; or what the recipe's estimate says where there are no chunks.
-//! - on the way back one layer whole, what its products take and give and as much for their
-//!   gradients, with the scores of one block; and gradients. Those of layers that are written out
-//!   stay in the type they are reduced in until they are used; a loop stacks them in `f32`.
+//! Parameters and the optimizer's state are exact. What is gathered is taken to be there from
+//! beginning to end: parameters in the type computed in, and their gradients before they are
+//! reduced. The rest comes and goes, so that what counts is the [`Moment`] with the most of it.
+//! `tests/quick.rs` says how near that comes, and `tests/memory.rs` has figures worked out by hand.
+
+mod layer;
 
 use crate::error::Error;
-use crate::machine::Machine;
 use crate::report::{Memory, Part};
-use fullshard_models::layers::attention::{BLOCK, BLOCKWISE_FROM};
+use fullshard_graph::DType;
 use fullshard_models::layers::loss::{CHUNKED_FROM, TILE, chunk_size};
-use fullshard_parallel::{Remat, Stored};
+use fullshard_parallel::{Layout, Remat, Stored};
 use fullshard_pjrt::plugins::PluginKind;
-use fullshard_train::{Estimate, Recipe};
+use fullshard_train::{Recipe, UnitRow};
+use serde::Serialize;
 
-/// The memory of one device.
-pub(super) fn memory(recipe: &Recipe, machine: &Machine) -> Result<Memory, Error> {
-    let estimate = recipe.estimate()?;
-    let layer = Layer::new(recipe);
-    let kept = kept(recipe, &layer, machine.kind);
-    let (gradients, at_work) = (gradients(recipe, &estimate), at_work(recipe, &layer));
-    let logits = logits(recipe, &estimate, machine.kind);
-    // A loop has all of its stacks from beginning to end. Layers that are written out let go of
-    // what they keep, one after the other, as their gradients come: where the scheduler sees to it.
-    let apart = machine.kind == PluginKind::Cuda && !recipe.placement.options.scan_layers;
-    let [gradients, activations, logits] = match (apart, gradients + at_work > logits) {
-        (true, _) if gradients + at_work > kept + logits.max(at_work) => [gradients, at_work, 0],
-        (true, _) if at_work > logits => [0, kept + at_work, 0],
-        (false, true) => [gradients, kept + at_work, 0],
-        _ => [0, kept, logits],
-    };
-    let parts = [
-        ("parameters", estimate.parameters),
-        ("optimizer", estimate.optimizer),
-        ("gradients", gradients),
-        ("activations", activations),
-        ("temporaries", gathered(recipe, &estimate) + logits),
-    ];
-    Ok(Memory {
-        limit: machine.memory,
-        total: parts.iter().map(|(_, bytes)| bytes).sum(),
-        parts: parts.map(|(what, bytes)| Part { what, bytes }).to_vec(),
-        largest: Vec::new(),
-    })
+/// What a step should need on each device, in bytes, before anything is compiled: alive at the
+/// moment when most is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct MemoryEstimate {
+    /// The parts of parameters, exactly.
+    pub parameters: u64,
+    /// The optimizer's state, exactly.
+    pub optimizer: u64,
+    /// The parts of gradients.
+    pub gradients: u64,
+    /// What layers remember, and one layer at work.
+    pub activations: u64,
+    /// Parameters that are whole and their gradients, and logits with theirs.
+    pub temporaries: u64,
+    /// All of it.
+    pub total: u64,
+}
+
+impl MemoryEstimate {
+    /// How many times the memory there is an estimate must be before a step surely does not fit.
+    /// It was at most 1.13 times what compilers said of steps on TPUs, and on GPUs with layers written
+    /// out; of the few others that were tried, at most 1.26 times with a loop on GPUs, 1.16 times
+    /// with products in 8 bits, and 1.24 times on CPU.
+    pub const SURE: f64 = 4.0 / 3.0;
+
+    /// The estimate for a step on devices of a kind.
+    pub fn new(recipe: &Recipe, kind: PluginKind) -> Result<MemoryEstimate, Error> {
+        let state = recipe.state_bytes()?;
+        let peak = peak(recipe, kind, gradients(recipe, state.gradients));
+        let gathered = gathered(recipe);
+        Ok(MemoryEstimate {
+            parameters: state.parameters,
+            optimizer: state.optimizer,
+            gradients: peak.gradients,
+            activations: peak.activations,
+            temporaries: gathered + peak.logits,
+            total: state.parameters + state.optimizer + gathered + peak.bytes(),
+        })
+    }
+
+    /// The parts by name, as plans have them.
+    pub fn parts(&self) -> Vec<Part> {
+        let parts = [
+            ("parameters", self.parameters),
+            ("optimizer", self.optimizer),
+            ("gradients", self.gradients),
+            ("activations", self.activations),
+            ("temporaries", self.temporaries),
+        ];
+        parts.map(|(what, bytes)| Part { what, bytes }).to_vec()
+    }
+
+    /// The same for a report, on devices with so much memory.
+    pub(super) fn of(self, limit: u64) -> Memory {
+        Memory { limit, total: self.total, parts: self.parts(), largest: Vec::new() }
+    }
 }
 
 const F32: usize = 4;
 
-fn gathered(recipe: &Recipe, estimate: &Estimate) -> u64 {
-    let (placement, batch) = (&recipe.placement, &recipe.batch);
-    let units = recipe.unit_rows();
-    let layers = &units[1.min(units.len())..];
-    let again = placement.devices() > 1 || placement.remat != Remat::None;
-    let let_go = again && layers.iter().all(|unit| unit.reshard);
-    let once = batch.accumulation > 1 && !batch.reduce_each;
-    if estimate.gathered == 0 || once || !let_go {
-        return estimate.gathered;
+/// A moment of a step, with what is alive at it that comes and goes.
+struct Moment {
+    gradients: u64,
+    activations: u64,
+    logits: u64,
+}
+
+impl Moment {
+    fn bytes(&self) -> u64 {
+        self.gradients + self.activations + self.logits
     }
-    let root = units.first().map_or(0, |unit| unit.whole_bytes);
-    let layer = layers.iter().map(|unit| unit.whole_bytes).max().unwrap_or(0);
-    let of_layers = placement.parameters.iter().filter(|it| it.stack.or(it.layer).is_some());
-    let elements = of_layers.map(|stored| stored.elements() / stored.stack.unwrap_or(1));
-    let largest = elements.max().unwrap_or(0) * placement.wire.compute.size();
-    let at_once = if placement.wire.packed { layer } else { layer.min(largest as u64) };
+
+    fn or_larger(self, other: Moment) -> Moment {
+        if other.bytes() > self.bytes() { other } else { self }
+    }
+}
+
+/// The moment at which most is alive.
+fn peak(recipe: &Recipe, kind: PluginKind, gradients: u64) -> Moment {
+    let (kept, at_work) = (layer::kept(recipe, kind), layer::at_work(recipe));
+    let loss = Moment { gradients: 0, activations: kept, logits: logits(recipe, kind) };
+    // The CPU's compiler hardly ever puts one thing where another was.
+    if kind == PluginKind::Cpu {
+        return Moment { gradients, activations: kept + at_work, ..loss };
+    }
+    // Layers that are written out let go of what they keep, one after the other, as their gradients
+    // come: where the scheduler sees to it. A loop has all of its stacks from beginning to end.
+    if kind == PluginKind::Cuda && !recipe.placement.options.scan_layers {
+        let last_layer = Moment { gradients: 0, activations: kept + at_work, logits: 0 };
+        let first_layer = Moment { gradients, activations: at_work, logits: 0 };
+        return loss.or_larger(last_layer).or_larger(first_layer);
+    }
+    let any_layer = Moment { gradients, activations: kept + at_work, logits: 0 };
+    loss.or_larger(any_layer)
+}
+
+/// Units that are whole at once, and their gradients before they are reduced.
+fn gathered(recipe: &Recipe) -> u64 {
+    let (placement, batch) = (&recipe.placement, &recipe.batch);
+    let compute = placement.wire.compute;
+    let is_whole = |stored: &Stored| stored.layout == Layout::Whole;
+    if compute == DType::F32 && placement.parameters.iter().all(is_whole) {
+        return 0;
+    }
+    let units = recipe.unit_rows();
+    let everything = units.iter().map(|unit| unit.whole_bytes * unit.count as u64).sum::<u64>();
+    if batch.accumulation > 1 && !batch.reduce_each {
+        // Gradients are added up whole, in f32.
+        return everything + everything / compute.size() as u64 * F32 as u64;
+    }
+    let (root, layer) = root_and_layer(recipe, &units, everything);
+    if !lets_go(recipe, &units) {
+        return everything + root + layer;
+    }
+    // One after the other is gathered when it is used, unless they are packed.
+    let at_once = if placement.wire.packed { layer } else { layer.min(largest_of_layers(recipe)) };
     let ahead = if placement.gathers_ahead() { layer } else { 0 };
     2 * (root + at_once) + ahead
 }
 
-fn logits(recipe: &Recipe, estimate: &Estimate, kind: PluginKind) -> u64 {
-    let model = recipe.model.dimensions();
-    if model.vocabulary < CHUNKED_FROM {
-        return estimate.logits;
+/// The bytes of the root and of the largest other unit, of so many in all. One device cuts nothing,
+/// so that its layers come one by one whether they are units or not.
+fn root_and_layer(recipe: &Recipe, units: &[UnitRow], everything: u64) -> (u64, u64) {
+    if recipe.placement.devices() == 1 {
+        let elements = of_layers(recipe).map(Stored::elements).sum::<usize>();
+        let of_layers = (elements * recipe.placement.wire.compute.size()) as u64;
+        let layers = recipe.model.dimensions().layers as u64;
+        return (everything.saturating_sub(of_layers), of_layers / layers);
     }
-    let tile = if recipe.placement.options.forms.padded_vocabulary { TILE } else { 1 };
+    let largest = units.iter().skip(1).map(|unit| unit.whole_bytes).max();
+    (units.first().map_or(0, |unit| unit.whole_bytes), largest.unwrap_or(0))
+}
+
+/// Whether units below the root are let go after the forward pass. One device gathers nothing but
+/// converts, and what it converts stays, unless layers are computed again and convert again with
+/// that.
+fn lets_go(recipe: &Recipe, units: &[UnitRow]) -> bool {
+    let again = recipe.placement.devices() > 1 || recipe.placement.remat != Remat::None;
+    again && units.iter().skip(1).all(|unit| unit.reshard)
+}
+
+/// The parameters of layers.
+fn of_layers(recipe: &Recipe) -> impl Iterator<Item = &Stored> {
+    recipe.placement.parameters.iter().filter(|it| it.stack.or(it.layer).is_some())
+}
+
+/// The bytes of the largest parameter of a layer, as it is computed with.
+fn largest_of_layers(recipe: &Recipe) -> u64 {
+    let elements = of_layers(recipe).map(|it| it.elements() / it.stack.unwrap_or(1));
+    (elements.max().unwrap_or(0) * recipe.placement.wire.compute.size()) as u64
+}
+
+/// A chunk of logits in `f32`, or on GPUs as it is computed, its gradient in the type computed in,
+/// and the gradient of the head, in `f32` if chunks add to it. Where there are no chunks, all logits
+/// and their gradient in `f32`; where the loss is a call, a chunk of exponentials and all else that
+/// it takes and gives in `f32`.
+fn logits(recipe: &Recipe, kind: PluginKind) -> u64 {
+    let (placement, batch) = (&recipe.placement, &recipe.batch);
+    let model = recipe.model.dimensions();
+    let tokens = batch.sequences / placement.devices() * batch.tokens;
+    if model.vocabulary < CHUNKED_FROM {
+        return (2 * tokens * model.vocabulary * F32) as u64;
+    }
+    let forms = &placement.options.forms;
+    let tile = if forms.padded_vocabulary { TILE } else { 1 };
     let vocabulary = model.vocabulary.next_multiple_of(tile);
-    let tokens = recipe.batch.sequences / recipe.placement.devices() * recipe.batch.tokens;
-    let large = recipe.placement.options.forms.large_chunks;
-    let (chunk, size) =
-        (chunk_size(tokens, vocabulary, large), recipe.placement.wire.compute.size());
+    let chunk = chunk_size(tokens, vocabulary, forms.large_chunks);
+    let size = placement.wire.compute.size();
+    if forms.called_loss {
+        let heads = if size == F32 { 1 } else { 2 };
+        return ((chunk + heads * model.hidden) * vocabulary * F32) as u64;
+    }
     let logit = if kind == PluginKind::Cuda { size } else { F32 };
     let gradient = if chunk < tokens { F32 } else { size };
     ((chunk * (logit + size) + model.hidden * gradient) * vocabulary) as u64
 }
 
-fn gradients(recipe: &Recipe, estimate: &Estimate) -> u64 {
+/// The parts of gradients, of so many bytes in `f32`. Those of layers that are written out stay in
+/// the type they are reduced in until they are used; a loop stacks them in `f32`.
+fn gradients(recipe: &Recipe, wide: u64) -> u64 {
     let stacked = recipe.placement.options.scan_layers || recipe.batch.accumulation > 1;
     let size = if stacked { F32 } else { recipe.placement.wire.reduce.size() };
-    estimate.gradients / F32 as u64 * size as u64
+    wide / F32 as u64 * size as u64
 }
 
 /// What a loop stacks on its way forth, for its way back.
 pub(super) fn stacked(recipe: &Recipe, kind: PluginKind) -> u64 {
-    match recipe.placement.options.scan_layers {
-        true => kept(recipe, &Layer::new(recipe), kind),
-        false => 0,
-    }
-}
-
-/// What all layers remember.
-fn kept(recipe: &Recipe, layer: &Layer, kind: PluginKind) -> u64 {
-    let layers = recipe.model.dimensions().layers;
-    let kept = match recipe.placement.remat {
-        Remat::Full => layer.input(),
-        Remat::Dots => layer.input() + layer.products(),
-        Remat::None if recipe.placement.options.scan_layers => layer.everything_in_a_loop(),
-        Remat::None => layer.everything(kind),
-    };
-    (layers * kept) as u64
-}
-
-/// The share of a layer on its way back that is alive at once where layers are written out, since
-/// the compiler orders what it sees.
-const IN_ORDER: f64 = 0.8;
-
-fn at_work(recipe: &Recipe, layer: &Layer) -> u64 {
-    let bytes = layer.at_work() as f64;
-    let share = if recipe.placement.options.scan_layers { 1.0 } else { IN_ORDER };
-    (share * bytes) as u64
-}
-
-/// How often the inner width is kept without rematerialisation where layers are written out: what
-/// goes into an activation, what comes out and what its slope needs; of a gate also what it opens.
-/// TPUs compute a slope again, and so do steps in which activations are computed again.
-const INNER: usize = 4;
-const RECOMPUTED_INNER: usize = 2;
-const GATED_INNER: usize = 3;
-
-/// How many tensors a loop keeps of each width, in `f32` and in the type computed in: of the
-/// stream and its norms, of the inner width, and of the inner width with a gate.
-const LOOPED_HIDDEN: (usize, usize) = (6, 3);
-const LOOPED_INNER: (usize, usize) = (4, 1);
-const LOOPED_GATED_INNER: (usize, usize) = (2, 3);
-
-/// Sizes of one layer on one device.
-struct Layer {
-    /// Tokens on a device at once.
-    tokens: usize,
-    /// The bytes of a number that is computed with.
-    size: usize,
-    /// Scores of all pairs at once, where attention is not in blocks.
-    scores: usize,
-    /// Scores of a block.
-    block_scores: usize,
-    /// Blocks of attention.
-    blocks: usize,
-    hidden: usize,
-    inner: usize,
-    gated: bool,
-    /// What attention mixes, which is as wide as queries are.
-    mixed: usize,
-    /// What products take and give.
-    taken: usize,
-    given: usize,
-    /// Whether activations are computed again rather than kept.
-    recomputed: bool,
-}
-
-impl Layer {
-    fn new(recipe: &Recipe) -> Layer {
-        let model = recipe.model.dimensions();
-        let sequence = recipe.batch.tokens;
-        let tokens = recipe.batch.sequences / recipe.placement.devices() * sequence;
-        let widths = widths(recipe);
-        let into_inner = |width: &&(usize, usize)| **width == (model.hidden, model.inner);
-        let gates = widths.iter().filter(into_inner).count() / model.layers;
-        let sum = widths.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
-        let all_scores = tokens * model.heads * sequence;
-        let fused = recipe.attention_obstacle().is_none();
-        let (blocks, scores) = match sequence < BLOCKWISE_FROM {
-            _ if fused => (1, 0),
-            true => (1, all_scores),
-            false => (sequence.div_ceil(BLOCK), 0),
-        };
-        Layer {
-            tokens,
-            size: recipe.placement.wire.compute.size(),
-            scores,
-            block_scores: if fused { 0 } else { all_scores / blocks },
-            blocks,
-            hidden: model.hidden,
-            inner: model.inner,
-            gated: gates > 1,
-            mixed: model.heads * model.head,
-            taken: sum.0 / model.layers,
-            given: sum.1 / model.layers,
-            recomputed: recipe.placement.options.forms.recomputed_activations,
-        }
-    }
-
-    fn input(&self) -> usize {
-        self.tokens * self.size * self.hidden
-    }
-
-    /// The results of products but the last, those of attention among them.
-    fn products(&self) -> usize {
-        self.size * (self.tokens * (self.given - self.hidden + self.mixed) + self.scores)
-    }
-
-    fn everything(&self, kind: PluginKind) -> usize {
-        let inner = match kind {
-            _ if self.gated => GATED_INNER,
-            PluginKind::Tpu => RECOMPUTED_INNER,
-            _ if self.recomputed => RECOMPUTED_INNER,
-            PluginKind::Cpu | PluginKind::Cuda => INNER,
-        };
-        let width = 4 * self.hidden + self.projected() + self.mixed + inner * self.inner;
-        self.tokens * self.size * width + self.scores * (F32 + self.size)
-    }
-
-    fn everything_in_a_loop(&self) -> usize {
-        let of = |(wide, narrow): (usize, usize)| wide * F32 + narrow * self.size;
-        let inner = if self.gated { LOOPED_GATED_INNER } else { LOOPED_INNER };
-        // Block after block sees all keys and values so far.
-        let keys = (self.projected() - self.mixed.min(self.projected())) * (self.blocks + 1) / 2;
-        let bytes = of(LOOPED_HIDDEN) * self.hidden
-            + of(inner) * self.inner
-            + (keys + self.mixed) * self.size;
-        // Of softmax, what it shifts, its exponentials, its results, and these as products take
-        // them.
-        self.tokens * bytes + self.scores * (3 * F32 + self.size)
-    }
-
-    /// The width of queries, keys and values together.
-    fn projected(&self) -> usize {
-        let gates = if self.gated { 2 } else { 1 };
-        self.given.saturating_sub(2 * self.hidden + gates * self.inner)
-    }
-
-    /// What one layer needs on its way back.
-    fn at_work(&self) -> usize {
-        let widths = self.taken + 2 * self.given + self.mixed;
-        self.tokens * self.size * widths + self.block_scores * (F32 + self.size)
-    }
-}
-
-/// What each product of all layers takes and gives.
-fn widths(recipe: &Recipe) -> Vec<(usize, usize)> {
-    let of_layers = |stored: &&Stored| stored.stack.is_some() || stored.layer.is_some();
-    let stored = recipe.placement.parameters.iter().filter(of_layers);
-    let widths = stored.filter_map(|stored| match (stored.class, &stored.dims[..]) {
-        // Transposed, as GPT-2's weights are.
-        ("Conv1D", &[taken, given]) | (_, &[given, taken]) => {
-            Some(std::iter::repeat_n((taken, given), stored.stack.unwrap_or(1)))
-        }
-        _ => None,
-    });
-    widths.flatten().collect()
+    if recipe.placement.options.scan_layers { layer::kept(recipe, kind) } else { 0 }
 }

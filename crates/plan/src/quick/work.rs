@@ -251,7 +251,7 @@ impl<'a> Step<'a> {
             let stored = &placement.parameters[i];
             stored.part_elements() as f64
         });
-        let slots = self.recipe.estimate().map_or(0, |estimate| estimate.optimizer) as f64;
+        let slots = self.recipe.state_bytes().map_or(0, |state| state.optimizer) as f64;
         let parameters = parts.sum::<f64>() * F32;
         Work {
             module: "optimizer".into(),

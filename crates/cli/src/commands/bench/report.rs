@@ -9,10 +9,8 @@ use crate::step::dtype_name;
 use fullshard_optim::Optimizer;
 use fullshard_pjrt::hlo::{self, CollectiveSummary};
 use fullshard_pjrt::{CompiledMemory, MemoryStats};
-use fullshard_plan::Breakdown;
-use fullshard_train::{
-    Chip, Compiler, Estimate, Flops, Measured, Recipe, Runner, UnitRow, utilization,
-};
+use fullshard_plan::{Breakdown, MemoryEstimate};
+use fullshard_train::{Chip, Compiler, Flops, Measured, Recipe, Runner, UnitRow, utilization};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -23,7 +21,7 @@ pub struct PlanReport {
     pub settings: SettingsReport,
     pub attention: AttentionReport,
     pub units: Vec<UnitRow>,
-    pub estimate: Estimate,
+    pub estimate: MemoryEstimate,
     /// What a forward and backward pass exchanges; `None` where it is steps that do, gathering
     /// and reducing everything once.
     pub exchanges: Option<Vec<ExchangeReport>>,
@@ -168,7 +166,7 @@ impl PlanReport {
             },
             settings: SettingsReport::new(args, recipe),
             attention: AttentionReport::new(recipe),
-            estimate: recipe.estimate()?,
+            estimate: MemoryEstimate::new(recipe, args.step.target.kind())?,
             exchanges: (recipe.batch.reduce_each || exchanges.is_empty()).then_some(exchanges),
             table: plan::table(recipe)?,
             units: recipe.unit_rows(),

@@ -13,7 +13,9 @@ use crate::target::cache_root;
 use clap::Args;
 use fullshard_models::layers::attention;
 use fullshard_pjrt::plugins::PluginKind;
-use fullshard_plan::{Budget, Compiler, Frontier, Machine, Rates, Report, Warning, quick};
+use fullshard_plan::{
+    Budget, Compiler, Frontier, Machine, MemoryEstimate, Rates, Report, Warning, quick,
+};
 use fullshard_train::Recipe;
 use std::cell::OnceCell;
 use std::io::{IsTerminal, Write};
@@ -60,9 +62,6 @@ struct PlanFlags {
     #[arg(long)]
     json: bool,
 }
-
-/// How much of the memory the formula must see taken to be sure that a step cannot fit.
-const SURE: f64 = 1.3;
 
 pub fn run(args: PlanArgs) -> Result<ExitCode> {
     let PlanArgs { plan, mut train } = args;
@@ -156,7 +155,7 @@ impl<'a> Planner<'a> {
 fn check_room(estimate: &Report) -> Result<(), fullshard_plan::Error> {
     const GIB: f64 = (1_u64 << 30) as f64;
     let (needed, limit) = (estimate.memory.total as f64, estimate.memory.limit as f64);
-    if needed <= SURE * limit {
+    if needed <= MemoryEstimate::SURE * limit {
         return Ok(());
     }
     Err(fullshard_plan::Error::TooLarge { needed: needed / GIB, limit: limit / GIB })
@@ -172,7 +171,7 @@ fn without_room(
     temporaries: Option<u64>,
 ) -> Report {
     let memory = &mut estimate.memory;
-    let state = recipe.estimate().map_or(0, |state| state.parameters + state.optimizer);
+    let state = recipe.state_bytes().map_or(0, |state| state.parameters + state.optimizer);
     let needed = temporaries.map_or(memory.total, |temporaries| state + temporaries);
     let missing = needed.max(memory.limit + 1).saturating_sub(memory.total);
     memory.total += missing;
