@@ -131,6 +131,11 @@ impl Placement {
         self.options.gather_ahead && self.devices() > 1
     }
 
+    /// Whether the last layer keeps all it computes: its way back is next. In a loop it cannot.
+    pub fn keeps_last_layer(&self) -> bool {
+        self.options.forms.last_layer_kept && !self.options.scan_layers
+    }
+
     /// The unit of the module at a path.
     pub(crate) fn unit(&self, path: &str) -> Option<&PlacedUnit> {
         self.units.iter().find(|unit| unit.path == path)

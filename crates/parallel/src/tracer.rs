@@ -169,7 +169,7 @@ impl<'a> Sharded<'a> {
         (0..count).try_fold(carries, |carries, index| {
             let place = place.layer(Layer::Known(index));
             let carries = self.behind_barriers(&place, carries)?;
-            match self.forms().last_layer_kept && index + 1 == count {
+            match self.placement.keeps_last_layer() && index + 1 == count {
                 true => body(&place, carries),
                 false => self.layer(&place, carries, body),
             }

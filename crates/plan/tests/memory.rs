@@ -132,7 +132,7 @@ fn activations_follow_what_is_remembered() {
         |remat| SETUP.on(PluginKind::Tpu, |options, _| options.remat = Some(remat)).activations;
     let input = 4 * TOKENS * 8;
     // All that products give but the last, and what attention does.
-    let dots = 4 * (TOKENS * (72 - 8 + 8) + SCORES);
+    let dots = 4 * TOKENS * (72 - 8 + 8);
     // Nine of the width, five of the inner width, queries, keys and values; scores four times.
     let all = 4 * (TOKENS * (9 * 8 + 5 * 32 + 24) + 4 * SCORES);
     assert_eq!(of(Remat::Full), 3 * input + AT_WORK);
@@ -155,8 +155,26 @@ fn logits_count_where_they_are_many() {
     // All logits and their gradient, and the gradient of a head of 1024·8.
     assert_eq!(on(&SETUP, PluginKind::Tpu), 4 * 1024 * (2 * TOKENS + 8));
     assert_eq!(on(&HALF, PluginKind::Tpu), 1024 * ((4 + 2) * TOKENS + 2 * 8));
-    // GPUs have them in the type computed in.
-    assert_eq!(on(&HALF, PluginKind::Cuda), 2 * 1024 * (2 * TOKENS + 8));
+    // GPUs have them in the type computed in, one in the place of the other.
+    assert_eq!(on(&HALF, PluginKind::Cuda), 2 * 1024 * (TOKENS + 8));
+}
+
+/// What only the last layer keeps is there at the loss, and is no more when its way back begins.
+#[test]
+fn on_gpus_the_last_layer_keeps_all() {
+    let of = |vocabulary, kept| {
+        let estimate = Setup { vocabulary, ..HALF }.on(PluginKind::Cuda, |options, _| {
+            options.remat = Some(Remat::Full);
+            options.scan_layers = false;
+            options.forms.last_layer_kept = kept;
+        });
+        estimate.activations
+    };
+    let input = 2 * TOKENS * 8;
+    let all = 2 * TOKENS * (4 * 8 + 4 * 32 + 24 + 8) + (4 + 2) * SCORES;
+    let at_work = (2 * TOKENS * (56 + 2 * 72 + 8) + (4 + 2) * SCORES) * 8 / 10;
+    assert_eq!((of(1024, false), of(1024, true)), (3 * input, 2 * input + all));
+    assert_eq!((of(16, false), of(16, true)), (at_work, 2 * input + all));
 }
 
 /// Layers that are written out let go of what they keep as their gradients come, so that most is

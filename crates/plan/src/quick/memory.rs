@@ -96,19 +96,22 @@ impl Moment {
 /// The moment at which most is alive.
 fn peak(recipe: &Recipe, kind: PluginKind, gradients: u64) -> Moment {
     let (kept, at_work) = (layer::kept(recipe, kind), layer::at_work(recipe));
-    let loss = Moment { gradients: 0, activations: kept, logits: logits(recipe, kind) };
+    let loss = Moment { gradients: 0, activations: kept.all, logits: logits(recipe, kind) };
     // The CPU's compiler hardly ever puts one thing where another was.
     if kind == PluginKind::Cpu {
-        return Moment { gradients, activations: kept + at_work, ..loss };
+        return Moment { gradients, activations: kept.all + at_work, ..loss };
     }
     // Layers that are written out let go of what they keep, one after the other, as their gradients
     // come: where the scheduler sees to it. A loop has all of its stacks from beginning to end.
     if kind == PluginKind::Cuda && !recipe.placement.options.scan_layers {
-        let last_layer = Moment { gradients: 0, activations: kept + at_work, logits: 0 };
+        // What only the last layer keeps, it has at work.
+        let others = kept.all - kept.more_of_last;
+        let activations = others + at_work.max(kept.more_of_last);
+        let last_layer = Moment { gradients: 0, activations, logits: 0 };
         let first_layer = Moment { gradients, activations: at_work, logits: 0 };
         return loss.or_larger(last_layer).or_larger(first_layer);
     }
-    let any_layer = Moment { gradients, activations: kept + at_work, logits: 0 };
+    let any_layer = Moment { gradients, activations: kept.all + at_work, logits: 0 };
     loss.or_larger(any_layer)
 }
 
@@ -169,7 +172,8 @@ fn largest_of_layers(recipe: &Recipe) -> u64 {
 }
 
 /// A chunk of logits in `f32`, or on GPUs as it is computed, its gradient in the type computed in,
-/// and the gradient of the head, in `f32` if chunks add to it. Where there are no chunks, all logits
+/// and the gradient of the head, in `f32` if chunks add to it. On GPUs the gradient of the only chunk
+/// takes the place of its logits. Where there are no chunks, all logits
 /// and their gradient in `f32`; where the loss is a call, a chunk of exponentials and all else that
 /// it takes and gives in `f32`.
 fn logits(recipe: &Recipe, kind: PluginKind) -> u64 {
@@ -188,9 +192,13 @@ fn logits(recipe: &Recipe, kind: PluginKind) -> u64 {
         let heads = if size == F32 { 1 } else { 2 };
         return ((chunk + heads * model.hidden) * vocabulary * F32) as u64;
     }
-    let logit = if kind == PluginKind::Cuda { size } else { F32 };
-    let gradient = if chunk < tokens { F32 } else { size };
-    ((chunk * (logit + size) + model.hidden * gradient) * vocabulary) as u64
+    let (logits_and_gradients, of_head) = match (kind, chunk < tokens) {
+        (PluginKind::Cuda, true) => (2 * size, F32),
+        (PluginKind::Cuda, false) => (size, size),
+        (_, true) => (F32 + size, F32),
+        (_, false) => (F32 + size, size),
+    };
+    ((chunk * logits_and_gradients + model.hidden * of_head) * vocabulary) as u64
 }
 
 /// The parts of gradients, of so many bytes in `f32`. Those of layers that are written out stay in
@@ -203,5 +211,5 @@ fn gradients(recipe: &Recipe, wide: u64) -> u64 {
 
 /// What a loop stacks on its way forth, for its way back.
 pub(super) fn stacked(recipe: &Recipe, kind: PluginKind) -> u64 {
-    if recipe.placement.options.scan_layers { layer::kept(recipe, kind) } else { 0 }
+    if recipe.placement.options.scan_layers { layer::kept(recipe, kind).all } else { 0 }
 }

@@ -205,17 +205,20 @@ impl<'a> Step<'a> {
                 + (passes.scores.1 + again * passes.scores.0) * self.scores(),
             ..forward.clone()
         };
+        let kept = if self.recipe.placement.keeps_last_layer() { 1.0 } else { 0.0 };
+        let share = (self.layers - kept) / self.layers;
         match self.recipe.placement.remat {
             Remat::None => {}
-            // Scores are remembered, but not what softmax makes of them.
+            // What attention mixes is remembered, but not its scores.
             Remat::Dots => {
-                work.bytes += passes.layer.0 * self.activations();
-                work.bytes += (1.0 - again) * passes.scores.0 * self.scores();
+                work.attention += share * (1.0 - again) * self.attention();
+                work.bytes += share * passes.layer.0 * self.activations();
+                work.bytes += share * (1.0 - again) * passes.scores.0 * self.scores();
             }
             Remat::Full => {
-                work.products += forward.products - self.last_products();
-                work.attention += forward.attention;
-                work.bytes += forward.bytes;
+                work.products += share * (forward.products - self.last_products());
+                work.attention += share * forward.attention;
+                work.bytes += share * forward.bytes;
             }
         }
         work

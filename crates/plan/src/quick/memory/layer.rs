@@ -1,7 +1,8 @@
 //! What layers keep for their way back, and what one of them needs on it.
 //!
 //! - With `full` remat they keep their inputs, with `dots` also the results of all products but the
-//!   last, which nothing needs.
+//!   last, which nothing needs, and of attention. Where the last layer has its way back next, it
+//!   keeps what layers do without remat.
 //! - Without it a layer that is written out keeps what its products take, each once, and what its
 //!   activation needs: the stream and the normal twice each, queries, keys, values and what they
 //!   mix, and a few times its inner width.
@@ -16,16 +17,29 @@ use fullshard_parallel::Remat;
 use fullshard_pjrt::plugins::PluginKind;
 use fullshard_train::Recipe;
 
-/// What all layers remember.
-pub(super) fn kept(recipe: &Recipe, kind: PluginKind) -> u64 {
+/// What layers remember.
+pub(super) struct Kept {
+    /// All of them.
+    pub all: u64,
+    /// What the last one remembers that the others do not.
+    pub more_of_last: u64,
+}
+
+/// What layers remember.
+pub(super) fn kept(recipe: &Recipe, kind: PluginKind) -> Kept {
     let layer = Layer::new(recipe);
+    let everything = match recipe.placement.options.scan_layers {
+        true => layer.everything_in_a_loop(kind),
+        false => layer.everything(kind),
+    };
     let kept = match recipe.placement.remat {
         Remat::Full => layer.input(),
         Remat::Dots => layer.input() + layer.products(),
-        Remat::None if recipe.placement.options.scan_layers => layer.everything_in_a_loop(kind),
-        Remat::None => layer.everything(kind),
+        Remat::None => everything,
     };
-    (recipe.model.dimensions().layers * kept) as u64
+    let more = if recipe.placement.keeps_last_layer() { everything - kept } else { 0 };
+    let all = recipe.model.dimensions().layers * kept + more;
+    Kept { all: all as u64, more_of_last: more as u64 }
 }
 
 /// What one layer needs on its way back.
@@ -114,7 +128,7 @@ impl Layer {
 
     /// The results of products but the last, those of attention among them.
     fn products(&self) -> usize {
-        self.size * (self.tokens * (self.given - self.hidden + self.mixed) + self.scores)
+        self.size * self.tokens * (self.given - self.hidden + self.mixed)
     }
 
     fn everything(&self, kind: PluginKind) -> usize {
