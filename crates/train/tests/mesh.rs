@@ -89,6 +89,7 @@ fn options(case: &Case) -> Options {
             called_loss: choice("layers") == "looped",
             token_rows: choice("layers") != "written out",
             recomputed_activations: choice("layers") == "ahead",
+            last_layer_kept: choice("reshard") != "no",
             split_projections: choice("layers") == "ahead",
             separate_sums: choice("layers") == "ahead",
             separate_updates: choice("layers") == "ahead",

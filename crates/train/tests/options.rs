@@ -116,6 +116,39 @@ fn dropout_in_blocks_of_attention_is_the_same_on_any_devices() {
     check_same("two devices", &run((2, false, true)), &run(ONE));
 }
 
+/// Two layers, computed again as asked: no product and no kernel is where `dots` is; with `full` all
+/// products of a layer but the last, and not those of a last layer that keeps all.
+#[test]
+fn no_more_is_computed_again_than_asked() {
+    let config = r#"{"model_type": "gpt2", "vocab_size": 131, "n_positions": 64, "n_embd": 32,
+        "n_layer": 2, "n_head": 2, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}"#;
+    let batch = Batch { sequences: 2, tokens: 64, accumulation: 1, reduce_each: true };
+    let counts = |remat, last_layer_kept| {
+        let mut options = Options { remat: Some(remat), ..options((1, false, false)) };
+        options.config.settings.compute_dtype = DType::Bf16;
+        options.forms.fused_attention = true;
+        options.forms.recomputed_activations = true;
+        options.forms.last_layer_kept = last_layer_kept;
+        let text = recipe(config, 1, &options, batch, adamw()).step_program().unwrap().to_text();
+        let calls = |what: &str| text.matches(what).count();
+        (calls("stablehlo.dot_general"), calls("@__cudnn$fmhaSoftmax("))
+    };
+    let (products, kernels) = counts(Remat::None, false);
+    assert_eq!(kernels, 2);
+    for (remat, last_layer_kept, more_products, more_kernels) in [
+        (Remat::None, true, 0, 0),
+        (Remat::Dots, false, 0, 0),
+        (Remat::Dots, true, 0, 0),
+        (Remat::Full, false, 2 * 3, 2),
+        (Remat::Full, true, 3, 1),
+    ] {
+        let (found_products, found_kernels) = counts(remat, last_layer_kept);
+        let found = (found_products - products, found_kernels - kernels);
+        let case = format!("{remat:?}, the last layer kept: {last_layer_kept}");
+        assert_eq!(found, (more_products, more_kernels), "{case}");
+    }
+}
+
 /// Where attention is a kernel that drops, a step calls it in each layer once on the way there,
 /// once more where layers are computed again, and once on the way back; evaluation drops nothing.
 #[test]
