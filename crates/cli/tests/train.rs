@@ -95,6 +95,8 @@ fn a_run_leaves_what_hugging_face_leaves() {
         "none",
     ]);
     assert!(said.contains("eval_loss"), "{said}");
+    let compiled = said.contains("evaluation program") && !said.contains("step program");
+    assert!(compiled, "only what evaluates: {said}");
     let again = number(&folder.json("again/eval_results.json")["eval_loss"]);
     assert!((again / loss - 1.0).abs() < 1e-3, "{again} for {loss}");
     assert!(
