@@ -25,6 +25,18 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// Where a file is to be written, there is something else.
+    #[error(
+        "cannot write {}: it is {what}, which a file would replace. Name a file, or a path where \
+         nothing is yet",
+        path.display()
+    )]
+    InTheWay {
+        /// The path.
+        path: PathBuf,
+        /// What is there.
+        what: &'static str,
+    },
     /// The values of a tensor to be written could not be had.
     #[error("cannot get the values of `{name}`: {source}")]
     Values {

@@ -6,7 +6,7 @@
 //! name, its dimensions and values in `f32`.
 //!
 //! Every file is written under a temporary name and then renamed, by [`write_file`] or the way it
-//! does it: whatever fails leaves what was there before.
+//! does it: whatever fails leaves what was there before, and what is no file is not replaced.
 #![forbid(unsafe_code)]
 
 mod config;
@@ -19,4 +19,4 @@ pub use config::{ModelNames, write_config};
 pub use error::{Error, Result};
 pub use export::{ExportOptions, Exported, TensorEntry, export};
 pub use import::Weights;
-pub use place::{write_file, write_json};
+pub use place::{check_place, write_file, write_json};

@@ -3,9 +3,9 @@
 use crate::error::{Error, Result};
 use serde::Serialize;
 use serde_json::ser::{PrettyFormatter, Serializer};
-use std::fs::Permissions;
+use std::fs::{FileType, Permissions};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
@@ -23,6 +23,7 @@ impl Staged {
         path: &Path,
         content: impl FnOnce(&mut dyn Write) -> Result<()>,
     ) -> Result<Staged> {
+        check_place(path)?;
         let error = |source| write_error(path, source);
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let parent = parent.unwrap_or_else(|| Path::new("."));
@@ -51,6 +52,32 @@ impl Staged {
 
 pub(crate) fn write_error(path: &Path, source: io::Error) -> Error {
     Error::Write { path: path.to_owned(), source }
+}
+
+/// Refuses a path where something other than a file is: a rename would replace a device or a pipe
+/// by a file. Every file is checked before it is written; what takes long asks before it begins.
+pub fn check_place(path: impl AsRef<Path>) -> Result<()> {
+    let path = path.as_ref();
+    match std::fs::metadata(path) {
+        Ok(there) if there.is_file() => Ok(()),
+        Ok(there) => {
+            Err(Error::InTheWay { path: path.to_owned(), what: what_it_is(there.file_type()) })
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(write_error(path, error)),
+    }
+}
+
+fn what_it_is(kind: FileType) -> &'static str {
+    if kind.is_dir() {
+        "a folder"
+    } else if kind.is_fifo() {
+        "a pipe"
+    } else if kind.is_socket() {
+        "a socket"
+    } else {
+        "a device"
+    }
 }
 
 /// Writes a file so that it is there in full, or as it was before.

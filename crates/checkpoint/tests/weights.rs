@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::cell::Cell;
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
@@ -209,6 +209,26 @@ fn a_folder_that_cannot_be_is_named() {
     let values = |name: &str| Ok::<_, Error>(values(name));
     let error = export(file.join("out"), &tensors(), values, &ExportOptions::default());
     assert!(error.unwrap_err().to_string().contains("file/out/model.safetensors"));
+}
+
+/// A rename would go through, and leave a file where the pipe was.
+#[test]
+fn what_is_no_file_is_not_replaced() {
+    let dir = folder();
+    let pipe = dir.path().join("model.safetensors");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let asked = |_: &str| -> Result<Vec<f32>, Error> { panic!("refused before values are had") };
+    let error = export(dir.path(), &tensors(), asked, &ExportOptions::default()).unwrap_err();
+    assert!(matches!(&error, Error::InTheWay { path, what: "a pipe" } if *path == pipe), "{error}");
+    let link = dir.path().join("link");
+    symlink(&pipe, &link).unwrap();
+    for (path, what) in [(&pipe, "a pipe"), (&link, "a pipe"), (&dir.path().into(), "a folder")] {
+        let said = write_file(path, "text").unwrap_err().to_string();
+        let expected = format!("cannot write {}: it is {what}, which", path.display());
+        assert!(said.starts_with(&expected) && said.contains("Name a file"), "{said}");
+    }
+    assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
+    assert_eq!(listing(dir.path()), ["link", "model.safetensors"]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use fullshard_parallel::{Remat, WrapPlan};
 use fullshard_plan::MemoryEstimate;
 use fullshard_train::{Recipe, UnitRow};
 
-/// Prints the plan of a step.
+/// Prints what is computed and how it is sharded.
 pub fn print(recipe: &Recipe, step: &StepFlags) -> Result<()> {
     let placement = &recipe.placement;
     println!(
@@ -27,7 +27,6 @@ pub fn print(recipe: &Recipe, step: &StepFlags) -> Result<()> {
         remat_name(placement.remat),
     );
     println!("\n{}\n", table(recipe)?);
-    print_estimate(&MemoryEstimate::new(recipe, step.target.kind())?);
     Ok(())
 }
 

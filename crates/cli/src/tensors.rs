@@ -1,10 +1,11 @@
 //! Tensors in and out of programs: from and to safetensors files, or made up.
 
 use crate::error::{Error, Result};
+use fullshard_checkpoint::write_file;
 use fullshard_pjrt::{Array, Client, DType, HostTensor, LoadedExecutable};
 use half::{bf16, f16};
+use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
-use safetensors::{SafeTensors, serialize_to_file};
 use std::fs;
 use std::path::Path;
 
@@ -143,5 +144,6 @@ pub fn write_results(path: &Path, results: &[HostTensor]) -> Result<()> {
         Ok((format!("out{i}"), view))
     });
     let views: Vec<_> = views.collect::<Result<_>>()?;
-    serialize_to_file(views, None, path).map_err(|error| Error::file(path, error))
+    let bytes = safetensors::serialize(views, None).map_err(|error| Error::file(path, error))?;
+    Ok(write_file(path, bytes)?)
 }

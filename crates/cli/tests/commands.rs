@@ -6,6 +6,7 @@ use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -126,6 +127,22 @@ fn a_program_runs_on_given_inputs() {
     assert_eq!(tensor.data()[..4], 11.0_f32.to_le_bytes());
     let printed = text(&folder.run(&args).stdout);
     assert!(printed.contains("result 0: f32[2,2] 11.000000 22.000000"), "{printed}");
+}
+
+/// Told before anything is compiled, and a pipe stays a pipe.
+#[test]
+fn results_replace_nothing_but_a_file() {
+    let folder = Folder::new();
+    let program = folder.write("add.mlir", ADD);
+    let pipe = folder.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for (path, what) in [(&pipe, "a pipe"), (&folder.path(""), "a folder")] {
+        let said = folder.failure(&["exec", as_str(&program), "--outputs", as_str(path)]);
+        let expected = format!("cannot write {}: it is {what}", path.display());
+        assert!(said.contains(&expected), "{said}");
+    }
+    assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
+    assert!(!folder.path("cache").exists());
 }
 
 /// The example cuts its arguments over four devices and puts the results together again.

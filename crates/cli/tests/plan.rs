@@ -182,6 +182,7 @@ fn mistakes_are_told_before_anything_is_compiled() {
     refused(&folder, &["plan", "--topology", "cpu:2"], 1, "--config_name");
     refused(&folder, &["plan"], 2, "--topology");
     refused(&folder, &flags("v4-8", &["--plugin", "gone.so"]), 1, "gone.so");
+    refused(&folder, &flags("cpu:2", &["--html", "."]), 1, "cannot write .: it is a folder");
 }
 
 #[test]

@@ -95,11 +95,36 @@ fn a_run_leaves_what_hugging_face_leaves() {
         "none",
     ]);
     assert!(said.contains("eval_loss"), "{said}");
+    let compiled = said.contains("evaluation program") && !said.contains("step program");
+    assert!(compiled, "only what evaluates: {said}");
     let again = number(&folder.json("again/eval_results.json")["eval_loss"]);
     assert!((again / loss - 1.0).abs() < 1e-3, "{again} for {loss}");
     assert!(
         !folder.path("again/model.safetensors").exists() && !folder.path("again/runs").exists()
     );
+}
+
+/// Whatever a run writes, something else in its place is found before the run begins.
+#[test]
+fn a_run_replaces_nothing_but_files() {
+    let folder = Folder::new();
+    let args = short(&["--do_eval", "--max_steps", "1", "--overwrite_output_dir"]);
+    folder.says(&args);
+    let mut written = 0;
+    for entry in fs::read_dir(folder.path("out")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            let kept = fs::read(&path).unwrap();
+            fs::remove_file(&path).unwrap();
+            assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+            let name = path.file_name().unwrap().to_str().unwrap();
+            refused(&folder, &args, 1, &format!("cannot write out/{name}: it is a pipe"));
+            fs::remove_file(&path).unwrap();
+            fs::write(&path, kept).unwrap();
+            written += 1;
+        }
+    }
+    assert!(written >= 9, "{written}");
 }
 
 /// A file of all arguments, as JSON and as TOML, is the same as the flags.

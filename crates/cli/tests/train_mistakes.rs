@@ -145,12 +145,16 @@ fn later_mistakes_leave_no_output() {
         ];
         [&base[..], more].concat()
     };
+    let alone = |args: Vec<&'static str>| -> Vec<&'static str> {
+        args.into_iter().map(|flag| if flag == "--do_train" { "--do_eval" } else { flag }).collect()
+    };
     for (args, expected) in [
         (base("tiny.json", "empty.txt", &[]), "empty.txt gives 0 tokens and not one block of 16"),
         (base("tiny.json", "latin.txt", &[]), "latin.txt, line 1: the byte at offset 3"),
         (base("tiny.json", "rows.jsonl", &[]), "rows.jsonl, row 1: column `text`"),
         (base("large.json", "train.txt", &[]), "a step needs about"),
         (base("large.json", "train.txt", &[]), "a smaller model"),
+        (alone(base("large.json", "train.txt", &[])), "the parameters take"),
         (
             base("tiny.json", "train.txt", &["--num_train_epochs", "0"]),
             "--num_train_epochs is 0, but must be a number above 0",

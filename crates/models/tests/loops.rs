@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Recording, difference, eval};
+use common::{Recording, difference, eval, model, weights};
 use fullshard_graph::{
     DType, Error, Policy, Result, Tensor, concatenate, iota, remat, scan, value_and_grad,
 };
@@ -89,8 +89,8 @@ impl Tracer for Looped {
 fn loops_over_layers_are_the_same_as_layers_written_out() {
     for case in ["gpt2_inverse", "llama_grouped"] {
         let recording = Recording::load(case);
-        let model = recording.model();
-        let (names, mut inputs): (Vec<_>, Vec<_>) = recording.weights().into_iter().unzip();
+        let model = model(&recording);
+        let (names, mut inputs): (Vec<_>, Vec<_>) = weights(&recording).into_iter().unzip();
         inputs.push(recording.batch("tokens", 0));
         inputs.push(recording.batch("labels", 0));
         let results = eval(&inputs, |inputs| {

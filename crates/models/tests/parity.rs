@@ -3,15 +3,15 @@
 
 mod common;
 
-use common::{RECORDINGS, Recording, difference, eval};
+use common::{RECORDINGS, Recording, difference, eval, model, weights};
 use fullshard_graph::{DType, Result, Tensor, value_and_grad};
 use fullshard_models::{CausalLm, Plain, Scope};
 use fullshard_pjrt::HostTensor;
 
 /// The mean loss of the first batch and its gradient with regard to each weight.
 fn loss_and_gradients(recording: &Recording) -> (f64, Vec<(String, Vec<f64>)>) {
-    let model = recording.model();
-    let (names, mut inputs): (Vec<_>, Vec<_>) = recording.weights().into_iter().unzip();
+    let model = model(recording);
+    let (names, mut inputs): (Vec<_>, Vec<_>) = weights(recording).into_iter().unzip();
     inputs.push(recording.batch("tokens", 0));
     inputs.push(recording.batch("labels", 0));
     let results = eval(&inputs, |inputs| {
@@ -42,9 +42,9 @@ fn mean_loss(
 }
 
 fn logits(recording: &Recording, dtype: DType) -> Vec<f64> {
-    let model = recording.model();
+    let model = model(recording);
     let mut inputs: Vec<HostTensor> =
-        recording.weights().into_iter().map(|(_, values)| values).collect();
+        weights(recording).into_iter().map(|(_, values)| values).collect();
     inputs.push(recording.batch("tokens", 0));
     let results = eval(&inputs, |inputs| {
         let (tokens, weights) = inputs.split_last().unwrap();
@@ -64,7 +64,7 @@ fn recorded(recording: &Recording, name: &str) -> Vec<f64> {
 fn trees_have_the_names_dimensions_and_classes_of_transformers() {
     for case in RECORDINGS {
         let recording = Recording::load(case);
-        let tree = recording.model().tree();
+        let tree = model(&recording).tree();
         let names: Vec<String> = serde_json::from_str(&recording.metadata("names")).unwrap();
         let named = tree.named_parameters();
         let found: Vec<String> = named.iter().map(|(name, _)| name.clone()).collect();
@@ -123,8 +123,8 @@ fn half_precision_stays_close() {
 fn a_sequence_longer_than_the_positions_is_refused() {
     use fullshard_graph::{Argument, Program, TensorType};
     let recording = Recording::load("gpt2_odd");
-    let model = recording.model();
-    let weights = recording.weights().len();
+    let model = model(&recording);
+    let weights = weights(&recording).len();
     let tree = model.tree();
     let own = tree.named_parameters().into_iter().filter(|(_, p)| p.tied_to.is_none());
     let mut arguments: Vec<Argument> =

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Recording, call, compile};
+use common::{Recording, call, compile, model, weights};
 use fullshard_graph::{DType, Tensor, value_and_grad};
 use fullshard_models::{Plain, Scope};
 use fullshard_pjrt::HostTensor;
@@ -11,16 +11,16 @@ use fullshard_pjrt::HostTensor;
 #[test]
 fn a_hundred_steps_of_descent_with_momentum_follow_torch() {
     let recording = Recording::load("gpt2_plain");
-    let model = recording.model();
+    let model = model(&recording);
     let tree = model.tree();
-    let weights: Vec<HostTensor> = recording.weights().into_iter().map(|(_, w)| w).collect();
+    let weights: Vec<HostTensor> = weights(&recording).into_iter().map(|(_, w)| w).collect();
     let count = weights.len();
     let still = |w: &HostTensor| {
         HostTensor::from_values(w.dims(), &vec![0_f32; w.dims().iter().product()]).unwrap()
     };
     let mut state: Vec<HostTensor> =
         weights.iter().cloned().chain(weights.iter().map(still)).collect();
-    let batch = |step: usize| ["tokens", "labels"].map(|name| recording.batch(name, step % 4));
+    let batch = |step: usize| ["tokens", "labels"].map(|name| recording.batch(name, step));
     state.extend(batch(0));
     let step = compile(&state, |inputs| {
         let (weights, rest) = inputs.split_at(count);

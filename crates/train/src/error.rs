@@ -101,3 +101,9 @@ pub enum Error {
     #[error(transparent)]
     Device(#[from] fullshard_pjrt::Error),
 }
+
+/// An error about what is not what it should be.
+pub(crate) fn mismatch(what: &str, found: &str, expected: &str) -> Error {
+    let [what, found, expected] = [what, found, expected].map(str::to_owned);
+    Error::Mismatch { what, found, expected }
+}

@@ -1,8 +1,9 @@
 //! The loss on text that is not trained on.
 
 use crate::error::Error;
+use crate::evaluator::{Evaluator, PendingLoss};
 use crate::report::Values;
-use crate::runner::{PendingLoss, Runner};
+
 use fullshard_data::{Batch, Batches, Corpus, Loader, Order};
 use fullshard_pjrt::HostTensor;
 use std::sync::Arc;
@@ -34,10 +35,10 @@ impl Evaluation {
     /// Evaluates the parameters as they are; nothing comes of it if somebody wants it to stop.
     pub fn run(
         &self,
-        runner: &mut Runner<'_>,
+        evaluator: &mut Evaluator<'_>,
         stop: &dyn Fn() -> bool,
     ) -> Result<Option<Evaluated>, Error> {
-        runner.prepare_evaluation(self.sequences)?;
+        evaluator.prepare(self.sequences)?;
         let start = Instant::now();
         let batches = Batches {
             order: Order::sequential(self.corpus.blocks()),
@@ -59,9 +60,9 @@ impl Evaluation {
                 return Ok(None);
             }
             let [tokens, labels] = tensors(&batch, &[self.sequences, tokens])?;
-            let pending = runner.evaluate(&tokens, &labels)?;
+            let pending = evaluator.evaluate(&tokens, &labels)?;
             let done =
-                if runner.launches_ahead() { behind.replace(pending) } else { Some(pending) };
+                if evaluator.launches_ahead() { behind.replace(pending) } else { Some(pending) };
             done.map_or(Ok(()), &mut add)?;
         }
         behind.map_or(Ok(()), &mut add)?;

@@ -8,7 +8,7 @@
 //! there are no more programs than kinds of matrices, however many layers there are.
 
 use crate::error::Error;
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, StateTensor};
 use fullshard_graph::{
     Comparison, DType, Group, Key, Program, Result, Sharding, Tensor, constant, iota, scan, select,
     zeros,
@@ -38,7 +38,19 @@ pub struct InitLaunch {
 impl Recipe {
     /// The programs from a seed to the state.
     pub fn init_programs(&self) -> std::result::Result<Vec<InitProgram>, Error> {
-        let mut programs = vec![self.blanks()?];
+        self.programs_making(&self.state()?)
+    }
+
+    /// The programs from a seed to the parameters alone.
+    pub(crate) fn parameter_programs(&self) -> std::result::Result<Vec<InitProgram>, Error> {
+        self.programs_making(&self.parameter_state()?)
+    }
+
+    fn programs_making(
+        &self,
+        state: &[StateTensor],
+    ) -> std::result::Result<Vec<InitProgram>, Error> {
+        let mut programs = vec![self.blanks(state)?];
         let mut kinds: Vec<(&Stored, Vec<InitLaunch>)> = Vec::new();
         for (place, stored) in self.placement.parameters.iter().enumerate() {
             if is_drawn(stored) {
@@ -54,7 +66,7 @@ impl Recipe {
             }
         }
         for (kind, launches) in kinds {
-            let sharding = self.state()?[launches[0].places[0]].sharding.clone();
+            let sharding = state[launches[0].places[0]].sharding.clone();
             let program = self.init_program("draw", &[sharding], |key, layer, group| {
                 Ok(vec![drawn_part(key, layer, group, kind)?])
             })?;
@@ -65,8 +77,7 @@ impl Recipe {
 
     /// The program of everything that begins with one number: norms, biases and the optimizer's
     /// slots.
-    fn blanks(&self) -> std::result::Result<InitProgram, Error> {
-        let state = self.state()?;
+    fn blanks(&self, state: &[StateTensor]) -> std::result::Result<InitProgram, Error> {
         let parameters = &self.placement.parameters;
         let is_blank = |place: &usize| !parameters.get(*place).is_some_and(is_drawn);
         let places: Vec<usize> = (0..state.len()).filter(is_blank).collect();

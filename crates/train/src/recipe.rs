@@ -103,19 +103,24 @@ impl Recipe {
         self.batch.sequences * self.batch.tokens * self.batch.accumulation
     }
 
+    /// The part of the state that is parameters, with which it begins.
+    pub(crate) fn parameter_state(&self) -> Result<Vec<StateTensor>, Error> {
+        let tensor = |(stored, sharding): (&Stored, Sharding)| StateTensor {
+            ty: TensorType::new(DType::F32, &stored.stored_dims()),
+            sharding,
+        };
+        let shardings = self.placement.shardings()?;
+        Ok(self.placement.parameters.iter().zip(shardings).map(tensor).collect())
+    }
+
     /// The state: parameters, then the optimizer's slots of those that are trained.
     pub(crate) fn state(&self) -> Result<Vec<StateTensor>, Error> {
-        let mut state = Vec::new();
-        let shardings = self.placement.shardings()?;
-        for (stored, sharding) in self.placement.parameters.iter().zip(&shardings) {
-            let ty = TensorType::new(DType::F32, &stored.stored_dims());
-            state.push(StateTensor { ty, sharding: sharding.clone() });
-        }
+        let mut state = self.parameter_state()?;
         for i in self.placement.trained() {
             let stored = &self.placement.parameters[i];
             for slot in self.optimizer.slots(&shard(stored, None)) {
                 let (dims, sharding) = match slot.kind {
-                    SlotKind::Like => (stored.stored_dims(), shardings[i].clone()),
+                    SlotKind::Like => (stored.stored_dims(), state[i].sharding.clone()),
                     SlotKind::Replicated(dims) => {
                         let whole = self.placement.mesh.replicated(dims.len());
                         (dims, whole)

@@ -78,8 +78,7 @@ impl Recipe {
     /// labels that counted.
     pub fn eval_program(&self, sequences: usize) -> std::result::Result<Program, Error> {
         let mesh = &self.placement.mesh;
-        let state = self.state()?;
-        let state = &state[..self.placement.parameters.len()];
+        let state = self.parameter_state()?;
         let (tokens, cut) = self.eval_tokens_type(sequences)?;
         let tokens = Argument::new(tokens).sharded(&cut);
         let kept = state.iter().map(|s| Argument::new(s.ty.clone()).sharded(&s.sharding));

@@ -95,7 +95,7 @@ impl Training<'_> {
         observer: &mut dyn Observer,
     ) -> Result<Trained, Error> {
         if let Some(evaluation) = &self.evaluation {
-            runner.prepare_evaluation(evaluation.sequences)?;
+            runner.evaluator().prepare(evaluation.sequences)?;
         }
         let state = self.beginning(runner);
         let meter = Meter::new(runner);
@@ -198,7 +198,7 @@ impl Run<'_, '_, '_> {
     fn evaluate(&mut self) -> Result<(), Error> {
         let Some(evaluation) = &self.training.evaluation else { return Ok(()) };
         let start = Instant::now();
-        let Some(evaluated) = evaluation.run(self.runner, self.training.stop)? else {
+        let Some(evaluated) = evaluation.run(self.runner.evaluator(), self.training.stop)? else {
             return Ok(());
         };
         self.observer.evaluated(self.state.global_step, &evaluated)?;

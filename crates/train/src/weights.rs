@@ -1,9 +1,11 @@
 //! A model's weights between files, where every tensor has its own name, and the state, where
 //! those of equal layers may be stacked.
 
-use crate::error::Error;
+use crate::compiler::Compiler;
+use crate::error::{Error, mismatch};
+use crate::evaluator::Evaluator;
 use crate::recipe::Recipe;
-use crate::runner::{Compiler, Runner, mismatch};
+use crate::runner::Runner;
 use fullshard_checkpoint::{ExportOptions, Exported, TensorEntry, Weights, export};
 use fullshard_parallel::Stored;
 use std::collections::VecDeque;
@@ -29,14 +31,8 @@ impl<'a> Runner<'a> {
         seed: u64,
         weights: &Weights,
     ) -> Result<Runner<'a>, Error> {
-        weights.check(&recipe.tensors())?;
-        Runner::with_parameters(compiler, recipe, seed, |stored| {
-            let mut wholes = Vec::with_capacity(stored.elements());
-            for name in layer_names(stored) {
-                wholes.extend(weights.read_f32(&name)?);
-            }
-            Ok(wholes)
-        })
+        let reader = reader(recipe, weights)?;
+        Runner::with_parameters(compiler, recipe, seed, reader)
     }
 
     /// Writes the parameters into a folder, as Hugging Face keeps them.
@@ -57,6 +53,35 @@ impl<'a> Runner<'a> {
         let options = ExportOptions::default();
         Ok(export(folder, &self.recipe().tensors(), &mut next, &options)?)
     }
+}
+
+impl<'a> Evaluator<'a> {
+    /// Compiles the evaluation of so many sequences at once, and takes its parameters from files,
+    /// one at a time.
+    pub fn with_weights(
+        compiler: &'a Compiler<'a>,
+        recipe: &'a Recipe,
+        sequences: usize,
+        weights: &Weights,
+    ) -> Result<Evaluator<'a>, Error> {
+        let reader = reader(recipe, weights)?;
+        Evaluator::with_parameters(compiler, recipe, sequences, reader)
+    }
+}
+
+/// Reads parameters from files, if these are of the recipe's model.
+fn reader<'w>(
+    recipe: &Recipe,
+    weights: &'w Weights,
+) -> Result<impl Fn(&Stored) -> Result<Vec<f32>, Error> + use<'w>, Error> {
+    weights.check(&recipe.tensors())?;
+    Ok(|stored: &Stored| {
+        let mut wholes = Vec::with_capacity(stored.elements());
+        for name in layer_names(stored) {
+            wholes.extend(weights.read_f32(&name)?);
+        }
+        Ok(wholes)
+    })
 }
 
 /// The names of a parameter's tensors, layer by layer if it is stacked.

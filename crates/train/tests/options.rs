@@ -100,7 +100,7 @@ fn dropout_is_the_same_on_any_devices() {
     let tokens = tokens(BATCH, VOCABULARY, 0);
     let flat = tokens.values::<i32>().unwrap();
     let tokens = HostTensor::from_values(&[BATCH.sequences, BATCH.tokens], &flat).unwrap();
-    let (sum, count) = other.evaluate(&tokens, &tokens).unwrap().wait().unwrap();
+    let (sum, count) = other.evaluator().evaluate(&tokens, &tokens).unwrap().wait().unwrap();
     let whole = run(&plain(ONE, adamw()), 0, 1, 0.0);
     assert!(off(sum / count, whole[0].loss) < 1e-6, "evaluation drops nothing");
     assert!(off(still[0].loss, whole[0].loss) > 1e-4, "training does");

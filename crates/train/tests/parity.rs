@@ -8,11 +8,12 @@
 
 mod common;
 
-use common::recording::{RECORDINGS, Recording};
 use common::*;
 use fullshard_graph::Dialect;
 use fullshard_optim::{Adafactor, AdamW, Optimizer, Schedule, Sgd, StepSize, decays};
-use fullshard_parallel::{FsdpConfig, Options, Settings, WrapPolicy};
+use fullshard_parallel::{FsdpConfig, Options, Settings, Stored, WrapPolicy};
+use fullshard_pjrt::HostTensor;
+use fullshard_testing::{RECORDINGS, Recording};
 use fullshard_train::{Batch, Runner};
 
 const STEPS: usize = 100;
@@ -69,6 +70,21 @@ fn optimizer(name: &str) -> (Box<dyn Optimizer>, f64, bool) {
     }
 }
 
+/// A stored parameter, of all layers one after another if they are stacked.
+fn parameter(recording: &Recording, stored: &Stored) -> Vec<f32> {
+    let layer = |layer: usize| stored.name.replacen('*', &layer.to_string(), 1);
+    match stored.stack {
+        Some(layers) => (0..layers).flat_map(|i| recording.floats(&layer(i))).collect(),
+        None => recording.floats(&stored.name),
+    }
+}
+
+/// A batch as a step takes it, which could accumulate several.
+fn accumulated(batch: &HostTensor) -> HostTensor {
+    let dims = [&[1][..], batch.dims()].concat();
+    HostTensor::from_values(&dims, &batch.values::<i32>().unwrap()).unwrap()
+}
+
 /// The losses of training from the recorded weights.
 fn losses(recording: &Recording, optimizer_name: &str, case: Case) -> Vec<f32> {
     let (optimizer, rate, trainers_way) = optimizer(optimizer_name);
@@ -79,13 +95,14 @@ fn losses(recording: &Recording, optimizer_name: &str, case: Case) -> Vec<f32> {
     let mut recipe = recipe(&config, case.devices, &options(case, block), batch, optimizer);
     recipe.max_grad_norm = trainers_way.then_some(1.0);
     let compiler = compiler(case.devices);
-    let parameter = |stored: &_| recording.parameter(stored);
     let mut runner =
-        Runner::with_parameters(&compiler, &recipe, 0, |stored| Ok(parameter(stored))).unwrap();
+        Runner::with_parameters(&compiler, &recipe, 0, |stored| Ok(parameter(recording, stored)))
+            .unwrap();
     let step = |step: usize| {
         let schedule = if trainers_way { Schedule::Linear } else { Schedule::Constant };
         let rate = rate * schedule.factor(step as u64, WARMUP, STEPS as u64);
-        let [tokens, labels] = ["tokens", "labels"].map(|name| recording.batch(name, step));
+        let [tokens, labels] =
+            ["tokens", "labels"].map(|name| accumulated(&recording.batch(name, step)));
         runner.step(&tokens, &labels, rate).unwrap().wait().unwrap().loss
     };
     (0..STEPS).map(step).collect()

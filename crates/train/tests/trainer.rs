@@ -12,8 +12,8 @@ use fullshard_parallel::{FsdpConfig, Options};
 use fullshard_pjrt::HostTensor;
 use fullshard_train::report::Values;
 use fullshard_train::{
-    Batch, Course, CourseOptions, Error, Evaluated, Evaluation, Every, Metrics, Observer, Recipe,
-    Runner, Trained, Training,
+    Batch, Course, CourseOptions, Error, Evaluated, Evaluation, Evaluator, Every, Metrics,
+    Observer, Recipe, Runner, Trained, Training,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -184,8 +184,8 @@ fn evaluation_counts_each_block_once() {
     let mut runner = Runner::new(&compiler, &recipe, 1).unwrap();
     let corpus = Arc::clone(&text.validation);
     let evaluation = Evaluation { corpus, sequences: SEQUENCES };
-    assert_eq!(evaluation.run(&mut runner, &|| true).unwrap(), None);
-    let whole = evaluation.run(&mut runner, &|| false).unwrap().unwrap();
+    assert_eq!(evaluation.run(runner.evaluator(), &|| true).unwrap(), None);
+    let whole = evaluation.run(runner.evaluator(), &|| false).unwrap().unwrap();
     assert_eq!(whole.samples, text.validation.blocks());
     let (mut sum, mut count) = (0.0, 0.0);
     for block in 0..text.validation.blocks() {
@@ -195,12 +195,39 @@ fn evaluation_counts_each_block_once() {
         labels[..length].copy_from_slice(&tokens[..length]);
         let [tokens, labels] = [tokens, labels]
             .map(|values| HostTensor::from_values(&[SEQUENCES, BLOCK], &values).unwrap());
-        let (loss, labels) = runner.evaluate(&tokens, &labels).unwrap().wait().unwrap();
+        let (loss, labels) = runner.evaluator().evaluate(&tokens, &labels).unwrap().wait().unwrap();
         assert_eq!(labels as usize, length - 1);
         (sum, count) = (sum + f64::from(loss), count + f64::from(labels));
     }
     assert_close(whole.loss, sum / count, "block by block");
     assert_close(whole.perplexity(), (sum / count).exp(), "perplexity");
+}
+
+/// Without a step and without the optimizer's state a model is evaluated as it is with them.
+#[test]
+fn evaluation_needs_nothing_else() {
+    let text = Text::new();
+    let (compiler, recipe) = (compiler(2), text.recipe(2));
+    let corpus = Arc::clone(&text.validation);
+    let evaluation = Evaluation { corpus, sequences: SEQUENCES };
+    let loss = |evaluator: &mut Evaluator<'_>| {
+        evaluation.run(evaluator, &|| false).unwrap().unwrap().loss.to_bits()
+    };
+    let mut runner = Runner::new(&compiler, &recipe, 42).unwrap();
+    let with_step = loss(runner.evaluator());
+    let folder = tempfile::tempdir().unwrap();
+    runner.export(folder.path()).unwrap();
+    let weights = fullshard_checkpoint::Weights::open(folder.path()).unwrap();
+    let made = Evaluator::new(&compiler, &recipe, 42, SEQUENCES).unwrap();
+    let read = Evaluator::with_weights(&compiler, &recipe, SEQUENCES, &weights).unwrap();
+    for mut evaluator in [made, read] {
+        let parameters = recipe.placement.parameters.len();
+        assert_eq!(evaluator.state().len(), parameters);
+        assert!(runner.state().len() > parameters);
+        let hash = evaluator.program().unwrap().hash.clone();
+        assert_eq!(loss(&mut evaluator), with_step);
+        assert_eq!(evaluator.program().unwrap().hash, hash, "compiled for its batches at once");
+    }
 }
 
 /// A step that is asked to stop is the last one, and what it did is kept.

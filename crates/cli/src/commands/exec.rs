@@ -6,6 +6,7 @@ use crate::program::ProgramArgs;
 use crate::target::{Target, compile_cache};
 use crate::tensors;
 use clap::Args;
+use fullshard_checkpoint::check_place;
 use fullshard_pjrt::plugins::Located;
 use fullshard_pjrt::{
     Array, Buffer, CacheOutcome, Client, CompiledMemory, HostTensor, LoadedExecutable, Value,
@@ -76,6 +77,9 @@ struct ResultRow {
 pub fn run(args: &ExecArgs) -> Result<()> {
     if args.repeat == 0 {
         return Err(Error::Usage("--repeat must be at least 1".into()));
+    }
+    if let Some(path) = &args.outputs {
+        check_place(path)?;
     }
     let (text, options) = args.program.read()?;
     let (client, located) = args.target.client(options.partitions())?;

@@ -5,14 +5,16 @@
 //! what reaches each value. Both passes trace ordinary ops, so gradients can be differentiated
 //! again. A gradient that is zero is kept as `None` and costs nothing.
 
-mod control;
+mod branches;
+mod functions;
+mod loops;
 mod partition;
 mod regions;
 mod rules;
 mod transient;
 mod windows;
 
-pub(crate) use control::forget_functions;
+pub(crate) use functions::forget_functions;
 
 use crate::error::{Error, Result};
 use crate::graph::{Graph, ValueId};

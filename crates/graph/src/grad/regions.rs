@@ -1,7 +1,7 @@
 //! Forward passes of regions, each with what takes gradients back through it.
 
 use super::partition::differentiate;
-use super::{Cotangent, Inputs, RegionRule, Tape, control, inline, replay};
+use super::{Cotangent, Inputs, RegionRule, Tape, branches, functions, inline, loops, replay};
 use crate::control::{Policy, call_graph};
 use crate::error::{Error, Result};
 use crate::graph::{Graph, Node};
@@ -25,8 +25,8 @@ pub(super) fn forward(
         Op::Transient { body } => again(body, inputs, wanted)?,
         Op::CustomVjp(rule) => custom(rule, inputs, wanted)?,
         Op::Call { function } => call(function, inputs, wanted, reached)?,
-        Op::Cond { branches } => control::cond(branches, inputs, wanted, reached)?,
-        Op::Scan(scan) => control::scan(scan, inputs, wanted, reached)?,
+        Op::Cond { branches } => branches::cond(branches, inputs, wanted, reached)?,
+        Op::Scan(scan) => loops::scan(scan, inputs, wanted, reached)?,
         Op::While { .. } => {
             let rule = refuse("while", "a loop of unknown length; use a scan");
             (replay(graph, node, inputs)?, rule)
@@ -164,7 +164,7 @@ fn call(
     reached: &[bool],
 ) -> Result<(Vec<Tensor>, RegionRule)> {
     let types = function.result_types();
-    let parts = control::differentiate_once(function, wanted, reached, differentiate)?;
+    let parts = functions::differentiate_once(function, wanted, reached, differentiate)?;
     let reached = reached.to_vec();
     let mut outputs = call_graph(&parts.forward, &inputs.iter().collect::<Vec<_>>())?;
     let residuals = outputs.split_off(function.results.len());

@@ -3,43 +3,17 @@
 
 use fullshard_graph::{Argument, DType, Mesh, Program, Result, Sharding, Tensor, TensorType};
 use fullshard_optim::{Cut, Optimizer, Shard, SlotKind, Update};
-use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
-use fullshard_pjrt::{
-    Array, Client, ClientOptions, CompileOptions, Flag, HostTensor, LoadedExecutable, Plugin,
-};
-use std::sync::LazyLock;
+use fullshard_pjrt::{CompileOptions, Flag, HostTensor, LoadedExecutable};
+pub use fullshard_testing::call;
 
-/// One client for all tests of a file: eight virtual CPU devices.
-pub static CLIENT: LazyLock<Client> = LazyLock::new(|| {
-    let store = Store::default_location().unwrap();
-    let located = find_or_install(PluginKind::Cpu, None, &store).unwrap();
-    let options = ClientOptions::new().cpu_device_count(8);
-    Client::new(Plugin::load(&located.path).unwrap(), &options).unwrap()
-});
-
-/// Compiles a program, showing its text if the compiler refuses it.
+/// Compiles a program.
 pub fn compile(program: &Program) -> LoadedExecutable {
-    let text = program.to_text();
     // These programs are long and run a few times on a few numbers. Level 0 would be quicker,
     // but it miscompiles some bf16 kernels.
     let options = CompileOptions::new(program.devices())
         .flag("xla_backend_optimization_level", Flag::Int(1))
         .flag("xla_llvm_disable_expensive_passes", Flag::Bool(true));
-    CLIENT.compile(&text, &options).unwrap_or_else(|error| panic!("{error}\n{text}"))
-}
-
-/// Runs a compiled program on logical tensors.
-pub fn call(loaded: &LoadedExecutable, inputs: &[HostTensor]) -> Vec<HostTensor> {
-    let arrays: Vec<Array> = inputs
-        .iter()
-        .enumerate()
-        .map(|(i, tensor)| {
-            let sharding = loaded.argument_type(i).unwrap().sharding;
-            Array::from_host(&CLIENT, tensor, sharding, loaded.devices()).unwrap()
-        })
-        .collect();
-    let results = loaded.execute_arrays(&arrays.iter().collect::<Vec<_>>()).unwrap();
-    results.iter().map(|array| array.to_host().unwrap()).collect()
+    fullshard_testing::compile(program, &options)
 }
 
 /// The values of each layer of a parameter, without padding.

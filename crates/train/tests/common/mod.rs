@@ -1,23 +1,13 @@
 //! Training small models on virtual CPU devices.
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code, unused_imports, clippy::unwrap_used)]
 
-pub mod recording;
+pub use fullshard_testing::CLIENT;
 
 use fullshard_models::{CausalLm, from_json};
 use fullshard_optim::{AdamW, Optimizer};
 use fullshard_parallel::{Options, Placement, Stored};
-use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
-use fullshard_pjrt::{Client, ClientOptions, CompileOptions, Flag, HostTensor, Plugin};
+use fullshard_pjrt::{CompileOptions, Flag, HostTensor};
 use fullshard_train::{Batch, Compiler, Metrics, Recipe, Runner};
-use std::sync::LazyLock;
-
-/// One client for all tests of a file: eight virtual CPU devices.
-pub static CLIENT: LazyLock<Client> = LazyLock::new(|| {
-    let store = Store::default_location().unwrap();
-    let located = find_or_install(PluginKind::Cpu, None, &store).unwrap();
-    let options = ClientOptions::new().cpu_device_count(8);
-    Client::new(Plugin::load(&located.path).unwrap(), &options).unwrap()
-});
 
 /// A model from the text of its config.
 pub fn model(config: &str) -> Box<dyn CausalLm> {

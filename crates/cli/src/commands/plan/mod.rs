@@ -6,11 +6,12 @@ mod search;
 mod table1;
 
 use super::train::{self, TrainArgs};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::format;
 use crate::step::StepFlags;
 use crate::target::cache_root;
 use clap::Args;
+use fullshard_checkpoint::{check_place, write_file};
 use fullshard_models::layers::attention;
 use fullshard_pjrt::plugins::PluginKind;
 use fullshard_plan::{
@@ -18,7 +19,7 @@ use fullshard_plan::{
 };
 use fullshard_train::Recipe;
 use std::cell::OnceCell;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -67,6 +68,9 @@ pub fn run(args: PlanArgs) -> Result<ExitCode> {
     let PlanArgs { plan, mut train } = args;
     if plan.table1 {
         return table1::run(&plan, &train);
+    }
+    if let Some(path) = &plan.html {
+        check_place(path)?;
     }
     let name = plan.topology.as_deref().unwrap_or_default();
     let machine = Machine::parse(name).map_err(fullshard_plan::Error::from)?;
@@ -193,13 +197,7 @@ fn without_room(
 fn write_page(path: Option<&Path>, report: &Report, frontier: Option<&Frontier>) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     let page = fullshard_plan::page(report, frontier);
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
-    let failed = |error: std::io::Error| Error::file(path, error);
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
-    file.write_all(page.as_bytes()).map_err(failed)?;
-    file.persist(path).map_err(|error| failed(error.error))?;
-    Ok(())
+    Ok(write_file(path, page)?)
 }
 
 /// Says on standard error what is going on, if a person is watching.

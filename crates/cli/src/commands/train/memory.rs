@@ -1,7 +1,8 @@
-//! Whether a step will fit, before it is compiled.
+//! Whether a run will fit, before anything is compiled.
 
 use crate::error::{Error, Result};
 use crate::format;
+use crate::plan::print_estimate;
 use crate::step::StepFlags;
 use fullshard_pjrt::Client;
 use fullshard_pjrt::plugins::PluginKind;
@@ -32,14 +33,68 @@ impl Limit {
     }
 }
 
+/// What a run needs on each device.
+pub enum Needed {
+    /// A training step, by estimate.
+    Step(MemoryEstimate),
+    /// The parameters alone, exactly: all that is known of an evaluation.
+    Parameters(u64),
+}
+
+impl Needed {
+    /// What training on devices of a kind needs, or evaluating.
+    pub fn new(recipe: &Recipe, kind: PluginKind, trains: bool) -> Result<Needed> {
+        Ok(match trains {
+            true => Needed::Step(MemoryEstimate::new(recipe, kind)?),
+            false => Needed::Parameters(recipe.state_bytes()?.parameters),
+        })
+    }
+
+    /// Prints it.
+    pub fn print(&self) {
+        match self {
+            Needed::Step(estimate) => print_estimate(estimate),
+            Needed::Parameters(bytes) => {
+                println!("{:<20} {} a device", "parameters", format::bytes(*bytes));
+            }
+        }
+    }
+
+    /// Refuses what cannot fit, and warns of what hardly does.
+    pub fn check(&self, recipe: &Recipe, step: &StepFlags, limit: &Limit) -> Result<()> {
+        match self {
+            Needed::Step(estimate) => check_step(estimate, recipe, step, limit),
+            Needed::Parameters(bytes) => check_parameters(*bytes, limit),
+        }
+    }
+}
+
+/// Refuses to evaluate a model that cannot fit even by itself.
+fn check_parameters(needed: u64, limit: &Limit) -> Result<()> {
+    if needed <= limit.bytes {
+        return Ok(());
+    }
+    Err(Error::Usage(format!(
+        "the parameters take {} on each device, but there are {} ({}). Try more devices, or a \
+         smaller model",
+        format::bytes(needed),
+        format::bytes(limit.bytes),
+        limit.of
+    )))
+}
+
 /// Refuses a step that cannot fit, and warns of one that hardly does.
 ///
 /// State is exact. The estimate as a whole is within 13 % of compiled steps as they are by default
 /// on TPUs and GPUs, and within a quarter of those that were tried on CPU; for B200 it is a fifth too
 /// small. So a step is refused only if no such error would make it fit, and one that is let through
 /// may still find no room.
-pub fn check(recipe: &Recipe, step: &StepFlags, limit: &Limit) -> Result<()> {
-    let estimate = MemoryEstimate::new(recipe, step.target.kind())?;
+fn check_step(
+    estimate: &MemoryEstimate,
+    recipe: &Recipe,
+    step: &StepFlags,
+    limit: &Limit,
+) -> Result<()> {
     let (needed, there) = (format::bytes(estimate.total), format::bytes(limit.bytes));
     let state = estimate.parameters + estimate.optimizer;
     if state > limit.bytes || estimate.total as f64 > MemoryEstimate::SURE * limit.bytes as f64 {
@@ -48,7 +103,7 @@ pub fn check(recipe: &Recipe, step: &StepFlags, limit: &Limit) -> Result<()> {
              state, but there are {there} ({}). {}",
             format::bytes(state),
             limit.of,
-            remedies(recipe, step, &estimate, state > limit.bytes)
+            remedies(recipe, step, estimate, state > limit.bytes)
         )));
     }
     if estimate.total > limit.bytes {

@@ -29,11 +29,12 @@ use fullshard_data::{Batches, Corpus, Order};
 use fullshard_pjrt::Client;
 use fullshard_train::report::{Curve, EventWriter, TerminalStyle, Values, metrics_block};
 use fullshard_train::{
-    Compiler, Course, DeviceMemory, Evaluated, Evaluation, Runner, Trained, Training,
+    Compiled, Compiler, Course, DeviceMemory, Evaluated, Evaluation, Evaluator, Runner, Trained,
+    Training,
 };
-use memory::Limit;
+use memory::{Limit, Needed};
 use prepare::Prepared;
-use signals::Signals;
+use signals::{Signal, Signals};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -71,40 +72,83 @@ pub fn run(args: TrainArgs, mode: Mode) -> Result<ExitCode> {
     };
     let sequences = run.args.run.eval_batch() * run.args.step.devices();
     let evaluation = corpora.evaluation.map(|corpus| Evaluation { corpus, sequences });
-    let (mut runner, compile_time) = compile(&run, &compiler, evaluation.as_ref())?;
-
-    let signals = Signals::watch()?;
-    let mut evaluated = None;
-    let mut epoch = 0.0;
-    if let Some(set) = training_set {
-        let trained = train(&run, &mut runner, set, evaluation.clone(), &signals, compile_time)?;
-        if let Some(signal) = signals.came().filter(|_| trained.stopped) {
-            println!(
-                "stopped by {} after step {} of {}: the model is as it was then, and nothing more \
-                 was evaluated",
-                signal.name, trained.state.global_step, trained.state.max_steps
-            );
-            return Ok(ExitCode::from(signal.exit_code));
-        }
-        (evaluated, epoch) = (trained.evaluated, trained.state.epoch);
-    }
-    if let Some(evaluation) = evaluation.filter(|_| run.does.evaluate) {
-        let last = match evaluated {
-            Some(evaluated) => evaluated,
-            None => match evaluation.run(&mut runner, &|| signals.came().is_some())? {
-                Some(evaluated) => evaluated,
-                None => return Ok(interrupted(&signals)),
-            },
-        };
-        let values = results(&last, epoch);
-        run.output.evaluation(&values)?;
-        println!("\n{}", metrics_block("eval", &values));
-        evaluated = Some(last);
-    }
+    let ended = match training_set {
+        Some(set) => train_and_evaluate(&run, &compiler, set, evaluation)?,
+        None => evaluate_alone(&run, &compiler, evaluation)?,
+    };
+    let evaluated = match ended {
+        Ended::Done(evaluated) => evaluated,
+        Ended::Stopped(signal) => return Ok(ExitCode::from(signal.exit_code)),
+    };
     if let Some(demo) = &run.demo {
         demo.conclude(evaluated.as_ref(), run.output.folder(), run.block());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// How a run ended.
+enum Ended {
+    /// By itself, perhaps with an evaluation.
+    Done(Option<Evaluated>),
+    Stopped(Signal),
+}
+
+fn train_and_evaluate(
+    run: &Prepared,
+    compiler: &Compiler<'_>,
+    set: TrainingSet,
+    evaluation: Option<Evaluation>,
+) -> Result<Ended> {
+    let (mut runner, compile_time) = compile(run, compiler, evaluation.as_ref())?;
+    let signals = Signals::watch()?;
+    let trained = train(run, &mut runner, set, evaluation.clone(), &signals, compile_time)?;
+    if let Some(signal) = signals.came().filter(|_| trained.stopped) {
+        println!(
+            "stopped by {} after step {} of {}: the model is as it was then, and nothing more was \
+             evaluated",
+            signal.name, trained.state.global_step, trained.state.max_steps
+        );
+        return Ok(Ended::Stopped(signal));
+    }
+    let Some(evaluation) = evaluation.filter(|_| run.does.evaluate) else {
+        return Ok(Ended::Done(None));
+    };
+    let evaluated = match trained.evaluated {
+        Some(evaluated) => Some(evaluated),
+        None => evaluation.run(runner.evaluator(), &|| signals.came().is_some())?,
+    };
+    conclude(run, evaluated, trained.state.epoch, &signals)
+}
+
+/// Evaluates the model that a run begins with, for which no step is compiled.
+fn evaluate_alone(
+    run: &Prepared,
+    compiler: &Compiler<'_>,
+    evaluation: Option<Evaluation>,
+) -> Result<Ended> {
+    let Some(evaluation) = evaluation else { return Ok(Ended::Done(None)) };
+    let mut evaluator = compile_evaluation(run, compiler, evaluation.sequences)?;
+    let signals = Signals::watch()?;
+    let evaluated = evaluation.run(&mut evaluator, &|| signals.came().is_some())?;
+    conclude(run, evaluated, 0.0, &signals)
+}
+
+/// Writes and tells what the last evaluation came to, or that it was not finished.
+fn conclude(
+    run: &Prepared,
+    evaluated: Option<Evaluated>,
+    epoch: f64,
+    signals: &Signals,
+) -> Result<Ended> {
+    if let Some(evaluated) = &evaluated {
+        let values = results(evaluated, epoch);
+        run.output.evaluation(&values)?;
+        println!("\n{}", metrics_block("eval", &values));
+    } else if let Some(signal) = signals.came() {
+        println!("stopped by {} during the evaluation, of which nothing is kept", signal.name);
+        return Ok(Ended::Stopped(signal));
+    }
+    Ok(Ended::Done(evaluated))
 }
 
 /// The text to train on, and how long that takes.
@@ -136,13 +180,6 @@ impl TrainingSet {
     }
 }
 
-/// Says that the last evaluation was not finished.
-fn interrupted(signals: &Signals) -> ExitCode {
-    let Some(signal) = signals.came() else { return ExitCode::SUCCESS };
-    println!("stopped by {} during the evaluation, of which nothing is kept", signal.name);
-    ExitCode::from(signal.exit_code)
-}
-
 /// What the devices have to say before anything is compiled.
 fn check(run: &Prepared, client: &Client) -> Result<()> {
     let step = &run.args.step;
@@ -154,12 +191,14 @@ fn check(run: &Prepared, client: &Client) -> Result<()> {
     }
     println!();
     plan::print(&run.recipe, step)?;
+    let needed = Needed::new(&run.recipe, step.target.kind(), run.does.train)?;
+    needed.print();
     if run.recipe.placement.options.forms.fused_attention {
         println!("{}", AttentionReport::new(&run.recipe));
     }
     if let Some(limit) = Limit::of(client, step) {
         println!("{:<20} {} ({})", "there are", format::bytes(limit.bytes), limit.of);
-        memory::check(&run.recipe, step, &limit)?;
+        needed.check(&run.recipe, step, &limit)?;
     }
     Ok(())
 }
@@ -178,13 +217,37 @@ fn compile<'a>(
         None => Runner::new(compiler, &run.recipe, seed)?,
     };
     if let Some(evaluation) = evaluation {
-        runner.prepare_evaluation(evaluation.sequences)?;
+        runner.evaluator().prepare(evaluation.sequences)?;
     }
     let time = start.elapsed().as_secs_f64();
-    let cached = if runner.program().cached { " (the step from the cache)" } else { "" };
-    println!("compiled in {}{cached}", format::seconds(time));
-    println!("step program {}\n", runner.program().hash);
+    print_compiled("step", runner.program(), time);
     Ok((runner, time))
+}
+
+/// Compiles what evaluates, and makes or reads the parameters.
+fn compile_evaluation<'a>(
+    run: &'a Prepared,
+    compiler: &'a Compiler<'a>,
+    sequences: usize,
+) -> Result<Evaluator<'a>> {
+    println!("\ncompiling ...");
+    let start = Instant::now();
+    let (recipe, seed) = (&run.recipe, run.args.run.seed);
+    let evaluator = match &run.weights {
+        Some(weights) => Evaluator::with_weights(compiler, recipe, sequences, weights)?,
+        None => Evaluator::new(compiler, recipe, seed, sequences)?,
+    };
+    if let Some(program) = evaluator.program() {
+        print_compiled("evaluation", program, start.elapsed().as_secs_f64());
+    }
+    Ok(evaluator)
+}
+
+fn print_compiled(what: &str, program: &Compiled, seconds: f64) {
+    let cached =
+        if program.cached { format!(" (the {what} from the cache)") } else { String::new() };
+    println!("compiled in {}{cached}", format::seconds(seconds));
+    println!("{what} program {}\n", program.hash);
 }
 
 /// Trains, and writes the model and what came of it.

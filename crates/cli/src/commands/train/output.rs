@@ -1,7 +1,7 @@
 //! The output folder: looked at before anything is computed, written when all is done.
 
 use crate::error::{Error, Result};
-use fullshard_checkpoint::{ModelNames, write_config};
+use fullshard_checkpoint::{ModelNames, check_place, write_config};
 use fullshard_data::Tokenizer;
 use fullshard_train::Runner;
 use fullshard_train::report::{Curve, TrainerState, Values, save_metrics};
@@ -17,6 +17,18 @@ pub struct Output {
 const RESULTS: [&str; 4] =
     ["all_results.json", "train_results.json", "eval_results.json", "trainer_state.json"];
 
+/// What else a run may leave: the picture, the model and its tokenizer.
+const OTHERS: [&str; 8] = [
+    "loss.svg",
+    "config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+];
+
 impl Output {
     /// Checks that a folder can take a run's files, without making it.
     pub fn check(folder: &Path, overwrite: bool) -> Result<Output> {
@@ -31,6 +43,9 @@ impl Output {
             return Err(unusable(
                 "which is not empty: add --overwrite_output_dir, or name another".into(),
             ));
+        }
+        for name in RESULTS.iter().chain(&OTHERS) {
+            check_place(folder.join(name))?;
         }
         let above = folder.ancestors().find(|above| above.exists() || above.as_os_str().is_empty());
         let above = above.filter(|above| !above.as_os_str().is_empty());

@@ -1,12 +1,11 @@
-//! Models, weights and losses that torch recorded: `crates/models/tests/data/record.py`.
+//! Models, weights, losses and gradients that torch recorded: `crates/models/tests/data/record.py`.
 
-use fullshard_parallel::Stored;
 use fullshard_pjrt::HostTensor;
 use safetensors::{Dtype, SafeTensors};
 use std::path::Path;
 
 /// The names of all recordings.
-pub const RECORDINGS: [&str; 12] = [
+pub const RECORDINGS: &[&str] = &[
     "gpt2_plain",
     "gpt2_odd",
     "gpt2_untied",
@@ -27,6 +26,7 @@ pub struct Recording {
 }
 
 impl Recording {
+    /// The recording of a name.
     pub fn load(name: &str) -> Recording {
         let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/data");
         Recording { bytes: std::fs::read(data.join(format!("{name}.safetensors"))).unwrap() }
@@ -45,30 +45,22 @@ impl Recording {
         names.filter_map(|name| Some(name.strip_prefix("losses.")?.to_owned())).collect()
     }
 
-    pub fn dims(&self, name: &str) -> Vec<usize> {
-        SafeTensors::deserialize(&self.bytes).unwrap().tensor(name).unwrap().shape().to_vec()
-    }
-
+    /// The numbers of a tensor.
     pub fn floats(&self, name: &str) -> Vec<f32> {
         self.elements(name, Dtype::F32, f32::from_le_bytes)
     }
 
-    /// A stored parameter, of all layers one after another if they are stacked.
-    pub fn parameter(&self, stored: &Stored) -> Vec<f32> {
-        match stored.stack {
-            Some(layers) => (0..layers)
-                .flat_map(|layer| self.floats(&stored.name.replacen('*', &layer.to_string(), 1)))
-                .collect(),
-            None => self.floats(&stored.name),
-        }
-    }
-
-    /// The `tokens` or `labels` of a step as one batch, `[1, sequences, tokens]`.
+    /// The `tokens` or `labels` of a step, `[sequences, tokens]`; the batches repeat.
     pub fn batch(&self, name: &str, step: usize) -> HostTensor {
         let values = self.elements(name, Dtype::I32, i32::from_le_bytes);
         let [batches, sequences, tokens] = self.dims(name)[..] else { panic!("{name}") };
         let batch = values.chunks(sequences * tokens).nth(step % batches).unwrap();
-        HostTensor::from_values(&[1, sequences, tokens], batch).unwrap()
+        HostTensor::from_values(&[sequences, tokens], batch).unwrap()
+    }
+
+    /// The dimensions of a tensor.
+    pub fn dims(&self, name: &str) -> Vec<usize> {
+        SafeTensors::deserialize(&self.bytes).unwrap().tensor(name).unwrap().shape().to_vec()
     }
 
     fn elements<T>(&self, name: &str, dtype: Dtype, of: fn([u8; 4]) -> T) -> Vec<T> {

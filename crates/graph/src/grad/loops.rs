@@ -1,154 +1,17 @@
-//! Gradients of branches and of loops over layers.
+//! Gradients of loops over layers.
 
 use super::partition::{Parts, differentiate};
-use super::regions::{of_reached, or_zero, place};
+use super::regions::{or_zero, place};
 use super::{Cotangent, Inputs, RegionRule, Tape, inline};
 use crate::control::emit_scan;
 use crate::error::{Error, Result};
 use crate::graph::{Graph, ValueId};
-use crate::op::{Op, Scan};
+use crate::op::Scan;
 use crate::ops::zeros;
 use crate::tensor::Tensor;
-use crate::trace::{emit, trace_graph};
+use crate::trace::trace_graph;
 use crate::types::TensorType;
-use std::cell::RefCell;
-use std::collections::HashMap;
 use std::rc::Rc;
-
-/// A differentiated function, shared by all its calls.
-pub(super) struct SharedParts {
-    pub forward: Rc<Graph>,
-    pub backward: Rc<Graph>,
-    pub parameters: Vec<usize>,
-    pub has_gradient: Vec<bool>,
-    /// Keeps the function, by whose address the parts are found, where it is.
-    _function: Rc<Graph>,
-}
-
-type Key = (*const Graph, Vec<bool>, Vec<bool>);
-
-thread_local! {
-    static DIFFERENTIATED: RefCell<HashMap<Key, Rc<SharedParts>>> = RefCell::default();
-}
-
-/// Differentiates a function the first time, and gives the same parts from then on, so that all
-/// its calls share one forward and one backward function.
-pub(super) fn differentiate_once(
-    function: &Rc<Graph>,
-    wanted: &[bool],
-    reached: &[bool],
-    differentiate: impl FnOnce(&Rc<Graph>, &[bool], &[bool]) -> Result<Parts>,
-) -> Result<Rc<SharedParts>> {
-    let key = (Rc::as_ptr(function), wanted.to_vec(), reached.to_vec());
-    if let Some(parts) = DIFFERENTIATED.with(|known| known.borrow().get(&key).cloned()) {
-        return Ok(parts);
-    }
-    let parts = differentiate(function, wanted, reached)?;
-    let shared = Rc::new(SharedParts {
-        forward: Rc::new(Graph { name: format!("{}_forward", function.name), ..parts.forward }),
-        backward: Rc::new(parts.backward),
-        parameters: parts.parameters,
-        has_gradient: parts.has_gradient,
-        _function: function.clone(),
-    });
-    DIFFERENTIATED.with(|known| known.borrow_mut().insert(key, shared.clone()));
-    Ok(shared)
-}
-
-/// Forgets the functions differentiated so far; their program is done.
-pub(crate) fn forget_functions() {
-    DIFFERENTIATED.with(|known| known.borrow_mut().clear());
-}
-
-/// Branches: each gives what it needs for its own way back, and zeros for the others'.
-pub(super) fn cond(
-    branches: &[Rc<Graph>],
-    inputs: &[Tensor],
-    wanted: &[bool],
-    reached: &[bool],
-) -> Result<(Vec<Tensor>, RegionRule)> {
-    let (index, inputs) = (inputs[0].clone(), inputs[1..].to_vec());
-    let wanted = wanted[1..].to_vec();
-    let types = branches[0].result_types();
-    let reached = reached.to_vec();
-    let parts = branches
-        .iter()
-        .map(|branch| differentiate(branch, &wanted, &reached))
-        .collect::<Result<Vec<_>>>()?;
-    let forwards = (0..parts.len()).map(|i| pad_residuals(&parts, i, types.len()));
-    let forwards = forwards.collect::<Result<Vec<_>>>()?;
-    let mut operands = vec![&index];
-    operands.extend(&inputs);
-    let mut outputs = emit_branches(forwards, &operands)?;
-    let residuals = outputs.split_off(types.len());
-
-    let back = move |cotangents: &[Cotangent], _: Inputs<'_>| {
-        let cotangents = of_reached(cotangents, &types, &reached)?;
-        let operands: Vec<Tensor> =
-            inputs.iter().chain(&residuals).chain(&cotangents).cloned().collect();
-        let backwards =
-            (0..parts.len()).map(|i| branch_backward(&parts, i, &operands, &inputs, &wanted));
-        let backwards = backwards.collect::<Result<Vec<_>>>()?;
-        let all: Vec<&Tensor> = [&index].into_iter().chain(&operands).collect();
-        let gradients = emit_branches(backwards, &all)?;
-        let mut placed = vec![None];
-        placed.extend(place(gradients, &wanted));
-        Ok(placed)
-    };
-    Ok((outputs, Box::new(back)))
-}
-
-fn emit_branches(branches: Vec<Graph>, operands: &[&Tensor]) -> Result<Vec<Tensor>> {
-    let types = crate::control::result_types(&branches[0]);
-    let branches = branches.into_iter().map(Rc::new).collect();
-    emit("cond", Op::Cond { branches }, operands, types)
-}
-
-/// The forward part of branch `i`, with zeros for what only the others need.
-fn pad_residuals(parts: &[Parts], i: usize, results: usize) -> Result<Graph> {
-    let parameters = parts[i].forward.parameter_types();
-    let traced = trace_graph("branch", &parameters, |inputs| {
-        let mut outputs = inline(&parts[i].forward, &inputs)?;
-        let own = outputs.split_off(results);
-        for (j, other) in parts.iter().enumerate() {
-            if i == j {
-                outputs.extend(own.iter().cloned());
-            } else {
-                for ty in &other.residuals {
-                    outputs.push(zeros(ty.dtype, &ty.dims)?);
-                }
-            }
-        }
-        Ok(outputs)
-    })?;
-    Ok(traced.graph)
-}
-
-/// The backward part of branch `i` over the operands of all, with zeros for the gradients that
-/// it does not have.
-fn branch_backward(
-    parts: &[Parts],
-    i: usize,
-    operands: &[Tensor],
-    inputs: &[Tensor],
-    wanted: &[bool],
-) -> Result<Graph> {
-    let types: Vec<_> = operands.iter().map(|tensor| tensor.shared_type()).collect();
-    let part = &parts[i];
-    let before: usize = parts[..i].iter().map(|part| part.residuals.len()).sum();
-    let all: usize = parts.iter().map(|part| part.residuals.len()).sum();
-    let traced = trace_graph("branch", &types, |values| {
-        let residuals = inputs.len() + before;
-        let mut arguments: Vec<Tensor> =
-            part.parameters.iter().map(|&i| values[i].clone()).collect();
-        arguments.extend_from_slice(&values[residuals..residuals + part.residuals.len()]);
-        arguments.extend_from_slice(&values[inputs.len() + all..]);
-        let gradients = place(inline(&part.backward, &arguments)?, &part.has_gradient);
-        let wanted = gradients.iter().zip(inputs).zip(wanted).filter(|(_, wanted)| **wanted);
-        wanted.map(|((gradient, input), _)| or_zero(gradient, input.ty())).collect()
-    })?;
-    Ok(traced.graph)
-}
 
 /// A loop: the forward loop also stacks what each step's way back needs, and the way back is a
 /// loop in the opposite direction that carries the gradients of the carries and sums those of

@@ -1,0 +1,33 @@
+//! What cannot be drawn says why.
+
+use fullshard_graph::{DType, Key, Mesh, Program, Result, Tensor, ones};
+
+#[test]
+fn mistakes_are_named() {
+    let error = |trace: &dyn Fn(&Key, &Mesh) -> Result<Tensor>| {
+        let mesh = Mesh::new(&[("x", 2)]).unwrap();
+        let program = Program::trace("wrong", &[], |_| Ok(vec![trace(&Key::constant(0)?, &mesh)?]));
+        program.unwrap_err().to_string()
+    };
+    let long = |_: &Key, _: &Mesh| Key::new(&ones(DType::U32, &[3])?)?.draw(&[]).bits();
+    assert_eq!(error(&long), "key: a seed is tensor<2xui32>, not tensor<3xui32>");
+    let fold = |key: &Key, _: &Mesh| key.fold(&ones(DType::F32, &[])?)?.draw(&[]).bits();
+    assert_eq!(error(&fold), "fold: tensor<f32> is no integer");
+    let odd = |key: &Key, mesh: &Mesh| key.draw(&[3, 2]).cut(0, &mesh.over(&["x"])?)?.bits();
+    assert_eq!(error(&odd), "draw: dimension 0 of [3, 2] in 2 parts");
+    let twice = |key: &Key, mesh: &Mesh| {
+        let group = mesh.over(&["x"])?;
+        key.draw(&[4, 2]).cut(0, &group)?.cut(1, &group)?.bits()
+    };
+    assert!(
+        error(&twice).ends_with("dimension 1 of [4, 2] in 2 parts by an axis that cuts it already")
+    );
+    let whole = |key: &Key, _: &Mesh| key.draw(&[2]).uniform(DType::I32);
+    assert_eq!(error(&whole), "uniform: i32 is no floating-point type");
+    let limits = |key: &Key, _: &Mesh| key.draw(&[2]).truncated_normal(DType::F32, 2.0, -2.0);
+    assert_eq!(error(&limits), "truncated_normal: no normal numbers from 2 to -2");
+    let chance = |key: &Key, _: &Mesh| key.draw(&[2]).bernoulli(1.5);
+    assert_eq!(error(&chance), "bernoulli: 1.5 is no probability");
+    let mask = |key: &Key, _: &Mesh| key.draw(&[2]).dropout(&ones(DType::F32, &[3])?, 0.1);
+    assert_eq!(error(&mask), "dropout: 0.1 of tensor<3xf32> with a mask of [2]");
+}

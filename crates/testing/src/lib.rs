@@ -1,0 +1,61 @@
+//! What the tests of several crates share: devices to run on, and recordings to compare with.
+//!
+//! Only tests depend on this crate, so whatever is wrong here panics.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+mod recording;
+
+pub use recording::{RECORDINGS, Recording};
+
+use fullshard_graph::Program;
+use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
+use fullshard_pjrt::{
+    Array, Client, ClientOptions, CompileOptions, HostTensor, LoadedExecutable, Plugin,
+};
+use std::sync::LazyLock;
+
+/// One client for all tests of a file: eight virtual CPU devices, or what FULLSHARD_TEST_DEVICE
+/// names, for the tests of one device.
+pub static CLIENT: LazyLock<Client> = LazyLock::new(|| {
+    let kind = std::env::var("FULLSHARD_TEST_DEVICE").unwrap_or("cpu".into());
+    let kind: PluginKind = kind.parse().unwrap();
+    let store = Store::default_location().unwrap();
+    let located = find_or_install(kind, None, &store).unwrap();
+    let options = match kind {
+        PluginKind::Cpu => ClientOptions::new().cpu_device_count(8),
+        _ => ClientOptions::new(),
+    };
+    Client::new(Plugin::load(&located.path).unwrap(), &options).unwrap()
+});
+
+/// Compiles a program, showing its text if the compiler refuses it.
+pub fn compile(program: &Program, options: &CompileOptions) -> LoadedExecutable {
+    let text = program.to_text();
+    CLIENT.compile(&text, options).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// Runs a compiled program on logical tensors.
+pub fn call(loaded: &LoadedExecutable, inputs: &[HostTensor]) -> Vec<HostTensor> {
+    let arrays: Vec<Array> = inputs
+        .iter()
+        .enumerate()
+        .map(|(i, tensor)| {
+            let sharding = loaded.argument_type(i).unwrap().sharding;
+            Array::from_host(&CLIENT, tensor, sharding, loaded.devices()).unwrap()
+        })
+        .collect();
+    let results = loaded.execute_arrays(&arrays.iter().collect::<Vec<_>>()).unwrap();
+    results.iter().map(|array| array.to_host().unwrap()).collect()
+}
+
+/// Numbers in [-1, 1) that differ from each other, the same every time.
+pub fn numbers(count: usize, seed: u64) -> Vec<f64> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xD1B5_4A32_D192_ED03;
+    let mut next = || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}

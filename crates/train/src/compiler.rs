@@ -1,0 +1,67 @@
+//! Compiling programs for devices.
+
+use crate::error::Error;
+use fullshard_graph::Program;
+use fullshard_pjrt::{CacheOutcome, Client, CompileCache, CompileOptions, LoadedExecutable};
+use sha2::{Digest, Sha256};
+use std::panic::resume_unwind;
+use std::time::{Duration, Instant};
+
+/// Compiles programs for the devices of a client.
+pub struct Compiler<'a> {
+    /// The devices.
+    pub client: &'a Client,
+    /// Where compiled programs are kept, if anywhere.
+    pub cache: Option<CompileCache>,
+    /// Options, for as many devices as the programs run on.
+    pub options: CompileOptions,
+}
+
+/// A compiled program.
+pub struct Compiled {
+    /// The program.
+    pub program: LoadedExecutable,
+    /// How long it took.
+    pub time: Duration,
+    /// Whether the cache had it.
+    pub cached: bool,
+    /// The SHA-256 of its text.
+    pub hash: String,
+}
+
+/// The SHA-256 of a program's text: what tells whether two are the same.
+pub fn program_hash(text: &str) -> String {
+    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Compiler<'_> {
+    /// Compiles a program, or takes it from the cache.
+    pub fn compile(&self, program: &Program) -> Result<Compiled, Error> {
+        self.compile_text(&program.to_text())
+    }
+
+    /// Compiles programs, all at the same time.
+    pub fn compile_all(&self, programs: &[&Program]) -> Result<Vec<Compiled>, Error> {
+        let texts: Vec<String> = programs.iter().map(|program| program.to_text()).collect();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                texts.iter().map(|text| scope.spawn(|| self.compile_text(text))).collect();
+            let compiled = threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            compiled.collect()
+        })
+    }
+
+    fn compile_text(&self, text: &str) -> Result<Compiled, Error> {
+        let start = Instant::now();
+        let (program, cached) = match &self.cache {
+            Some(cache) => {
+                let (program, outcome) = cache.compile(self.client, text, &self.options)?;
+                (program, matches!(outcome, CacheOutcome::Hit))
+            }
+            None => (self.client.compile(text, &self.options)?, false),
+        };
+        Ok(Compiled { program, time: start.elapsed(), cached, hash: program_hash(text) })
+    }
+}
