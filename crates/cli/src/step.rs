@@ -104,8 +104,11 @@ pub struct StepFlags {
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum RematArg {
+    /// Everything: the fastest, if it fits.
     None,
+    /// What matrix products and attention give: hardly slower.
     Dots,
+    /// Only what goes into a layer: the least memory.
     Full,
 }
 
