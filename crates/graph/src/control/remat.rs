@@ -17,10 +17,8 @@ pub enum Policy {
     Everything,
     /// Nothing but what goes in.
     Nothing,
-    /// The results of matrix products and custom calls, which are dear to compute again, also of
-    /// products with a gradient of their own.
-    Dots,
-    /// The values that were given one of these names with [`Tensor::named`].
+    /// The values that were given one of these names with [`Tensor::named`]: those that are dear to
+    /// compute again, say.
     Named(Vec<String>),
 }
 
@@ -65,10 +63,6 @@ impl Policy {
     pub(crate) fn saves(&self, op: &Op) -> bool {
         match (self, op) {
             (Policy::Everything, _) => true,
-            (Policy::Dots, Op::Dot(_) | Op::Convolution(_) | Op::CustomCall(_)) => true,
-            (Policy::Dots, Op::CustomVjp(rule)) => {
-                rule.primal.nodes.iter().any(|node| matches!(node.op, Op::Dot(_)))
-            }
             (Policy::Named(names), Op::Name(name)) => names.iter().any(|known| **known == **name),
             _ => false,
         }

@@ -37,7 +37,8 @@ fn layers(
     policy: Option<Policy>,
 ) -> Result<Vec<Tensor>> {
     let layer = |inputs: &[Tensor]| {
-        let hidden = draws[0].dropout(&inputs[0].linear(&inputs[1])?.tanh()?, 0.3)?;
+        let product = inputs[0].linear(&inputs[1])?.named("product")?;
+        let hidden = draws[0].dropout(&product.tanh()?, 0.3)?;
         draws[1].dropout(&(hidden * &inputs[0])?, 0.1)
     };
     let (value, gradients) = value_and_grad(&[x, weights], |inputs| {
@@ -70,7 +71,8 @@ fn trace_layers(policy: Option<Policy>) -> Vec<HostTensor> {
 #[test]
 fn a_mask_computed_again_is_the_same() {
     let plain = trace_layers(None);
-    for policy in [Policy::Nothing, Policy::Dots, Policy::Everything] {
+    let products = Policy::Named(vec!["product".into()]);
+    for policy in [Policy::Nothing, products, Policy::Everything] {
         assert!(trace_layers(Some(policy.clone())) == plain, "{policy:?}");
     }
     // What the forward pass dropped has no gradient in the backward pass, and nothing else.
