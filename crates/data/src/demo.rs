@@ -11,6 +11,7 @@ use crate::tokenizer::{Files, Tokenizer};
 use crate::{Error, Result};
 use chain::Chain;
 use grammar::Words;
+use sha2::{Digest, Sha256};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
@@ -19,6 +20,9 @@ use tokenizers::pre_tokenizers::whitespace::Whitespace;
 
 /// What words that are not the demo's become.
 const UNKNOWN: &str = "<unk>";
+
+/// The tokens that a digest is of: enough for every word to come.
+const DIGESTED: u64 = 10_000;
 
 /// The token at the end of every sentence, and of a text that goes on.
 const STOP: &str = ".";
@@ -103,6 +107,15 @@ impl Demo {
             written += 1;
         }
         Ok(())
+    }
+
+    /// A short name for all texts of this source, which another source does not have, nor the same
+    /// seed once sentences are made differently: a digest of how the first text begins.
+    pub fn digest(&self) -> Result<String> {
+        let mut text = Vec::new();
+        self.write_text(&mut text, DIGESTED, 0).map_err(Error::io("write", Path::new("demo")))?;
+        let digest = Sha256::digest(&text);
+        Ok(digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect())
     }
 
     /// Writes `train.txt` with so many tokens, `validation.txt` with a tenth, and the tokenizer's

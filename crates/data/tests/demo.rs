@@ -5,7 +5,7 @@ mod common;
 
 use fullshard_data::demo::Demo;
 use fullshard_data::{Source, Tokenizer};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 fn text(seed: u64, tokens: u64, part: u64) -> String {
     let mut text = Vec::new();
@@ -41,6 +41,19 @@ fn entropies_are_what_a_long_text_shows() {
         let counted = counted(&tokens, order);
         assert!((counted / exact - 1.0).abs() < 0.005, "order {order}: {counted} for {exact}");
     }
+}
+
+/// Of a part in which every word comes, so that no change of the words goes unnoticed.
+#[test]
+fn a_digest_tells_sources_apart() {
+    let digest = |seed| Demo::new(seed).digest().unwrap();
+    assert_eq!(digest(7), digest(7));
+    assert_ne!(digest(7), digest(8));
+    let (text, tokenizer) = (text(7, 10_000, 0), Demo::new(7).tokenizer().unwrap());
+    let lines: Vec<&str> = text.lines().collect();
+    let words: HashSet<u32> =
+        tokenizer.encode_batch(&lines).unwrap().into_iter().flatten().collect();
+    assert_eq!(words.len(), tokenizer.vocabulary() - 1, "all but the unknown word");
 }
 
 #[test]

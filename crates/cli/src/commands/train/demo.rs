@@ -70,7 +70,7 @@ impl DemoText {
 
     /// Writes the text below a folder, unless it is there.
     pub fn write(&self, cache: &Path) -> Result<DemoFiles> {
-        let folder = cache.join(format!("demo-{SEED}-{TOKENS}"));
+        let folder = cache.join(format!("demo-{}-{TOKENS}", self.demo.digest()?));
         let [train, validation, tokenizer] =
             ["train.txt", "validation.txt", "tokenizer.json"].map(|name| folder.join(name));
         if [&train, &validation, &tokenizer].iter().all(|path| path.is_file()) {
