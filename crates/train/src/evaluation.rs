@@ -3,7 +3,6 @@
 use crate::error::Error;
 use crate::evaluator::{Evaluator, PendingLoss};
 use crate::report::Values;
-
 use fullshard_data::{Batch, Batches, Corpus, Loader, Order};
 use fullshard_pjrt::HostTensor;
 use std::sync::Arc;

@@ -86,8 +86,8 @@ fn check_parameters(needed: u64, limit: &Limit) -> Result<()> {
 /// Refuses a step that cannot fit, and warns of one that hardly does.
 ///
 /// State is exact. The estimate as a whole is within 13 % of compiled steps as they are by default
-/// on TPUs and GPUs, and within a quarter of those that were tried on CPU; for B200 it is a fifth too
-/// small. So a step is refused only if no such error would make it fit, and one that is let through
+/// on TPUs and GPUs, and within a quarter of those that were tried on CPU; for B200 it is a quarter
+/// too small. So a step is refused only if no such error would make it fit, and one that is let through
 /// may still find no room.
 fn check_step(
     estimate: &MemoryEstimate,

@@ -18,9 +18,10 @@ const RESULTS: [&str; 4] =
     ["all_results.json", "train_results.json", "eval_results.json", "trainer_state.json"];
 
 /// What else a run may leave: the picture, the model and its tokenizer.
-const OTHERS: [&str; 8] = [
+const OTHERS: [&str; 9] = [
     "loss.svg",
     "config.json",
+    "generation_config.json",
     "model.safetensors",
     "tokenizer.json",
     "tokenizer_config.json",
