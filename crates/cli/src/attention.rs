@@ -2,7 +2,7 @@
 
 use fullshard_models::layers::attention::BLOCKWISE_FROM;
 use fullshard_pjrt::hlo::{Module, runs_per_launch};
-use fullshard_train::Recipe;
+use fullshard_step::StepSpec;
 use serde::Serialize;
 use std::fmt;
 
@@ -32,11 +32,11 @@ const CUDNN: &str = "__cudnn$fmha";
 
 impl AttentionReport {
     /// What a step is traced with.
-    pub fn new(recipe: &Recipe) -> AttentionReport {
-        let reason = recipe.attention_obstacle();
+    pub fn new(spec: &StepSpec) -> AttentionReport {
+        let reason = spec.attention_obstacle();
         let form = match reason {
             None => Form::Cudnn,
-            Some(_) if recipe.batch.tokens >= BLOCKWISE_FROM => Form::Blocks,
+            Some(_) if spec.batch.tokens >= BLOCKWISE_FROM => Form::Blocks,
             Some(_) => Form::Whole,
         };
         AttentionReport { form, reason, calls: None }

@@ -23,6 +23,8 @@ pub enum Error {
     #[error(transparent)]
     Train(#[from] fullshard_train::Error),
     #[error(transparent)]
+    Step(#[from] fullshard_step::Error),
+    #[error(transparent)]
     Plan(#[from] fullshard_plan::Error),
     #[error(transparent)]
     Breakdown(#[from] fullshard_plan::BreakdownError),

@@ -6,27 +6,27 @@ use crate::step::{StepFlags, compute_name, dtype_name};
 use fullshard_parallel::wrap::{Column, UnitGroup};
 use fullshard_parallel::{Remat, WrapPlan};
 use fullshard_plan::MemoryEstimate;
-use fullshard_train::{Recipe, UnitRow};
+use fullshard_step::{StepSpec, UnitRow};
 
 /// Prints what is computed and how it is sharded.
-pub fn print(recipe: &Recipe, step: &StepFlags) -> Result<()> {
-    let placement = &recipe.placement;
+pub fn print(spec: &StepSpec, step: &StepFlags) -> Result<()> {
+    let placement = &spec.placement;
     println!(
         "{} of {} parameters on {} ({}), {}",
-        recipe.model.tree().class,
-        format::grouped(recipe.parameter_count()),
+        spec.model.tree().class,
+        format::grouped(spec.parameter_count()),
         format::count(placement.devices(), "device"),
         step.target.kind().name(),
         placement.options.strategy.name(),
     );
     println!(
         "computing in {} with gradients in {}, {}, remat {}",
-        compute_name(recipe),
+        compute_name(spec),
         dtype_name(placement.wire.reduce),
         step.optim,
         remat_name(placement.remat),
     );
-    println!("\n{}\n", table(recipe)?);
+    println!("\n{}\n", table(spec)?);
     Ok(())
 }
 
@@ -48,11 +48,11 @@ pub fn print_estimate(estimate: &MemoryEstimate) {
 }
 
 /// The units with what they take on a device, at rest and gathered.
-pub fn table(recipe: &Recipe) -> Result<String> {
-    let options = &recipe.placement.options;
-    let plan = WrapPlan::new(&recipe.model.tree(), &options.config.wrap, &options.frozen)
+pub fn table(spec: &StepSpec) -> Result<String> {
+    let options = &spec.placement.options;
+    let plan = WrapPlan::new(&spec.model.tree(), &options.config.wrap, &options.frozen)
         .map_err(fullshard_parallel::Error::from)?;
-    let units = recipe.unit_rows();
+    let units = spec.unit_rows();
     let cell = |group: &UnitGroup<'_>, bytes: fn(&UnitRow) -> u64| {
         let path = &group.units[0].path;
         let row = units.iter().find(|row| row.path == *path || row.path == any_layer(path));

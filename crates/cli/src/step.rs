@@ -17,7 +17,7 @@ use fullshard_models::layers::{attention, fp8};
 use fullshard_parallel::{FsdpConfig, FsdpConfigError, Options, Placement, Remat, Strategy};
 use fullshard_pjrt::plugins::PluginKind;
 use fullshard_pjrt::{Client, CompileOptions};
-use fullshard_train::{Batch, Recipe, compiler_flags, dialect, forms, loops_layers};
+use fullshard_step::{Batch, StepSpec, compiler_flags, dialect, forms, loops_layers};
 
 #[derive(Args, Clone)]
 #[command(next_help_heading = "The step")]
@@ -180,8 +180,8 @@ impl StepFlags {
         }
     }
 
-    /// The recipe of the step of a model.
-    pub fn recipe(&self, model: Box<dyn CausalLm>, size: StepSize) -> Result<Recipe> {
+    /// The spec of the step of a model.
+    pub fn spec(&self, model: Box<dyn CausalLm>, size: StepSize) -> Result<StepSpec> {
         self.check_numbers()?;
         let batch = self.batch(size)?;
         let options = self.options(model.as_ref())?;
@@ -196,11 +196,11 @@ impl StepFlags {
         };
         let optimizer = fullshard_optim::from_name(&self.optim, &optimizer)?;
         let limit = Some(self.max_grad_norm).filter(|&limit| limit > 0.0);
-        let recipe = Recipe::new(model, placement, optimizer, batch, limit)?;
-        if let Some(products) = recipe.eight_bit_products() {
+        let spec = StepSpec::new(model, placement, optimizer, batch, limit)?;
+        if let Some(products) = spec.eight_bit_products() {
             tell_of_others(&products)?;
         }
-        Ok(recipe)
+        Ok(spec)
     }
 
     /// The devices to run on, if there are as many as asked for.
@@ -260,7 +260,7 @@ impl StepFlags {
         }
         let devices = self.devices();
         if !sequences.is_multiple_of(devices) {
-            return Err(fullshard_train::Error::Batch { batch: sequences, devices }.into());
+            return Err(fullshard_step::Error::Batch { batch: sequences, devices }.into());
         }
         Ok(Batch { sequences, tokens, accumulation, reduce_each: !self.no_sync })
     }

@@ -20,12 +20,12 @@ fn main() {
         let mut best = (f64::INFINITY, f64::INFINITY);
         for _ in 0..ROUNDS {
             let start = Instant::now();
-            let recipe = case.recipe();
+            let spec = case.spec();
             let made = start.elapsed().as_secs_f64();
-            quick(&recipe, &machine).unwrap();
+            quick(&spec, &machine).unwrap();
             let all = start.elapsed().as_secs_f64();
             best = (best.0.min(made), best.1.min(all - made));
         }
-        println!("{what}: recipe {:.2} ms, plan {:.2} ms", 1e3 * best.0, 1e3 * best.1);
+        println!("{what}: spec {:.2} ms, plan {:.2} ms", 1e3 * best.0, 1e3 * best.1);
     }
 }

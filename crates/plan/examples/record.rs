@@ -13,7 +13,7 @@ use common::Case;
 use fullshard_pjrt::plugins::{Store, find_compiler};
 use fullshard_pjrt::{CompileOptions, Plugin};
 use fullshard_plan::{Budget, Compiler, compiled};
-use fullshard_train::compiler_flags;
+use fullshard_step::compiler_flags;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
@@ -37,15 +37,15 @@ fn main() {
 
 /// What a plan says of a step.
 fn row(case: &Case, folder: PathBuf) -> Value {
-    let (recipe, machine) = (case.recipe(), case.machine());
+    let (spec, machine) = (case.spec(), case.machine());
     let store = Store::default_location().unwrap();
     let located = find_compiler(machine.kind, None, &store).unwrap();
     let plugin = Plugin::load(&located.path).unwrap();
-    let flags = compiler_flags(machine.kind, recipe.model.attention_form());
+    let flags = compiler_flags(machine.kind, spec.model.attention_form());
     let options = CompileOptions::new(machine.devices);
     let options = flags.into_iter().try_fold(options, CompileOptions::flag_text).unwrap();
     let compiler = Compiler { plugin, options, folder: Some(folder) };
-    let text = recipe.step_program().unwrap().to_text();
+    let text = spec.step_program().unwrap().to_text();
     let made = match compiler.compile(&text, &machine) {
         Ok(made) => made,
         Err(error) => {
@@ -54,7 +54,7 @@ fn row(case: &Case, folder: PathBuf) -> Value {
         }
     };
     eprintln!("{}: {:.0} s", case.name(), made.seconds);
-    let report = compiled(&recipe, &machine, &made, Budget::default()).unwrap();
+    let report = compiled(&spec, &machine, &made, Budget::default()).unwrap();
     let part =
         |what: &str| report.memory.parts.iter().find(|part| part.what == what).unwrap().bytes;
     json!({

@@ -6,7 +6,7 @@ use crate::network::Network;
 use crate::report::{MachineSummary, ModelSummary, Rates, Settings};
 use fullshard_graph::DType;
 use fullshard_parallel::Remat;
-use fullshard_train::{Flops, Recipe, utilization};
+use fullshard_step::{Flops, StepSpec, utilization};
 
 /// What a run is to do, and what it may cost.
 #[derive(Debug, Clone, Copy, Default)]
@@ -36,12 +36,12 @@ impl MachineSummary {
 }
 
 impl ModelSummary {
-    /// The model of a recipe.
-    pub fn new(recipe: &Recipe) -> ModelSummary {
-        let dimensions = recipe.model.dimensions();
+    /// The model of a spec.
+    pub fn new(spec: &StepSpec) -> ModelSummary {
+        let dimensions = spec.model.dimensions();
         ModelSummary {
-            class: recipe.model.tree().class.to_owned(),
-            parameters: recipe.parameter_count() as u64,
+            class: spec.model.tree().class.to_owned(),
+            parameters: spec.parameter_count() as u64,
             layers: dimensions.layers,
             hidden: dimensions.hidden,
             heads: dimensions.heads,
@@ -51,21 +51,21 @@ impl ModelSummary {
 }
 
 impl Settings {
-    /// The settings of a recipe.
-    pub fn new(recipe: &Recipe) -> Settings {
-        let placement = &recipe.placement;
+    /// The settings of a spec.
+    pub fn new(spec: &StepSpec) -> Settings {
+        let placement = &spec.placement;
         Settings {
-            sequences: recipe.batch.sequences,
-            tokens: recipe.batch.tokens,
-            accumulation: recipe.batch.accumulation,
-            dtype: match recipe.eight_bit_products() {
+            sequences: spec.batch.sequences,
+            tokens: spec.batch.tokens,
+            accumulation: spec.batch.accumulation,
+            dtype: match spec.eight_bit_products() {
                 Some(_) => format!("{} and {}", placement.wire.compute, DType::F8E4M3FN),
                 None => placement.wire.compute.name().to_owned(),
             },
             reduce_dtype: placement.wire.reduce.name().to_owned(),
             remat: remat_name(placement.remat).to_owned(),
             strategy: placement.options.strategy.name().to_owned(),
-            optimizer: recipe.optimizer.name().to_owned(),
+            optimizer: spec.optimizer.name().to_owned(),
             scan_layers: placement.options.scan_layers,
         }
     }
@@ -81,13 +81,13 @@ fn remat_name(remat: Remat) -> &'static str {
 
 impl Rates {
     /// What a step of so many seconds comes to.
-    pub fn new(recipe: &Recipe, machine: &Machine, step: f64, budget: Budget) -> Rates {
-        let tokens = recipe.tokens_per_step();
-        let parameters = recipe.parameter_count();
-        let dimensions = recipe.model.dimensions();
-        let flops = Flops::new(parameters, dimensions, tokens, recipe.batch.tokens);
-        let again = computed_again(recipe, flops);
-        let peak = machine.chip.peak(recipe.placement.wire.compute);
+    pub fn new(spec: &StepSpec, machine: &Machine, step: f64, budget: Budget) -> Rates {
+        let tokens = spec.tokens_per_step();
+        let parameters = spec.parameter_count();
+        let dimensions = spec.model.dimensions();
+        let flops = Flops::new(parameters, dimensions, tokens, spec.batch.tokens);
+        let again = computed_again(spec, flops);
+        let peak = machine.chip.peak(spec.placement.wire.compute);
         let share = |flops: f64| peak.map(|peak| utilization(flops, step, machine.devices, peak));
         let tokens_per_second = tokens as f64 / step;
         let days = budget.tokens.map(|tokens| tokens / tokens_per_second / 86_400.0);
@@ -106,16 +106,16 @@ impl Rates {
 
 /// What is computed twice: the forward pass of all layers where they remember nothing, a third
 /// of what the conventions count for them. Products that are remembered are not computed again.
-fn computed_again(recipe: &Recipe, flops: Flops) -> Flops {
-    if recipe.placement.remat != Remat::Full {
+fn computed_again(spec: &StepSpec, flops: Flops) -> Flops {
+    if spec.placement.remat != Remat::Full {
         return Flops { post: 0.0, palm: 0.0 };
     }
-    let of_layers = recipe
+    let of_layers = spec
         .placement
         .parameters
         .iter()
         .filter(|stored| stored.stack.is_some() || stored.layer.is_some());
     let weights: usize = of_layers.map(|stored| stored.elements()).sum();
-    let weights = 2.0 * weights as f64 * recipe.tokens_per_step() as f64;
+    let weights = 2.0 * weights as f64 * spec.tokens_per_step() as f64;
     Flops { post: weights, palm: weights + (flops.palm - flops.post) / 3.0 }
 }

@@ -8,11 +8,11 @@ pub enum Error {
     /// There is no such machine.
     #[error(transparent)]
     Machine(#[from] crate::machine::MachineError),
-    /// The recipe is for another number of devices than the machine has.
-    #[error("the step is for {recipe} devices, but {machine} has {devices}")]
+    /// The spec is for another number of devices than the machine has.
+    #[error("the step is for {spec} devices, but {machine} has {devices}")]
     Devices {
-        /// Devices of the recipe.
-        recipe: usize,
+        /// Devices of the spec.
+        spec: usize,
         /// The machine.
         machine: String,
         /// Its devices.
@@ -40,9 +40,9 @@ pub enum Error {
     /// Something about the plugin or the compiler.
     #[error(transparent)]
     Pjrt(#[from] fullshard_pjrt::Error),
-    /// Something about the recipe.
+    /// Something about the spec.
     #[error(transparent)]
-    Train(#[from] fullshard_train::Error),
+    Step(#[from] fullshard_step::Error),
 }
 
 impl Error {

@@ -1,7 +1,7 @@
 //! Planning: will a run fit a machine that is not here, how fast will it be, and what is in the way?
 //!
 //! A [`Machine`] is what a run is planned for. Two ways lead to the same [`Report`]: the quick one
-//! computes it from the recipe alone, and the compiled one reads it from what the real compiler
+//! computes it from the spec alone, and the compiled one reads it from what the real compiler
 //! makes of the very step program that training would run.
 #![forbid(unsafe_code)]
 

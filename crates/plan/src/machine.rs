@@ -3,7 +3,7 @@
 use crate::network::{Network, Streams};
 use fullshard_pjrt::TpuSlice;
 use fullshard_pjrt::plugins::PluginKind;
-use fullshard_train::Chip;
+use fullshard_step::Chip;
 
 /// Accelerators and the network between them.
 #[derive(Debug, Clone)]

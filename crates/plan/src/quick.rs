@@ -1,4 +1,4 @@
-//! The quick plan: from the recipe alone, by formula, in no time.
+//! The quick plan: from the spec alone, by formula, in no time.
 //!
 //! Memory is what is alive at the moment of a step when most is. Time is that of matrix products
 //! at the speed a chip reaches, of passes over memory at its bandwidth, and of collectives over its
@@ -19,7 +19,7 @@ use crate::report::{
     Basis, Exchanged, MachineSummary, ModelSummary, ModuleTime, Rates, Report, Settings, Time,
     Warning,
 };
-use fullshard_train::Recipe;
+use fullshard_step::StepSpec;
 use speeds::{FUSED_ATTENTION, Speeds};
 use work::Work;
 
@@ -27,22 +27,22 @@ use work::Work;
 const HIDEABLE: f64 = 0.8;
 
 /// Plans a step by formula.
-pub fn quick(recipe: &Recipe, machine: &Machine) -> Result<Report, Error> {
-    let devices = recipe.placement.devices();
+pub fn quick(spec: &StepSpec, machine: &Machine) -> Result<Report, Error> {
+    let devices = spec.placement.devices();
     if devices != machine.devices {
         let (name, there) = (machine.name.clone(), machine.devices);
-        return Err(Error::Devices { recipe: devices, machine: name, devices: there });
+        return Err(Error::Devices { spec: devices, machine: name, devices: there });
     }
-    let compute = recipe.placement.wire.compute;
-    let memory = MemoryEstimate::new(recipe, machine.kind)?.of(machine.memory);
+    let compute = spec.placement.wire.compute;
+    let memory = MemoryEstimate::new(spec, machine.kind)?.of(machine.memory);
     let speeds = Speeds::of(&machine.chip, machine.kind, machine.chip.peak(compute));
-    let mut collectives = exchanges::exchanged(recipe, machine);
-    let time = time(recipe, machine, &speeds, &mut collectives);
-    let rates = Rates::new(recipe, machine, time.step, Budget::default());
+    let mut collectives = exchanges::exchanged(spec, machine);
+    let time = time(spec, machine, &speeds, &mut collectives);
+    let rates = Rates::new(spec, machine, time.step, Budget::default());
     let mut report = Report {
         machine: MachineSummary::new(machine, compute),
-        model: ModelSummary::new(recipe),
-        settings: Settings::new(recipe),
+        model: ModelSummary::new(spec),
+        settings: Settings::new(spec),
         basis: Basis::Quick,
         program: None,
         memory,
@@ -50,7 +50,7 @@ pub fn quick(recipe: &Recipe, machine: &Machine) -> Result<Report, Error> {
         rates,
         collectives,
         warnings: Vec::new(),
-        notes: notes(recipe, machine),
+        notes: notes(spec, machine),
     };
     report.warnings = warnings(&report);
     Ok(report)
@@ -58,23 +58,23 @@ pub fn quick(recipe: &Recipe, machine: &Machine) -> Result<Report, Error> {
 
 /// The time of a step, of which collectives take what they cannot hide.
 fn time(
-    recipe: &Recipe,
+    spec: &StepSpec,
     machine: &Machine,
     speeds: &Speeds,
     collectives: &mut [Exchanged],
 ) -> Time {
-    let head = recipe.model.dimensions().head as f64;
-    let narrow = match recipe.attention_obstacle() {
+    let head = spec.model.dimensions().head as f64;
+    let narrow = match spec.attention_obstacle() {
         None => FUSED_ATTENTION,
         Some(_) => (head / speeds.wide_head).min(1.0),
     };
-    let through_memory = speeds.through_memory(work::stream(recipe));
+    let through_memory = speeds.through_memory(work::stream(spec));
     let seconds = |work: &Work| {
         let operations = work.products + work.attention / narrow;
         let bytes = through_memory * work.bytes + work.stacked;
         operations / speeds.products + bytes / speeds.bandwidth
     };
-    let all = work::work(recipe, machine.kind, &speeds::passes(machine.kind));
+    let all = work::work(spec, machine.kind, &speeds::passes(machine.kind));
     let mut modules: Vec<ModuleTime> = all
         .iter()
         .map(|work| ModuleTime {
@@ -97,7 +97,7 @@ fn time(
     Time { step: compute + exposed, compute, exposed, hidden, modules }
 }
 
-fn notes(recipe: &Recipe, machine: &Machine) -> Vec<String> {
+fn notes(spec: &StepSpec, machine: &Machine) -> Vec<String> {
     let mut notes = vec!["by formula: nothing was compiled".to_owned()];
     if machine.chip.peak(fullshard_graph::DType::Bf16).is_none() {
         notes.push(
@@ -105,7 +105,7 @@ fn notes(recipe: &Recipe, machine: &Machine) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if recipe.eight_bit_products().is_some() {
+    if spec.eight_bit_products().is_some() {
         let slow = "products in 8 bits are taken to be as slow as those in 16: the compiled plan \
                     knows better";
         notes.push(slow.to_owned());

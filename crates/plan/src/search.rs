@@ -17,7 +17,7 @@ use crate::machine::Machine;
 use crate::quick::quick;
 use crate::report::Report;
 use candidate::{sizes, step_down, step_up};
-use fullshard_train::Recipe;
+use fullshard_step::StepSpec;
 
 /// How much slower than the best something may seem and still be worth a compile: what the quick
 /// model may be wrong by.
@@ -64,8 +64,8 @@ pub enum Progress<'a> {
 
 /// What a search is told by those who know flags and compilers.
 pub struct Callbacks<'a> {
-    /// The recipe of a candidate. One that there cannot be is left out.
-    pub recipe: &'a mut dyn FnMut(&Candidate) -> Result<Recipe, Error>,
+    /// The spec of a candidate. One that there cannot be is left out.
+    pub spec: &'a mut dyn FnMut(&Candidate) -> Result<StepSpec, Error>,
     /// A plan that is to be believed.
     pub confirm: &'a mut dyn FnMut(&Candidate) -> Result<Report, Error>,
     /// Is told how it goes.
@@ -106,7 +106,7 @@ fn fitting(
     let mut points = Vec::new();
     for batch in sizes(space.most_sequences) {
         let candidate = Candidate { batch, ..choice.clone() };
-        let estimated = (callbacks.recipe)(&candidate).and_then(|recipe| quick(&recipe, machine));
+        let estimated = (callbacks.spec)(&candidate).and_then(|spec| quick(&spec, machine));
         match estimated {
             Ok(report) if report.memory.fits() => points.push(Point::quick(candidate, report)),
             _ => break,
@@ -225,6 +225,6 @@ fn estimate(
     candidate: &Candidate,
     callbacks: &mut Callbacks<'_>,
 ) -> Option<Point> {
-    let recipe = (callbacks.recipe)(candidate).ok()?;
-    Some(Point::quick(candidate.clone(), quick(&recipe, machine).ok()?))
+    let spec = (callbacks.spec)(candidate).ok()?;
+    Some(Point::quick(candidate.clone(), quick(&spec, machine).ok()?))
 }

@@ -7,7 +7,7 @@ use fullshard_optim::AdamW;
 use fullshard_parallel::{FsdpConfig, Options, Placement, Remat, Strategy, WrapPolicy};
 use fullshard_pjrt::plugins::PluginKind;
 use fullshard_plan::MemoryEstimate;
-use fullshard_train::{Batch, Recipe};
+use fullshard_step::{Batch, StepSpec};
 
 /// A block has 12·8² + 13·8 = 872 elements, 8·32 of them in its largest parameter, and the root
 /// 64·8 + 16·8 + 2·8 = 656. Logits are so few that a layer on its way back needs more.
@@ -33,7 +33,7 @@ const SETUP: Setup = Setup { vocabulary: 64, devices: 2, settings: "{}" };
 const HALF: Setup = Setup { settings: r#"{"compute_dtype": "bfloat16"}"#, ..SETUP };
 
 impl Setup {
-    fn recipe(&self, change: impl FnOnce(&mut Options, &mut Batch)) -> Recipe {
+    fn spec(&self, change: impl FnOnce(&mut Options, &mut Batch)) -> StepSpec {
         let settings = self.settings;
         let wrapped = format!(
             r#"{{"transformer_layer_cls_to_wrap": "GPT2Block", "xla_fsdp_settings": {settings}}}"#
@@ -44,7 +44,7 @@ impl Setup {
         change(&mut options, &mut batch);
         let model = from_json(&config(self.vocabulary)).unwrap();
         let placement = Placement::new(&model.tree(), self.devices, &options).unwrap();
-        Recipe::new(model, placement, Box::new(AdamW::default()), batch, None).unwrap()
+        StepSpec::new(model, placement, Box::new(AdamW::default()), batch, None).unwrap()
     }
 
     fn on(
@@ -52,7 +52,7 @@ impl Setup {
         kind: PluginKind,
         change: impl FnOnce(&mut Options, &mut Batch),
     ) -> MemoryEstimate {
-        MemoryEstimate::new(&self.recipe(change), kind).unwrap()
+        MemoryEstimate::new(&self.spec(change), kind).unwrap()
     }
 
     /// What is temporary where a layer on its way back counts: gathered units.
@@ -66,7 +66,7 @@ impl Setup {
 #[test]
 fn the_state_is_that_of_the_recipe_and_parts_add_up() {
     for kind in [PluginKind::Cpu, PluginKind::Cuda, PluginKind::Tpu] {
-        let state = SETUP.recipe(|_, _| {}).state_bytes().unwrap();
+        let state = SETUP.spec(|_, _| {}).state_bytes().unwrap();
         let estimate = SETUP.on(kind, |_, _| {});
         assert_eq!((estimate.parameters, estimate.optimizer), (state.parameters, state.optimizer));
         let parts: u64 = estimate.parts().iter().map(|part| part.bytes).sum();
@@ -148,7 +148,7 @@ fn logits_count_where_they_are_many() {
         let many = Setup { vocabulary: 1024, ..*setup };
         let estimate = many.on(kind, |options, _| options.remat = Some(Remat::Full));
         assert_eq!(estimate.gradients, 0);
-        let (bytes, root) = (setup.recipe(|_, _| {}).placement.wire.compute.size() as u64, 8336);
+        let (bytes, root) = (setup.spec(|_, _| {}).placement.wire.compute.size() as u64, 8336);
         assert_eq!(estimate.activations, 3 * bytes * TOKENS * 8);
         estimate.temporaries - 2 * bytes * (root + LARGEST)
     };
@@ -201,7 +201,7 @@ fn on_gpus_gradients_take_the_place_of_what_is_kept() {
 fn on_cpus_nothing_is_shared() {
     let many = Setup { vocabulary: 1024, ..SETUP };
     let estimate = many.on(PluginKind::Cpu, |options, _| {
-        options.forms = fullshard_train::forms(PluginKind::Cpu);
+        options.forms = fullshard_step::forms(PluginKind::Cpu);
         options.remat = Some(Remat::Full);
     });
     assert_eq!(estimate.gradients, estimate.parameters);

@@ -19,7 +19,7 @@ use fullshard_models::from_json;
 use fullshard_parallel::{FsdpConfig, Options, Placement, Remat};
 use fullshard_pjrt::plugins::PluginKind;
 use fullshard_plan::{Machine, quick};
-use fullshard_train::{Batch, Recipe, forms};
+use fullshard_step::{Batch, StepSpec, forms};
 
 struct Row {
     machine: &'static str,
@@ -86,7 +86,7 @@ fn rows() -> Vec<Row> {
     ]
 }
 
-fn recipe(row: &Row, machine: &Machine) -> Recipe {
+fn spec(row: &Row, machine: &Machine) -> StepSpec {
     let model = from_json(&row.model.config()).unwrap();
     let config = format!(
         r#"{{"transformer_layer_cls_to_wrap": "{}", "xla_fsdp_settings":
@@ -104,7 +104,7 @@ fn recipe(row: &Row, machine: &Machine) -> Recipe {
     let sequences = row.batch * machine.devices;
     let batch = Batch { sequences, tokens: 2048, accumulation: 1, reduce_each: true };
     let optimizer = fullshard_optim::from_name("adamw", &Default::default()).unwrap();
-    Recipe::new(model, placement, optimizer, batch, Some(1.0)).unwrap()
+    StepSpec::new(model, placement, optimizer, batch, Some(1.0)).unwrap()
 }
 
 #[test]
@@ -113,8 +113,8 @@ fn published_figures_are_near() {
     let mut errors = Vec::new();
     for row in rows() {
         let machine = Machine::parse(row.machine).unwrap();
-        let recipe = recipe(&row, &machine);
-        let report = quick(&recipe, &machine).unwrap();
+        let spec = spec(&row, &machine);
+        let report = quick(&spec, &machine).unwrap();
         let planned = 100.0 * report.rates.mfu_palm.unwrap();
         let sent = report.time.exposed + report.time.hidden;
         let overlapped = planned * report.time.step / report.time.compute.max(sent);
@@ -123,7 +123,7 @@ fn published_figures_are_near() {
         println!(
             "{:<9} {:>9.1}B {:>6} {:>6} {:>8.1} % {:>9.1} % {:>9.1} % {:>+5.1} %",
             row.machine,
-            recipe.parameter_count() as f64 / 1e9,
+            spec.parameter_count() as f64 / 1e9,
             row.batch,
             report.settings.remat,
             row.published,

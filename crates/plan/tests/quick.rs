@@ -10,7 +10,7 @@ mod common;
 use common::{Case, Shape};
 use fullshard_parallel::{Remat, Strategy};
 use fullshard_plan::{Basis, Error, Machine, Report, quick};
-use fullshard_train::Chip;
+use fullshard_step::Chip;
 use serde_json::Value;
 
 /// How wrong the quick model may be of memory and of time, in any row.
@@ -18,7 +18,7 @@ const MEMORY: f64 = 0.15;
 const TIME: f64 = 0.20;
 
 fn plan(case: &Case) -> Report {
-    quick(&case.recipe(), &case.machine()).unwrap()
+    quick(&case.spec(), &case.machine()).unwrap()
 }
 
 /// Prints a row for each case that is recorded, and gives the errors of memory and time.
@@ -140,6 +140,6 @@ fn what_is_in_the_way_is_said() {
 #[test]
 fn a_recipe_is_planned_for_as_many_devices_as_it_is_for() {
     let case = Case::new("v4-8", Shape::Gpt2(4, 512, 8), 2);
-    let error = quick(&case.recipe(), &Machine::parse("v4-16").unwrap()).unwrap_err();
-    assert!(matches!(error, Error::Devices { recipe: 4, devices: 8, .. }), "{error}");
+    let error = quick(&case.spec(), &Machine::parse("v4-16").unwrap()).unwrap_err();
+    assert!(matches!(error, Error::Devices { spec: 4, devices: 8, .. }), "{error}");
 }

@@ -8,11 +8,11 @@ use fullshard_parallel::{Remat, Strategy};
 use fullshard_plan::{
     Callbacks, Candidate, Cut, Error, Frontier, Machine, Progress, Report, Space, quick, search,
 };
-use fullshard_train::Recipe;
+use fullshard_step::StepSpec;
 
 const MODEL: Shape = Shape::Gpt2(4, 1024, 8);
 
-fn recipe(candidate: &Candidate) -> Recipe {
+fn spec(candidate: &Candidate) -> StepSpec {
     let case = Case {
         remat: candidate.remat,
         optimizer: "adamw",
@@ -22,7 +22,7 @@ fn recipe(candidate: &Candidate) -> Recipe {
         strategy: candidate.strategy,
         ..Case::new("v4-8", MODEL, candidate.batch)
     };
-    case.recipe()
+    case.spec()
 }
 
 /// A space with little in it.
@@ -56,10 +56,10 @@ fn run(
         machine,
         most,
         &mut Callbacks {
-            recipe: &mut |candidate| Ok(recipe(candidate)),
+            spec: &mut |candidate| Ok(spec(candidate)),
             confirm: &mut |candidate| {
                 asked.push(candidate.clone());
-                compiler(candidate, quick(&recipe(candidate), machine)?)
+                compiler(candidate, quick(&spec(candidate), machine)?)
             },
             progress: &mut |progress| {
                 refused += usize::from(matches!(progress, Progress::Refused { .. }));
@@ -79,7 +79,7 @@ fn the_largest_batch_that_fits_is_found_and_confirmed() {
     // One size more would not fit.
     let batch = best.candidate.batch;
     let larger = Candidate { batch: batch + batch.div_ceil(8), ..best.candidate.clone() };
-    assert!(!quick(&recipe(&larger), &machine).unwrap().memory.fits());
+    assert!(!quick(&spec(&larger), &machine).unwrap().memory.fits());
     // The frontier goes up in both.
     assert!(frontier.points.len() > 2);
     for pair in frontier.points.windows(2) {
@@ -153,14 +153,14 @@ fn a_compiler_that_says_what_is_missing_is_believed() {
 #[test]
 fn other_errors_end_the_search() {
     let machine = machine(8.0);
-    let broken = Error::Devices { recipe: 1, machine: "none".into(), devices: 2 };
+    let broken = Error::Devices { spec: 1, machine: "none".into(), devices: 2 };
     let mut error = Some(broken);
     let found = search(
         &space(),
         &machine,
         4,
         &mut Callbacks {
-            recipe: &mut |candidate| Ok(recipe(candidate)),
+            spec: &mut |candidate| Ok(spec(candidate)),
             confirm: &mut |_| Err(error.take().unwrap()),
             progress: &mut |_| {},
         },

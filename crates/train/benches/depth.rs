@@ -9,7 +9,8 @@ use fullshard_optim::AdamW;
 use fullshard_parallel::{FsdpConfig, Options, Placement};
 use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
 use fullshard_pjrt::{Client, ClientOptions, CompileOptions, Plugin};
-use fullshard_train::{Batch, Compiler, Recipe};
+use fullshard_step::{Batch, StepSpec};
+use fullshard_train::Compiler;
 
 const DEVICES: usize = 4;
 const ROUNDS: usize = 3;
@@ -35,12 +36,12 @@ fn main() {
 
 /// Seconds to compile a step, and the instructions of the optimized program.
 fn measure(compiler: &Compiler<'_>, layers: usize) -> (f64, usize) {
-    let compiled = compiler.compile(&recipe(layers).step_program().unwrap()).unwrap();
+    let compiled = compiler.compile(&spec(layers).step_program().unwrap()).unwrap();
     let program = compiled.program.executable().optimized_program().unwrap();
     (compiled.time.as_secs_f64(), program.module().unwrap().instructions().count())
 }
 
-fn recipe(layers: usize) -> Recipe {
+fn spec(layers: usize) -> StepSpec {
     let model = from_json(&format!(
         r#"{{"model_type": "gpt2", "vocab_size": 131, "n_positions": 8, "n_embd": 64,
             "n_layer": {layers}, "n_head": 2}}"#
@@ -51,5 +52,5 @@ fn recipe(layers: usize) -> Recipe {
     let options = Options { config, scan_layers: true, ..Options::default() };
     let placement = Placement::new(&model.tree(), DEVICES, &options).unwrap();
     let batch = Batch { sequences: 2 * DEVICES, tokens: 8, accumulation: 1, reduce_each: true };
-    Recipe::new(model, placement, Box::new(AdamW::default()), batch, Some(1.0)).unwrap()
+    StepSpec::new(model, placement, Box::new(AdamW::default()), batch, Some(1.0)).unwrap()
 }

@@ -6,9 +6,9 @@
 //! another and what the host adds. A profile is taken of further steps, since taking one costs time.
 
 use crate::error::Error;
-use crate::recipe::Batch;
 use crate::runner::{Metrics, Pending, Runner};
 use fullshard_pjrt::HostTensor;
+use fullshard_step::Batch;
 use std::time::Instant;
 
 /// The batches that are made up beforehand and used in turn.
@@ -96,7 +96,12 @@ impl Bench {
                 let step = total / self.steps as f64;
                 Ok(Measured { ahead, total, step, waited, spread, first, last })
             }
-            _ => Err(Error::TooFew { what: "the number of steps", found: 0, least: 1 }),
+            _ => Err(fullshard_step::Error::TooFew {
+                what: "the number of steps",
+                found: 0,
+                least: 1,
+            }
+            .into()),
         }
     }
 }
@@ -133,7 +138,12 @@ impl Bench {
         let rate = self.learning_rate;
         move || match next.next() {
             Some(tokens) => runner.step(tokens, tokens, rate),
-            None => Err(Error::TooFew { what: "the number of steps", found: 0, least: 1 }),
+            None => Err(fullshard_step::Error::TooFew {
+                what: "the number of steps",
+                found: 0,
+                least: 1,
+            }
+            .into()),
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use fullshard_graph::Program;
 use fullshard_pjrt::{CacheOutcome, Client, CompileCache, CompileOptions, LoadedExecutable};
-use sha2::{Digest, Sha256};
+use fullshard_step::program_hash;
 use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
 
@@ -27,11 +27,6 @@ pub struct Compiled {
     pub cached: bool,
     /// The SHA-256 of its text.
     pub hash: String,
-}
-
-/// The SHA-256 of a program's text: what tells whether two are the same.
-pub fn program_hash(text: &str) -> String {
-    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl Compiler<'_> {

@@ -2,15 +2,15 @@
 
 use crate::compiler::{Compiled, Compiler};
 use crate::error::{Error, mismatch};
-use crate::recipe::Recipe;
 use crate::state::{compile_with_state, given_state, numbers, upload_from};
 use fullshard_parallel::Stored;
 use fullshard_pjrt::{Array, Client, HostTensor};
+use fullshard_step::StepSpec;
 
-/// The parameters of a recipe on devices, and the program that evaluates them. By itself it has
+/// The parameters of a spec on devices, and the program that evaluates them. By itself it has
 /// no step program and nothing of the optimizer; a [`Runner`](crate::Runner) has one to train.
 pub struct Evaluator<'a> {
-    recipe: &'a Recipe,
+    spec: &'a StepSpec,
     compiler: &'a Compiler<'a>,
     /// The compiled evaluation, and for how many sequences it is.
     eval: Option<(usize, Compiled)>,
@@ -27,41 +27,41 @@ impl<'a> Evaluator<'a> {
     /// Compiles the evaluation of so many sequences at once, and makes parameters from a seed.
     pub fn new(
         compiler: &'a Compiler<'a>,
-        recipe: &'a Recipe,
+        spec: &'a StepSpec,
         seed: u64,
         sequences: usize,
     ) -> Result<Evaluator<'a>, Error> {
-        let (eval, init) = (recipe.eval_program(sequences)?, recipe.parameter_programs()?);
+        let (eval, init) = (spec.eval_program(sequences)?, spec.parameter_programs()?);
         let (eval, state) = compile_with_state(compiler, &eval, &init, seed)?;
-        Ok(Evaluator { recipe, compiler, eval: Some((sequences, eval)), state })
+        Ok(Evaluator { spec, compiler, eval: Some((sequences, eval)), state })
     }
 
     /// Compiles the evaluation of so many sequences at once, and takes its parameters from
     /// `parameter`: the whole numbers of one, of all layers one after another if they are stacked.
     pub fn with_parameters(
         compiler: &'a Compiler<'a>,
-        recipe: &'a Recipe,
+        spec: &'a StepSpec,
         sequences: usize,
         parameter: impl Fn(&Stored) -> Result<Vec<f32>, Error>,
     ) -> Result<Evaluator<'a>, Error> {
-        let eval = compiler.compile(&recipe.eval_program(sequences)?)?;
-        let tensors = recipe.parameter_state()?;
-        let state = given_state(compiler, recipe, &eval.program, &tensors, parameter)?;
-        Ok(Evaluator { recipe, compiler, eval: Some((sequences, eval)), state })
+        let eval = compiler.compile(&spec.eval_program(sequences)?)?;
+        let tensors = spec.parameter_state()?;
+        let state = given_state(compiler, spec, &eval.program, &tensors, parameter)?;
+        Ok(Evaluator { spec, compiler, eval: Some((sequences, eval)), state })
     }
 
     /// What evaluates a state that is there already.
     pub(crate) fn of_state(
         compiler: &'a Compiler<'a>,
-        recipe: &'a Recipe,
+        spec: &'a StepSpec,
         state: Vec<Array>,
     ) -> Evaluator<'a> {
-        Evaluator { recipe, compiler, eval: None, state }
+        Evaluator { spec, compiler, eval: None, state }
     }
 
     /// What the programs follow from.
-    pub fn recipe(&self) -> &'a Recipe {
-        self.recipe
+    pub fn spec(&self) -> &'a StepSpec {
+        self.spec
     }
 
     /// The devices it runs on.
@@ -85,7 +85,7 @@ impl<'a> Evaluator<'a> {
     /// Compiles the evaluation of so many sequences, unless that is done.
     pub fn prepare(&mut self, sequences: usize) -> Result<(), Error> {
         if self.eval.as_ref().is_none_or(|(known, _)| *known != sequences) {
-            let program = self.compiler.compile(&self.recipe.eval_program(sequences)?)?;
+            let program = self.compiler.compile(&self.spec.eval_program(sequences)?)?;
             self.eval = Some((sequences, program));
         }
         Ok(())
@@ -99,7 +99,7 @@ impl<'a> Evaluator<'a> {
     ) -> Result<PendingLoss, Error> {
         self.prepare(tokens.dims().first().copied().unwrap_or(0))?;
         let Some((_, eval)) = &self.eval else { return Err(mismatch("eval", "none", "a program")) };
-        let parameters = &self.state[..self.recipe.placement.parameters.len()];
+        let parameters = &self.state[..self.spec.placement.parameters.len()];
         let feed = upload_from(self.client(), &eval.program, parameters.len(), &[tokens, labels])?;
         let arguments: Vec<&Array> = parameters.iter().chain(&feed).collect();
         let mut results = eval.program.execute_arrays(&arguments)?;
@@ -112,7 +112,7 @@ impl<'a> Evaluator<'a> {
     pub fn parameter(&self, name: &str) -> Result<Vec<f32>, Error> {
         let i = self.position(name)?;
         let stored = self.state[i].to_host()?;
-        Ok(self.recipe.placement.parameters[i].unpack(&stored.values()?))
+        Ok(self.spec.placement.parameters[i].unpack(&stored.values()?))
     }
 
     /// What is on the devices: the parameters, then what a runner has beside them.
@@ -121,7 +121,7 @@ impl<'a> Evaluator<'a> {
     }
 
     fn position(&self, name: &str) -> Result<usize, Error> {
-        let parameters = &self.recipe.placement.parameters;
+        let parameters = &self.spec.placement.parameters;
         let position = parameters.iter().position(|stored| stored.name == name);
         position.ok_or_else(|| mismatch(name, "no such parameter", "a parameter of the model"))
     }

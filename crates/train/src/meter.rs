@@ -1,9 +1,9 @@
 //! What is worth knowing of the steps since the last log: loss, speed and memory.
 
-use crate::chips::Chip;
-use crate::flops::{Flops, utilization};
 use crate::report::Values;
 use crate::runner::{Metrics, Runner};
+use fullshard_step::Chip;
+use fullshard_step::{Flops, utilization};
 use std::time::{Duration, Instant};
 
 /// Bytes that a device uses, and who says so.
@@ -50,18 +50,18 @@ pub(crate) struct Meter {
 
 impl Meter {
     pub fn new(runner: &Runner<'_>) -> Meter {
-        let recipe = runner.recipe();
-        let tokens = recipe.tokens_per_step();
-        let parameters = recipe.parameter_count();
-        let flops = Flops::new(parameters, recipe.model.dimensions(), tokens, recipe.batch.tokens);
+        let spec = runner.spec();
+        let tokens = spec.tokens_per_step();
+        let parameters = spec.parameter_count();
+        let flops = Flops::new(parameters, spec.model.dimensions(), tokens, spec.batch.tokens);
         let device = runner.program().program.devices().first().copied().unwrap_or(0);
         let kind = runner.client().device(device).map(|device| device.description().kind.clone());
         let chip = kind.ok().and_then(|kind| Chip::of_kind(&kind));
         Meter {
             tokens,
-            devices: recipe.placement.devices(),
+            devices: spec.placement.devices(),
             flops,
-            peak: chip.and_then(|chip| chip.peak(recipe.placement.wire.compute)),
+            peak: chip.and_then(|chip| chip.peak(spec.placement.wire.compute)),
             since: Instant::now(),
             steps: 0,
             loss: 0.0,

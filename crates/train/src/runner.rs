@@ -1,13 +1,13 @@
-//! Running a recipe's programs on devices.
+//! Running a spec's programs on devices.
 
 use crate::compiler::{Compiled, Compiler};
 use crate::error::{Error, mismatch};
 use crate::evaluator::Evaluator;
-use crate::recipe::Recipe;
 use crate::state::{compile_with_state, given_state, numbers, seed_tensor, upload, upload_from};
-use crate::step::METRICS;
 use fullshard_parallel::Stored;
 use fullshard_pjrt::{Array, Client, HostTensor};
+use fullshard_step::METRICS;
+use fullshard_step::StepSpec;
 use std::sync::Arc;
 
 /// What a step is fed between the state and the metrics of the step before.
@@ -40,34 +40,34 @@ pub struct Pending {
 }
 
 impl<'a> Runner<'a> {
-    /// Compiles the programs of a recipe and makes its state from a seed.
+    /// Compiles the programs of a spec and makes its state from a seed.
     pub fn new(
         compiler: &'a Compiler<'a>,
-        recipe: &'a Recipe,
+        spec: &'a StepSpec,
         seed: u64,
     ) -> Result<Runner<'a>, Error> {
-        let (step, init) = (recipe.step_program()?, recipe.init_programs()?);
+        let (step, init) = (spec.step_program()?, spec.init_programs()?);
         let (step, state) = compile_with_state(compiler, &step, &init, seed)?;
-        Runner::begin(compiler, recipe, seed, step, state)
+        Runner::begin(compiler, spec, seed, step, state)
     }
 
-    /// Compiles the programs of a recipe and takes its parameters from `parameter`: the whole
+    /// Compiles the programs of a spec and takes its parameters from `parameter`: the whole
     /// numbers of one, of all layers one after another if they are stacked. The seed is for
     /// dropout.
     pub fn with_parameters(
         compiler: &'a Compiler<'a>,
-        recipe: &'a Recipe,
+        spec: &'a StepSpec,
         seed: u64,
         parameter: impl Fn(&Stored) -> Result<Vec<f32>, Error>,
     ) -> Result<Runner<'a>, Error> {
-        let step = compiler.compile(&recipe.step_program()?)?;
-        let state = given_state(compiler, recipe, &step.program, &recipe.state()?, parameter)?;
-        Runner::begin(compiler, recipe, seed, step, state)
+        let step = compiler.compile(&spec.step_program()?)?;
+        let state = given_state(compiler, spec, &step.program, &spec.state()?, parameter)?;
+        Runner::begin(compiler, spec, seed, step, state)
     }
 
     fn begin(
         compiler: &'a Compiler<'a>,
-        recipe: &'a Recipe,
+        spec: &'a StepSpec,
         seed: u64,
         step: Compiled,
         state: Vec<Array>,
@@ -76,13 +76,13 @@ impl<'a> Runner<'a> {
         let place = state.len() + FED;
         let metrics = Arc::new(upload(compiler.client, &step.program, place, &none)?);
         let seed = seed_tensor(seed)?;
-        let evaluator = Evaluator::of_state(compiler, recipe, state);
+        let evaluator = Evaluator::of_state(compiler, spec, state);
         Ok(Runner { evaluator, step, metrics, seed, steps: 0 })
     }
 
     /// What the programs follow from.
-    pub fn recipe(&self) -> &'a Recipe {
-        self.evaluator.recipe()
+    pub fn spec(&self) -> &'a StepSpec {
+        self.evaluator.spec()
     }
 
     /// The devices it runs on.
@@ -119,7 +119,7 @@ impl<'a> Runner<'a> {
         learning_rate: f64,
     ) -> Result<Pending, Error> {
         let number = HostTensor::from_values(&[], &[self.steps as i32])?;
-        let scalars = self.recipe().optimizer.scalars(self.steps + 1, learning_rate);
+        let scalars = self.spec().optimizer.scalars(self.steps + 1, learning_rate);
         let scalars = HostTensor::from_values(&[scalars.len()], &scalars)?;
         let feed: [_; FED] = [tokens, labels, &scalars, &self.seed, &number];
         let feed = upload_from(self.client(), &self.step.program, self.state().len(), &feed)?;

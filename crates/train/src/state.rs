@@ -2,11 +2,11 @@
 
 use crate::compiler::{Compiled, Compiler};
 use crate::error::{Error, mismatch};
-use crate::init::InitProgram;
-use crate::recipe::{Recipe, StateTensor};
 use fullshard_graph::Program;
 use fullshard_parallel::Stored;
 use fullshard_pjrt::{Array, Client, HostTensor, LoadedExecutable};
+use fullshard_step::InitProgram;
+use fullshard_step::{StateTensor, StepSpec};
 
 /// Compiles a program and, at the same time, those that make the state it works on; makes that
 /// state from a seed.
@@ -52,14 +52,14 @@ pub fn initial_state(
 /// layers one after another if they are stacked. What follows them begins with zeros.
 pub(crate) fn given_state(
     compiler: &Compiler<'_>,
-    recipe: &Recipe,
+    spec: &StepSpec,
     program: &LoadedExecutable,
     tensors: &[StateTensor],
     parameter: impl Fn(&Stored) -> Result<Vec<f32>, Error>,
 ) -> Result<Vec<Array>, Error> {
     let mut state = Vec::new();
     for (i, tensor) in tensors.iter().enumerate() {
-        let values = match recipe.placement.parameters.get(i) {
+        let values = match spec.placement.parameters.get(i) {
             Some(stored) => packed(stored, &parameter(stored)?)?,
             None => HostTensor::from_values(&tensor.ty.dims, &vec![0.0_f32; tensor.ty.elements()])?,
         };

@@ -115,8 +115,8 @@ impl Training<'_> {
     }
 
     fn beginning(&self, runner: &Runner<'_>) -> TrainerState {
-        let recipe = runner.recipe();
-        let per_device = recipe.batch.sequences / recipe.placement.devices();
+        let spec = runner.spec();
+        let per_device = spec.batch.sequences / spec.placement.devices();
         TrainerState {
             max_steps: self.course.steps,
             logging_steps: self.course.logging_steps,
@@ -155,7 +155,7 @@ impl Run<'_, '_, '_> {
     fn launch(&mut self, batch: &fullshard_data::Batch) -> Result<(), Error> {
         let Training { course, schedule, learning_rate, .. } = self.training;
         let rate = learning_rate * schedule.factor(batch.step, course.warmup, course.steps);
-        let sizes = self.runner.recipe().batch;
+        let sizes = self.runner.spec().batch;
         let dims = [sizes.accumulation, sizes.sequences, sizes.tokens];
         let [tokens, labels] = tensors(batch, &dims)?;
         let pending = self.runner.step(&tokens, &labels, rate)?;
@@ -179,7 +179,7 @@ impl Run<'_, '_, '_> {
         if !(loss.is_finite() && gradient_norm.is_finite()) {
             return Err(Error::NotFinite { step, loss, gradient_norm });
         }
-        let tokens = self.runner.recipe().tokens_per_step() as u64;
+        let tokens = self.runner.spec().tokens_per_step() as u64;
         self.state.global_step = step;
         self.state.epoch = self.training.course.epoch(step);
         self.state.num_input_tokens_seen = step * tokens;
@@ -236,7 +236,7 @@ impl Run<'_, '_, '_> {
     fn finish(mut self, runtime: f64, stopped: bool) -> Result<Trained, Error> {
         let steps = self.state.global_step;
         let flops = 6.0 * self.state.num_input_tokens_seen as f64;
-        self.state.total_flos = flops * self.runner.recipe().count_without_embeddings() as f64;
+        self.state.total_flos = flops * self.runner.spec().count_without_embeddings() as f64;
         let values = Values::from([
             ("train_loss".to_owned(), (self.loss / steps.max(1) as f64).into()),
             ("train_runtime".to_owned(), runtime.into()),

@@ -4,40 +4,38 @@
 use crate::compiler::Compiler;
 use crate::error::{Error, mismatch};
 use crate::evaluator::Evaluator;
-use crate::recipe::Recipe;
 use crate::runner::Runner;
 use fullshard_checkpoint::{ExportOptions, Exported, TensorEntry, Weights, export};
 use fullshard_parallel::Stored;
+use fullshard_step::StepSpec;
 use std::collections::VecDeque;
 use std::path::Path;
 
-impl Recipe {
-    /// The tensors of the model, those of stacked layers one after another; tied ones once.
-    pub fn tensors(&self) -> Vec<TensorEntry> {
-        let of = |stored: &Stored| {
-            let dims = stored.dims.clone();
-            layer_names(stored).into_iter().map(move |name| TensorEntry::new(name, dims.clone()))
-        };
-        self.placement.parameters.iter().flat_map(of).collect()
-    }
+/// The tensors of a step's model, those of stacked layers one after another; tied ones once.
+pub fn model_tensors(spec: &StepSpec) -> Vec<TensorEntry> {
+    let of = |stored: &Stored| {
+        let dims = stored.dims.clone();
+        layer_names(stored).into_iter().map(move |name| TensorEntry::new(name, dims.clone()))
+    };
+    spec.placement.parameters.iter().flat_map(of).collect()
 }
 
 impl<'a> Runner<'a> {
-    /// Compiles the programs of a recipe and takes its parameters from files, one at a time. The
+    /// Compiles the programs of a spec and takes its parameters from files, one at a time. The
     /// seed is for dropout.
     pub fn with_weights(
         compiler: &'a Compiler<'a>,
-        recipe: &'a Recipe,
+        spec: &'a StepSpec,
         seed: u64,
         weights: &Weights,
     ) -> Result<Runner<'a>, Error> {
-        let reader = reader(recipe, weights)?;
-        Runner::with_parameters(compiler, recipe, seed, reader)
+        let reader = reader(spec, weights)?;
+        Runner::with_parameters(compiler, spec, seed, reader)
     }
 
     /// Writes the parameters into a folder, as Hugging Face keeps them.
     pub fn export(&self, folder: &Path) -> Result<Exported, Error> {
-        let mut parameters = self.recipe().placement.parameters.iter();
+        let mut parameters = self.spec().placement.parameters.iter();
         // The layers that are left of a stack; they follow each other.
         let mut layers: VecDeque<Vec<f32>> = VecDeque::new();
         let mut next = |name: &str| -> Result<Vec<f32>, Error> {
@@ -51,7 +49,7 @@ impl<'a> Runner<'a> {
             layers.pop_front().ok_or_else(|| mismatch(name, "no parameter", "a parameter"))
         };
         let options = ExportOptions::default();
-        Ok(export(folder, &self.recipe().tensors(), &mut next, &options)?)
+        Ok(export(folder, &model_tensors(self.spec()), &mut next, &options)?)
     }
 }
 
@@ -60,21 +58,21 @@ impl<'a> Evaluator<'a> {
     /// one at a time.
     pub fn with_weights(
         compiler: &'a Compiler<'a>,
-        recipe: &'a Recipe,
+        spec: &'a StepSpec,
         sequences: usize,
         weights: &Weights,
     ) -> Result<Evaluator<'a>, Error> {
-        let reader = reader(recipe, weights)?;
-        Evaluator::with_parameters(compiler, recipe, sequences, reader)
+        let reader = reader(spec, weights)?;
+        Evaluator::with_parameters(compiler, spec, sequences, reader)
     }
 }
 
-/// Reads parameters from files, if these are of the recipe's model.
+/// Reads parameters from files, if these are of the spec's model.
 fn reader<'w>(
-    recipe: &Recipe,
+    spec: &StepSpec,
     weights: &'w Weights,
 ) -> Result<impl Fn(&Stored) -> Result<Vec<f32>, Error> + use<'w>, Error> {
-    weights.check(&recipe.tensors())?;
+    weights.check(&model_tensors(spec))?;
     Ok(|stored: &Stored| {
         let mut wholes = Vec::with_capacity(stored.elements());
         for name in layer_names(stored) {

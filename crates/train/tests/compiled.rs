@@ -13,7 +13,7 @@ use fullshard_optim::{Adafactor, Optimizer, Sgd};
 use fullshard_parallel::{Exchange, ExchangeKind, FsdpConfig, Options, Stored, Strategy};
 use fullshard_pjrt::hlo::{CollectiveKind, Module, collectives};
 use fullshard_pjrt::{CompiledMemory, Flag};
-use fullshard_train::{Batch, Recipe};
+use fullshard_step::{Batch, StepSpec};
 use std::collections::BTreeMap;
 
 /// A model of which nothing divides by the number of devices.
@@ -36,15 +36,15 @@ fn options(config: &str, settings: &str) -> Options {
 }
 
 /// Compiles a step that is not run, so without the work on its machine code that can be left out.
-fn compile(recipe: &Recipe) -> (Module, CompiledMemory) {
-    let mut compiler = compiler(recipe.placement.devices());
+fn compile(spec: &StepSpec) -> (Module, CompiledMemory) {
+    let mut compiler = compiler(spec.placement.devices());
     let flags = [
         ("xla_llvm_disable_expensive_passes", Flag::Bool(true)),
         ("xla_cpu_parallel_codegen_split_count", Flag::Int(1)),
     ];
     compiler.options =
         flags.into_iter().fold(compiler.options, |options, (name, flag)| options.flag(name, flag));
-    let compiled = compiler.compile(&recipe.step_program().unwrap()).unwrap();
+    let compiled = compiler.compile(&spec.step_program().unwrap()).unwrap();
     let executable = compiled.program.executable();
     (executable.optimized_program().unwrap().module().unwrap(), executable.memory().unwrap())
 }
@@ -57,13 +57,13 @@ const SCATTER: &str = "reduce-scatter";
 const SUM: &str = "all-reduce";
 
 /// What a compiled step exchanges, without the sums of losses, labels and norms of gradients.
-fn found(recipe: &Recipe, module: &Module) -> Exchanges {
+fn found(spec: &StepSpec, module: &Module) -> Exchanges {
     let mut exchanges = Exchanges::new();
     for row in collectives(module) {
         let kind = match row.kind {
             CollectiveKind::AllGather => GATHER,
             CollectiveKind::ReduceScatter => SCATTER,
-            CollectiveKind::AllReduce if row.bytes.unwrap() <= numbers_summed(recipe) => continue,
+            CollectiveKind::AllReduce if row.bytes.unwrap() <= numbers_summed(spec) => continue,
             CollectiveKind::AllReduce => SUM,
             other => panic!("{other} in a step"),
         };
@@ -75,8 +75,8 @@ fn found(recipe: &Recipe, module: &Module) -> Exchanges {
 }
 
 /// The bytes of a norm of each parameter and a loss, which the compiler sums together.
-fn numbers_summed(recipe: &Recipe) -> u64 {
-    4 * (recipe.placement.parameters.len() as u64 + 1)
+fn numbers_summed(spec: &StepSpec) -> u64 {
+    4 * (spec.placement.parameters.len() as u64 + 1)
 }
 
 fn listed<'a>(exchanges: impl IntoIterator<Item = &'a Exchange>) -> Exchanges {
@@ -96,16 +96,16 @@ fn count(exchanges: &Exchanges, kind: &str) -> u64 {
     exchanges.iter().filter(|((known, _), _)| *known == kind).map(|(_, count)| count).sum()
 }
 
-fn recipe_of(options: &Options, batch: Batch) -> Recipe {
-    recipe(MODEL, DEVICES, options, batch, Box::new(Sgd::default()))
+fn recipe_of(options: &Options, batch: Batch) -> StepSpec {
+    spec(MODEL, DEVICES, options, batch, Box::new(Sgd::default()))
 }
 
 /// Checks that a step exchanges what is listed, and that this is so many gathers and
 /// reduce-scatters.
 fn check(what: &str, options: &Options, expected: [u64; 2]) {
-    let recipe = recipe_of(options, BATCH);
-    let found = found(&recipe, &compile(&recipe).0);
-    assert_eq!(found, listed(&recipe.placement.exchanges()), "{what}");
+    let spec = recipe_of(options, BATCH);
+    let found = found(&spec, &compile(&spec).0);
+    assert_eq!(found, listed(&spec.placement.exchanges()), "{what}");
     assert_eq!([GATHER, SCATTER].map(|kind| count(&found, kind)), expected, "{what}");
 }
 
@@ -160,9 +160,9 @@ fn unpacked_parameters_are_exchanged_by_themselves() {
     for (what, wrap, settings) in
         [("flat", BLOCKS, ""), ("rows and checkpointed", &checkpointed, rows)]
     {
-        let recipe = recipe_of(&options(wrap, settings), BATCH);
-        let found = found(&recipe, &compile(&recipe).0);
-        let listed = listed(&recipe.placement.exchanges());
+        let spec = recipe_of(&options(wrap, settings), BATCH);
+        let found = found(&spec, &compile(&spec).0);
+        let listed = listed(&spec.placement.exchanges());
         assert_eq!(count(&found, SCATTER), 4 + 3 * 12, "{what}");
         assert_eq!(count(&found, SUM), 0, "{what}");
         for (&(kind, bytes), &most) in &listed {
@@ -180,9 +180,9 @@ fn unpacked_parameters_are_exchanged_by_themselves() {
 #[test]
 fn whole_parameters_are_only_summed() {
     let options = Options { strategy: Strategy::NoShard, ..options(BLOCKS, "") };
-    let recipe = recipe_of(&options, BATCH);
-    let listed = listed(&recipe.placement.exchanges());
-    let found = found(&recipe, &compile(&recipe).0);
+    let spec = recipe_of(&options, BATCH);
+    let listed = listed(&spec.placement.exchanges());
+    let found = found(&spec, &compile(&spec).0);
     assert_eq!(count(&listed, SUM), 4 + 3 * 12);
     for kind in [GATHER, SCATTER] {
         assert_eq!((count(&listed, kind), count(&found, kind)), (0, 0), "{kind}");
@@ -191,7 +191,7 @@ fn whole_parameters_are_only_summed() {
     assert_eq!(count(&found, SUM), 3 + 1);
     let bytes = |it: &Exchanges| it.iter().map(|((_, bytes), count)| bytes * count).sum::<u64>();
     let more = bytes(&found) - bytes(&listed);
-    assert!(more <= numbers_summed(&recipe), "{found:?} for {listed:?}");
+    assert!(more <= numbers_summed(&spec), "{found:?} for {listed:?}");
 }
 
 /// What is frozen is gathered apart from the rest of its unit.
@@ -210,35 +210,35 @@ fn frozen_parameters_have_no_gradients_to_scatter() {
 fn accumulated_batches_exchange_each_or_once() {
     let options = options(BLOCKS, PACKED);
     let batch = Batch { accumulation: 3, ..BATCH };
-    let recipe = recipe_of(&options, batch);
+    let spec = recipe_of(&options, batch);
     // The root is kept, and is the same for every batch: the compiler gathers it before them.
     let times = |exchange: &Exchange| match (exchange.unit.as_str(), exchange.kind) {
         ("", ExchangeKind::Gather) => 1,
         _ => 3,
     };
-    let exchanges = recipe.placement.exchanges().into_iter();
+    let exchanges = spec.placement.exchanges().into_iter();
     let exchanges = exchanges.map(|it| Exchange { count: it.count * times(&it), ..it });
     let each = listed(&exchanges.collect::<Vec<_>>());
-    assert_eq!(found(&recipe, &compile(&recipe).0), each);
+    assert_eq!(found(&spec, &compile(&spec).0), each);
 
     // Gathered before the batches, all layers of a kind at once.
-    let recipe = recipe_of(&options, Batch { reduce_each: false, ..batch });
-    let exchanges = recipe.placement.exchanges().into_iter().map(|exchange| {
-        let unit = recipe.placement.units.iter().find(|unit| unit.path == exchange.unit);
+    let spec = recipe_of(&options, Batch { reduce_each: false, ..batch });
+    let exchanges = spec.placement.exchanges().into_iter().map(|exchange| {
+        let unit = spec.placement.units.iter().find(|unit| unit.path == exchange.unit);
         Exchange { bytes: exchange.bytes * unit.unwrap().count, count: 1, ..exchange }
     });
     let once = listed(&exchanges.collect::<Vec<_>>());
-    assert_eq!(found(&recipe, &compile(&recipe).0), once);
+    assert_eq!(found(&spec, &compile(&spec).0), once);
     assert_eq!([GATHER, SCATTER].map(|kind| count(&once, kind)), [2, 2]);
 }
 
 /// The bytes of arguments on each device without what a step is fed: two batches, the
 /// optimizer's scalars, a seed, a number and the metrics of the step before.
-fn state_bytes(recipe: &Recipe) -> u64 {
-    let batch = recipe.batch;
-    let tokens = batch.sequences / recipe.placement.devices() * batch.tokens;
-    let fed = 2 * tokens + recipe.optimizer.scalar_count() + 2 + 1 + 3;
-    compile(recipe).1.arguments - 4 * fed as u64
+fn state_bytes(spec: &StepSpec) -> u64 {
+    let batch = spec.batch;
+    let tokens = batch.sequences / spec.placement.devices() * batch.tokens;
+    let fed = 2 * tokens + spec.optimizer.scalar_count() + 2 + 1 + 3;
+    compile(spec).1.arguments - 4 * fed as u64
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn each_device_has_its_share_of_the_state() {
         "attn_pdrop": 0}"#;
     let of = |devices: usize, rows: bool, optimizer: Box<dyn Optimizer>| {
         let options = options(NONE, &format!(r#""shard_param_on_dim_0": {rows}"#));
-        recipe(WIDE, devices, &options, BATCH, optimizer)
+        spec(WIDE, devices, &options, BATCH, optimizer)
     };
     let adafactor = || Box::new(Adafactor::trainer());
     let whole = [adamw(), adafactor()].map(|optimizer| state_bytes(&of(1, false, optimizer)));
@@ -257,7 +257,7 @@ fn each_device_has_its_share_of_the_state() {
         assert!((1.0..1.03).contains(&share), "{devices} devices: {share} of a share");
     };
     for (devices, rows) in [(2, true), (4, false), (8, true)] {
-        let recipe = of(devices, rows, adamw());
+        let spec = of(devices, rows, adamw());
         // Of each parameter and of two slots like it a part, by the formula of its layout.
         let part = |stored: &Stored| {
             let elements = stored.dims.iter().product::<usize>();
@@ -268,8 +268,8 @@ fn each_device_has_its_share_of_the_state() {
                     false => elements.div_ceil(128 * devices) * 128,
                 }
         };
-        let parts: usize = recipe.placement.parameters.iter().map(part).sum();
-        let state = state_bytes(&recipe);
+        let parts: usize = spec.placement.parameters.iter().map(part).sum();
+        let state = state_bytes(&spec);
         assert_eq!(state, 3 * 4 * parts as u64, "{devices} devices, rows: {rows}");
         share(devices, state, whole[0]);
     }
@@ -282,12 +282,12 @@ const LAYERS: usize = 24;
 const WIDTH: usize = 64;
 
 /// A model with far more weights than a batch has activations.
-fn deep(layers: usize, options: &Options) -> Recipe {
+fn deep(layers: usize, options: &Options) -> StepSpec {
     let config = format!(
         r#"{{"model_type": "gpt2", "vocab_size": 131, "n_positions": 8, "n_embd": {WIDTH},
             "n_layer": {layers}, "n_head": 2, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}}"#
     );
-    recipe(&config, 8, options, BATCH, Box::new(Sgd::default()))
+    spec(&config, 8, options, BATCH, Box::new(Sgd::default()))
 }
 
 /// Whole weights of all layers are in no tensor, so in none that a loop carries, and never in

@@ -9,7 +9,8 @@ use fullshard_graph::DType;
 use fullshard_parallel::{FsdpConfig, Options, Remat, Settings, WrapPolicy};
 use fullshard_pjrt::hlo::{CollectiveKind, collectives};
 use fullshard_pjrt::{CompileCache, HostTensor};
-use fullshard_train::{Batch, Compiler, Recipe, Runner};
+use fullshard_step::{Batch, StepSpec};
+use fullshard_train::{Compiler, Runner};
 
 const GPT2: &str = r#"{"model_type": "gpt2", "vocab_size": 96, "n_positions": 32, "n_embd": 64,
     "n_layer": 2, "n_head": 4, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}"#;
@@ -46,9 +47,9 @@ fn text(step: usize) -> HostTensor {
 }
 
 /// The losses of training from a seed.
-fn losses(recipe: &Recipe, cache: Option<CompileCache>, seed: u64, steps: usize) -> Vec<f64> {
-    let compiler = Compiler { cache, ..compiler(recipe.placement.devices()) };
-    let mut runner = Runner::new(&compiler, recipe, seed).unwrap();
+fn losses(spec: &StepSpec, cache: Option<CompileCache>, seed: u64, steps: usize) -> Vec<f64> {
+    let compiler = Compiler { cache, ..compiler(spec.placement.devices()) };
+    let mut runner = Runner::new(&compiler, spec, seed).unwrap();
     let run = |step: usize| {
         let text = text(step);
         let metrics = runner.step(&text, &text, 3e-3).unwrap().wait().unwrap();
@@ -65,9 +66,9 @@ fn mean(values: &[f64]) -> f64 {
 fn after_training(model: &str, fp8: bool) -> Vec<f64> {
     const STEPS: usize = 100;
     let folder = tempfile::tempdir().unwrap();
-    let recipe = recipe(model, 1, &options(fp8), BATCH, adamw());
+    let spec = spec(model, 1, &options(fp8), BATCH, adamw());
     let last = |seed| {
-        let losses = losses(&recipe, Some(CompileCache::at(folder.path())), seed, STEPS);
+        let losses = losses(&spec, Some(CompileCache::at(folder.path())), seed, STEPS);
         mean(&losses[STEPS - 20..])
     };
     (1..=3).map(last).collect()
@@ -94,7 +95,7 @@ fn every_way_to_run_it_gives_nearly_the_same_losses() {
     const STEPS: usize = 6;
     for (model, class) in [(GPT2, "GPT2Block"), (LLAMA, "LlamaDecoderLayer")] {
         let run = |devices, options: &Options| {
-            losses(&recipe(model, devices, options, BATCH, adamw()), None, 7, STEPS)
+            losses(&spec(model, devices, options, BATCH, adamw()), None, 7, STEPS)
         };
         let expected = run(1, &options(true));
         let mut wrapped = options(true);
@@ -121,8 +122,8 @@ fn the_exchanges_are_those_of_bf16() {
     let exchanged = |fp8| {
         let mut options = options(fp8);
         options.config.wrap = WrapPolicy::Classes(vec!["GPT2Block".to_owned()]);
-        let recipe = recipe(GPT2, 2, &options, BATCH, adamw());
-        let step = compiler(2).compile(&recipe.step_program().unwrap()).unwrap();
+        let spec = spec(GPT2, 2, &options, BATCH, adamw());
+        let step = compiler(2).compile(&spec.step_program().unwrap()).unwrap();
         let module = step.program.executable().optimized_program().unwrap().module().unwrap();
         let mut rows: Vec<_> = collectives(&module)
             .into_iter()

@@ -10,7 +10,8 @@ use fullshard_models::Initializer;
 use fullshard_optim::Sgd;
 use fullshard_parallel::{FsdpConfig, Options, Settings, Strategy};
 use fullshard_pjrt::Array;
-use fullshard_train::{Batch, Recipe, initial_state};
+use fullshard_step::{Batch, StepSpec};
+use fullshard_train::initial_state;
 use std::collections::BTreeMap;
 
 /// Every parameter of a model by its full name, one layer at a time.
@@ -24,7 +25,7 @@ const SMALL: &str = r#"{"model_type": "gpt2", "vocab_size": 131, "n_positions": 
 const LARGE: &str = r#"{"model_type": "gpt2", "vocab_size": 512, "n_positions": 256,
     "n_embd": 256, "n_layer": 4, "n_head": 4}"#;
 
-fn placed(config: &str, devices: usize, layout: &str, scan_layers: bool) -> Recipe {
+fn placed(config: &str, devices: usize, layout: &str, scan_layers: bool) -> StepSpec {
     let settings = Settings { shard_param_on_dim_0: layout == "rows", ..Settings::default() };
     let options = Options {
         strategy: if layout == "whole" { Strategy::NoShard } else { Strategy::FullShard },
@@ -33,22 +34,21 @@ fn placed(config: &str, devices: usize, layout: &str, scan_layers: bool) -> Reci
         ..Options::default()
     };
     let batch = Batch { sequences: devices, tokens: 2, accumulation: 1, reduce_each: true };
-    recipe(config, devices, &options, batch, Box::new(Sgd::default()))
+    spec(config, devices, &options, batch, Box::new(Sgd::default()))
 }
 
-/// What the programs of a recipe make from each seed. Padding is checked to be zero.
-fn made(recipe: &Recipe, seeds: &[u64]) -> Vec<Weights> {
-    let init = recipe.init_programs().unwrap();
+/// What the programs of a spec make from each seed. Padding is checked to be zero.
+fn made(spec: &StepSpec, seeds: &[u64]) -> Vec<Weights> {
+    let init = spec.init_programs().unwrap();
     let programs: Vec<&Program> = init.iter().map(|init| &init.program).collect();
-    let compiled = compiler(recipe.placement.devices()).compile_all(&programs).unwrap();
-    let run =
-        |&seed: &u64| weights(recipe, &initial_state(&CLIENT, &init, &compiled, seed).unwrap());
+    let compiled = compiler(spec.placement.devices()).compile_all(&programs).unwrap();
+    let run = |&seed: &u64| weights(spec, &initial_state(&CLIENT, &init, &compiled, seed).unwrap());
     seeds.iter().map(run).collect()
 }
 
-fn weights(recipe: &Recipe, arrays: &[Array]) -> Weights {
+fn weights(spec: &StepSpec, arrays: &[Array]) -> Weights {
     let mut weights = Weights::new();
-    for (stored, array) in recipe.placement.parameters.iter().zip(arrays) {
+    for (stored, array) in spec.placement.parameters.iter().zip(arrays) {
         let numbers: Vec<f32> = array.to_host().unwrap().values().unwrap();
         let wholes = stored.unpack(&numbers);
         assert_eq!(stored.pack(&wholes), numbers, "padding of {} is not zero", stored.name);
@@ -110,8 +110,8 @@ fn check_normal(name: &str, numbers: &[f32], deviation: f64) {
 
 #[test]
 fn weights_begin_as_in_transformers() {
-    let recipe = placed(LARGE, 8, "flat", true);
-    let [first, second] = made(&recipe, &[1, 2]).try_into().unwrap();
+    let spec = placed(LARGE, 8, "flat", true);
+    let [first, second] = made(&spec, &[1, 2]).try_into().unwrap();
     let scaled = 0.02 / f64::sqrt(2.0 * 4.0);
     let mut drawn: Vec<(&String, &Vec<f32>, f64)> = Vec::new();
     for (name, numbers) in &first {
@@ -136,7 +136,7 @@ fn weights_begin_as_in_transformers() {
             assert!(found.abs() < 5.0, "{name} and {other}: {found}");
         }
     }
-    let deviations = recipe.placement.parameters.iter().filter_map(|stored| {
+    let deviations = spec.placement.parameters.iter().filter_map(|stored| {
         let Initializer::Normal { deviation } = stored.initializer else { return None };
         Some(deviation)
     });

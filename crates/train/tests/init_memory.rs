@@ -8,7 +8,8 @@ use common::*;
 use fullshard_graph::Program;
 use fullshard_optim::Sgd;
 use fullshard_parallel::{FsdpConfig, Options, WrapPolicy};
-use fullshard_train::{Batch, initial_state};
+use fullshard_step::Batch;
+use fullshard_train::initial_state;
 
 const CONFIG: &str = include_str!("../../../examples/configs/gpt2_1.5b.json");
 const DEVICES: usize = 8;
@@ -30,12 +31,12 @@ fn large_models_begin_as_shards_alone() {
     let options = Options { config, scan_layers: true, ..Options::default() };
     let batch = Batch { sequences: DEVICES, tokens: 1024, accumulation: 1, reduce_each: true };
     // Without momentum there is no state but the parameters.
-    let recipe = recipe(CONFIG, DEVICES, &options, batch, Box::new(Sgd::default()));
-    let parts = recipe.placement.parameters.iter().map(|stored| stored.part_elements());
+    let spec = spec(CONFIG, DEVICES, &options, batch, Box::new(Sgd::default()));
+    let parts = spec.placement.parameters.iter().map(|stored| stored.part_elements());
     let state = (parts.sum::<usize>() * DEVICES * size_of::<f32>()) as u64;
 
     let compiler = compiler(DEVICES);
-    let init = recipe.init_programs().unwrap();
+    let init = spec.init_programs().unwrap();
     let programs: Vec<&Program> = init.iter().map(|init| &init.program).collect();
     let compiled = compiler.compile_all(&programs).unwrap();
     let before = peak();

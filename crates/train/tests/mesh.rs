@@ -11,7 +11,8 @@ use common::*;
 use fullshard_graph::{DType, Dialect};
 use fullshard_models::Forms;
 use fullshard_parallel::{FsdpConfig, Options, Remat, Settings, Strategy, WrapPolicy};
-use fullshard_train::{Batch, Metrics};
+use fullshard_step::Batch;
+use fullshard_train::Metrics;
 use std::sync::LazyLock;
 
 const GPT2: &str = r#"{"model_type": "gpt2", "vocab_size": 131, "n_positions": 20, "n_embd": 21,
@@ -123,7 +124,7 @@ fn one_device(case: &Case) -> &'static [Metrics] {
                 let config = FsdpConfig { settings, ..FsdpConfig::default() };
                 let options = Options { config, ..Options::default() };
                 let batch = Batch { sequences: 16, tokens: 11, accumulation: 1, reduce_each: true };
-                train(&recipe(model, 1, &options, batch, adamw()), STEPS)
+                train(&spec(model, 1, &options, batch, adamw()), STEPS)
             },
         )
     });
@@ -170,7 +171,7 @@ fn placements_agree_with_one_device() {
     for case in cases() {
         let devices = choice(&case, "devices").parse().unwrap();
         let found =
-            train(&recipe(model_of(&case), devices, &options(&case), batch(&case), adamw()), STEPS);
+            train(&spec(model_of(&case), devices, &options(&case), batch(&case), adamw()), STEPS);
         let names: Vec<_> = CHOICES.iter().map(|(name, _)| choice(&case, name)).collect();
         let is_f32 = choice(&case, "dtype") == "f32";
         let (loss, norm) = if is_f32 { (1e-5, 1e-4) } else { (3e-3, 3e-2) };

@@ -9,7 +9,8 @@ use fullshard_graph::DType;
 use fullshard_optim::{Adafactor, Optimizer, Sgd, StepSize};
 use fullshard_parallel::{FsdpConfig, Options, Placement, Remat, Settings, Stored, WrapPolicy};
 use fullshard_pjrt::HostTensor;
-use fullshard_train::{Batch, Compiler, Metrics, Recipe, Runner};
+use fullshard_step::{Batch, StepSpec};
+use fullshard_train::{Compiler, Metrics, Runner};
 
 const PLAIN: &str = r#"{"model_type": "gpt2", "vocab_size": 131, "n_positions": 20, "n_embd": 21,
     "n_layer": 2, "n_head": 3, "n_inner": 37, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}"#;
@@ -29,12 +30,12 @@ fn options((_, rows, scan_layers): Place) -> Options {
     Options { config, scan_layers, ..Options::default() }
 }
 
-fn plain(place: Place, optimizer: Box<dyn Optimizer>) -> Recipe {
-    recipe(PLAIN, place.0, &options(place), BATCH, optimizer)
+fn plain(place: Place, optimizer: Box<dyn Optimizer>) -> StepSpec {
+    spec(PLAIN, place.0, &options(place), BATCH, optimizer)
 }
 
-fn runner<'a>(compiler: &'a Compiler<'a>, recipe: &'a Recipe, seed: u64) -> Runner<'a> {
-    Runner::with_parameters(compiler, recipe, seed, |stored| Ok(weights(stored))).unwrap()
+fn runner<'a>(compiler: &'a Compiler<'a>, spec: &'a StepSpec, seed: u64) -> Runner<'a> {
+    Runner::with_parameters(compiler, spec, seed, |stored| Ok(weights(stored))).unwrap()
 }
 
 /// Weights large enough for every choice to show in the loss.
@@ -49,10 +50,10 @@ fn steps(runner: &mut Runner<'_>, batch: Batch, count: usize, rate: f64) -> Vec<
     (0..count).map(step).collect()
 }
 
-/// The metrics of some steps of a recipe.
-fn run(recipe: &Recipe, seed: u64, count: usize, rate: f64) -> Vec<Metrics> {
-    let compiler = compiler(recipe.placement.devices());
-    steps(&mut runner(&compiler, recipe, seed), recipe.batch, count, rate)
+/// The metrics of some steps of a spec.
+fn run(spec: &StepSpec, seed: u64, count: usize, rate: f64) -> Vec<Metrics> {
+    let compiler = compiler(spec.placement.devices());
+    steps(&mut runner(&compiler, spec, seed), spec.batch, count, rate)
 }
 
 fn off(found: f32, expected: f32) -> f32 {
@@ -81,7 +82,7 @@ fn dropout_is_the_same_on_any_devices() {
     let config = dropped(PLAIN);
     let with = |place: Place, remat| {
         let options = Options { remat: Some(remat), ..options(place) };
-        recipe(&config, place.0, &options, BATCH, adamw())
+        spec(&config, place.0, &options, BATCH, adamw())
     };
     let one = with(ONE, Remat::None);
     let expected = run(&one, 5, 5, RATE);
@@ -112,7 +113,7 @@ fn dropout_in_blocks_of_attention_is_the_same_on_any_devices() {
         "n_layer": 1, "n_head": 2, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0.1}"#;
     let batch = Batch { sequences: 2, tokens: 512, accumulation: 1, reduce_each: true };
     let run =
-        |place: Place| run(&recipe(config, place.0, &options(place), batch, adamw()), 5, 2, RATE);
+        |place: Place| run(&spec(config, place.0, &options(place), batch, adamw()), 5, 2, RATE);
     check_same("two devices", &run((2, false, true)), &run(ONE));
 }
 
@@ -129,7 +130,7 @@ fn no_more_is_computed_again_than_asked() {
         options.forms.fused_attention = true;
         options.forms.recomputed_activations = true;
         options.forms.last_layer_kept = last_layer_kept;
-        let text = recipe(config, 1, &options, batch, adamw()).step_program().unwrap().to_text();
+        let text = spec(config, 1, &options, batch, adamw()).step_program().unwrap().to_text();
         let calls = |what: &str| text.matches(what).count();
         (calls("stablehlo.dot_general"), calls("@__cudnn$fmhaSoftmax("))
     };
@@ -167,12 +168,12 @@ fn kernels_of_attention_drop_in_training() {
         let mut options = Options { remat: Some(remat), ..options((1, false, looped)) };
         options.config.settings.compute_dtype = DType::Bf16;
         options.forms.fused_attention = true;
-        let recipe = recipe(config, 1, &options, batch, adamw());
-        let text = recipe.step_program().unwrap().to_text();
+        let spec = spec(config, 1, &options, batch, adamw());
+        let text = spec.step_program().unwrap().to_text();
         let found = (calls(&text, there), calls(&text, back));
         assert_eq!(found, expected, "loop: {looped}, {remat:?}");
-        assert_eq!(recipe.attention_obstacle().is_some(), looped);
-        let text = recipe.eval_program(2).unwrap().to_text();
+        assert_eq!(spec.attention_obstacle().is_some(), looped);
+        let text = spec.eval_program(2).unwrap().to_text();
         assert!(text.contains("@__cudnn$fmhaSoftmax(") && !text.contains(there), "evaluation");
     }
 }
@@ -180,11 +181,11 @@ fn kernels_of_attention_drop_in_training() {
 /// A run with parameters frozen: metrics, and all parameters at the end by their names.
 fn frozen_run(place: Place, frozen: &[&str]) -> (Vec<Metrics>, Vec<(String, Vec<f32>)>) {
     let frozen = frozen.iter().map(|&pattern| pattern.to_owned()).collect();
-    let recipe = recipe(PLAIN, place.0, &Options { frozen, ..options(place) }, BATCH, adamw());
+    let spec = spec(PLAIN, place.0, &Options { frozen, ..options(place) }, BATCH, adamw());
     let compiler = compiler(place.0);
-    let mut runner = runner(&compiler, &recipe, 0);
+    let mut runner = runner(&compiler, &spec, 0);
     let metrics = steps(&mut runner, BATCH, 5, RATE);
-    let placement = &recipe.placement;
+    let placement = &spec.placement;
     let state = placement.parameters.len() + 2 * placement.trained().len();
     assert_eq!(runner.state().len(), state, "two slots for what is trained, none for the rest");
     let mut layers = Vec::new();
@@ -242,7 +243,7 @@ fn divide_factors_scale_gradients() {
     let placed = |factors| {
         let mut options = options((4, false, true));
         options.config.settings.gradient_divide_factors = factors;
-        recipe(PLAIN, 4, &options, BATCH, adamw())
+        spec(PLAIN, 4, &options, BATCH, adamw())
     };
     let with = |factors| run(&placed(factors), 0, 3, RATE);
     // By themselves these ask for the mean.
@@ -272,9 +273,9 @@ fn each_device_has_its_own_sequences_and_counts_are_of_all() {
     let one = plain(ONE, adamw());
     let four = plain((4, true, true), adamw());
     let twice = Batch { sequences: 4, accumulation: 2, ..BATCH };
-    let twice = recipe(PLAIN, 4, &options((4, false, true)), twice, adamw());
+    let twice = spec(PLAIN, 4, &options((4, false, true)), twice, adamw());
     let pair = Batch { sequences: 2, ..BATCH };
-    let pair = recipe(PLAIN, 1, &options(ONE), pair, adamw());
+    let pair = spec(PLAIN, 1, &options(ONE), pair, adamw());
     let (single, many) = (compiler(1), compiler(4));
     let [mut one_runner, mut pair_runner] = [&one, &pair].map(|r| runner(&single, r, 0));
     let [mut four_runner, mut twice_runner] = [&four, &twice].map(|r| runner(&many, r, 0));

@@ -13,8 +13,9 @@ use fullshard_graph::Dialect;
 use fullshard_optim::{Adafactor, AdamW, Optimizer, Schedule, Sgd, StepSize, decays};
 use fullshard_parallel::{FsdpConfig, Options, Settings, Stored, WrapPolicy};
 use fullshard_pjrt::HostTensor;
+use fullshard_step::Batch;
 use fullshard_testing::{RECORDINGS, Recording};
-use fullshard_train::{Batch, Runner};
+use fullshard_train::Runner;
 
 const STEPS: usize = 100;
 const WARMUP: u64 = 10;
@@ -92,11 +93,11 @@ fn losses(recording: &Recording, optimizer_name: &str, case: Case) -> Vec<f32> {
     let [_, sequences, tokens] = recording.dims("tokens")[..] else { panic!("no batches") };
     let batch = Batch { sequences, tokens, accumulation: 1, reduce_each: true };
     let block = if config.contains("\"gpt2\"") { "GPT2Block" } else { "LlamaDecoderLayer" };
-    let mut recipe = recipe(&config, case.devices, &options(case, block), batch, optimizer);
-    recipe.max_grad_norm = trainers_way.then_some(1.0);
+    let mut spec = spec(&config, case.devices, &options(case, block), batch, optimizer);
+    spec.max_grad_norm = trainers_way.then_some(1.0);
     let compiler = compiler(case.devices);
     let mut runner =
-        Runner::with_parameters(&compiler, &recipe, 0, |stored| Ok(parameter(recording, stored)))
+        Runner::with_parameters(&compiler, &spec, 0, |stored| Ok(parameter(recording, stored)))
             .unwrap();
     let step = |step: usize| {
         let schedule = if trainers_way { Schedule::Linear } else { Schedule::Constant };

@@ -4,7 +4,7 @@
 use fullshard_models::from_json;
 use fullshard_optim::AdamW;
 use fullshard_parallel::{FsdpConfig, Options, Placement, WrapPolicy};
-use fullshard_train::{Batch, Recipe};
+use fullshard_step::{Batch, StepSpec};
 
 /// A block has 12·8² + 13·8 = 872 elements, the root 1024·8 + 16·8 + 2·8 = 8336.
 const CONFIG: &str = r#"{"model_type": "gpt2", "vocab_size": 1024, "n_positions": 16, "n_embd": 8,
@@ -12,7 +12,7 @@ const CONFIG: &str = r#"{"model_type": "gpt2", "vocab_size": 1024, "n_positions"
 const ROOT: u64 = 8336;
 const BLOCK: u64 = 872;
 
-fn recipe(devices: usize, settings: &str, change: impl FnOnce(&mut Options)) -> Recipe {
+fn spec(devices: usize, settings: &str, change: impl FnOnce(&mut Options)) -> StepSpec {
     let config = format!(
         r#"{{"transformer_layer_cls_to_wrap": "GPT2Block", "xla_fsdp_settings": {settings}}}"#
     );
@@ -22,28 +22,28 @@ fn recipe(devices: usize, settings: &str, change: impl FnOnce(&mut Options)) -> 
     change(&mut options);
     let model = from_json(CONFIG).unwrap();
     let placement = Placement::new(&model.tree(), devices, &options).unwrap();
-    Recipe::new(model, placement, Box::new(AdamW::default()), batch, None).unwrap()
+    StepSpec::new(model, placement, Box::new(AdamW::default()), batch, None).unwrap()
 }
 
 #[test]
 fn the_state_is_exact() {
     let elements = ROOT + 3 * BLOCK;
-    let one = recipe(1, "{}", |_| {});
+    let one = spec(1, "{}", |_| {});
     assert_eq!(one.parameter_count() as u64, elements);
     let state = one.state_bytes().unwrap();
     assert_eq!(state.parameters, 4 * elements);
     assert_eq!(state.optimizer, 8 * elements);
     assert_eq!(state.gradients, 4 * elements);
     // Rows of every parameter divide by two, so that no device has padding.
-    let two = recipe(2, r#"{"shard_param_on_dim_0": true}"#, |_| {}).state_bytes().unwrap();
+    let two = spec(2, r#"{"shard_param_on_dim_0": true}"#, |_| {}).state_bytes().unwrap();
     assert_eq!((two.parameters, two.optimizer), (2 * elements, 4 * elements));
 }
 
 #[test]
 fn frozen_parameters_have_neither_gradients_nor_state() {
-    let recipe = recipe(1, "{}", |options| options.frozen = vec!["transformer.h.*".into()]);
-    assert_eq!(recipe.trained_count() as u64, ROOT);
-    let state = recipe.state_bytes().unwrap();
+    let spec = spec(1, "{}", |options| options.frozen = vec!["transformer.h.*".into()]);
+    assert_eq!(spec.trained_count() as u64, ROOT);
+    let state = spec.state_bytes().unwrap();
     assert_eq!(state.parameters, 4 * (ROOT + 3 * BLOCK));
     assert_eq!((state.gradients, state.optimizer), (4 * ROOT, 8 * ROOT));
 }
@@ -51,17 +51,17 @@ fn frozen_parameters_have_neither_gradients_nor_state() {
 /// The root then owns the layers of the loop, and has them all at once.
 #[test]
 fn a_unit_around_the_loop_has_all_layers() {
-    let recipe = recipe(2, "{}", |options| options.config.wrap = WrapPolicy::None);
+    let spec = spec(2, "{}", |options| options.config.wrap = WrapPolicy::None);
     let elements = ROOT + 3 * BLOCK;
-    let rows = recipe.unit_rows();
+    let rows = spec.unit_rows();
     assert_eq!(rows.len(), 1);
     assert_eq!((rows[0].count, rows[0].elements), (1, elements));
-    assert_eq!(rows[0].part_bytes, recipe.state_bytes().unwrap().parameters);
+    assert_eq!(rows[0].part_bytes, spec.state_bytes().unwrap().parameters);
 }
 
 #[test]
 fn rows_are_the_units() {
-    let rows = recipe(2, "{}", |_| {}).unit_rows();
+    let rows = spec(2, "{}", |_| {}).unit_rows();
     let shown: Vec<_> =
         rows.iter().map(|row| (row.path.as_str(), row.class, row.count, row.elements)).collect();
     let root = ("", "GPT2LMHeadModel", 1, ROOT);

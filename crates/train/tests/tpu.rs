@@ -8,13 +8,13 @@
 
 mod common;
 
-use common::recipe;
+use common::spec;
 use fullshard_optim::{Adafactor, Optimizer, Sgd};
 use fullshard_parallel::{Exchange, ExchangeKind, FsdpConfig, Options};
 use fullshard_pjrt::hlo::{CollectiveKind, Module, collectives};
 use fullshard_pjrt::plugins::{PluginKind, Store};
 use fullshard_pjrt::{CompileOptions, CompiledMemory, Plugin, Topology, TpuSlice};
-use fullshard_train::{Batch, Recipe};
+use fullshard_step::{Batch, StepSpec};
 use std::sync::LazyLock;
 use std::time::Instant;
 
@@ -50,8 +50,8 @@ fn adafactor() -> Box<dyn Optimizer> {
     Box::new(Adafactor::trainer())
 }
 
-fn compile(recipe: &Recipe) -> (Module, CompiledMemory) {
-    let text = recipe.step_program().unwrap().to_text();
+fn compile(spec: &StepSpec) -> (Module, CompiledMemory) {
+    let text = spec.step_program().unwrap().to_text();
     let start = Instant::now();
     let executable = TOPOLOGY.compile(&text, &CompileOptions::new(CHIPS)).unwrap();
     println!("compiled in {:.1} s", start.elapsed().as_secs_f64());
@@ -79,8 +79,8 @@ fn found(module: &Module, least: u64) -> Vec<Large> {
 }
 
 /// Every exchange of at least so many elements that the placement lists, in that order.
-fn listed(recipe: &Recipe, least: u64) -> Vec<Large> {
-    let large = recipe.placement.exchanges().into_iter().flat_map(|exchange: Exchange| {
+fn listed(spec: &StepSpec, least: u64) -> Vec<Large> {
+    let large = spec.placement.exchanges().into_iter().flat_map(|exchange: Exchange| {
         let kind = match exchange.kind {
             ExchangeKind::Gather => CollectiveKind::AllGather,
             ExchangeKind::ReduceScatter => CollectiveKind::ReduceScatter,
@@ -96,10 +96,10 @@ fn listed(recipe: &Recipe, least: u64) -> Vec<Large> {
 
 /// Compiles a step and checks that weights are exchanged as listed, this many gathers and
 /// reduce-scatters of them, in these types; and that it fits into a chip.
-fn check(recipe: &Recipe, gathers: (usize, &str), scatters: (usize, &str)) {
-    let (module, memory) = compile(recipe);
-    let width = recipe.model.dimensions().hidden as u64;
-    let (found, listed) = (found(&module, width * width), listed(recipe, width * width));
+fn check(spec: &StepSpec, gathers: (usize, &str), scatters: (usize, &str)) {
+    let (module, memory) = compile(spec);
+    let width = spec.model.dimensions().hidden as u64;
+    let (found, listed) = (found(&module, width * width), listed(spec, width * width));
     assert_eq!(found.len(), listed.len());
     for (found, listed) in found.iter().zip(&listed) {
         assert_eq!((found.0, &found.1), (listed.0, &listed.1));
@@ -121,16 +121,16 @@ fn check(recipe: &Recipe, gathers: (usize, &str), scatters: (usize, &str)) {
 /// Of each layer four weights, twice; of the root the embedding, which is kept.
 #[test]
 fn the_posts_step_exchanges_bf16() {
-    let recipe = recipe(&gpt2(6), CHIPS, &posted(true), BATCH, adafactor());
-    check(&recipe, (1 + 6 * 4 * 2, "bf16"), (1 + 6 * 4, "bf16"));
+    let spec = spec(&gpt2(6), CHIPS, &posted(true), BATCH, adafactor());
+    check(&spec, (1 + 6 * 4 * 2, "bf16"), (1 + 6 * 4, "bf16"));
 }
 
 #[test]
 fn gradients_can_be_summed_in_f32() {
     let mut options = posted(true);
     options.config.settings.fp32_reduce_scatter = true;
-    let recipe = recipe(&gpt2(6), CHIPS, &options, BATCH, sgd());
-    check(&recipe, (1 + 6 * 4 * 2, "bf16"), (1 + 6 * 4, "f32"));
+    let spec = spec(&gpt2(6), CHIPS, &options, BATCH, sgd());
+    check(&spec, (1 + 6 * 4 * 2, "bf16"), (1 + 6 * 4, "f32"));
 }
 
 /// Layers written out are gathered again going back.
@@ -138,8 +138,8 @@ fn gradients_can_be_summed_in_f32() {
 fn written_out_layers_are_let_go() {
     let mut options = posted(false);
     options.config.gradient_checkpointing = false;
-    let recipe = recipe(&gpt2(2), CHIPS, &options, BATCH, sgd());
-    check(&recipe, (1 + 2 * 4 * 2, "bf16"), (1 + 2 * 4, "bf16"));
+    let spec = spec(&gpt2(2), CHIPS, &options, BATCH, sgd());
+    check(&spec, (1 + 2 * 4 * 2, "bf16"), (1 + 2 * 4, "bf16"));
 }
 
 #[test]
@@ -147,6 +147,6 @@ fn written_out_layers_are_let_go() {
 fn the_posts_model_fits_on_four_chips() {
     let config = include_str!("../../../examples/configs/gpt2_config.json");
     let batch = Batch { sequences: 128, tokens: 1024, accumulation: 1, reduce_each: true };
-    let recipe = recipe(config, CHIPS, &posted(true), batch, adafactor());
-    check(&recipe, (1 + 18 * 4 * 2, "bf16"), (1 + 18 * 4, "bf16"));
+    let spec = spec(config, CHIPS, &posted(true), batch, adafactor());
+    check(&spec, (1 + 18 * 4 * 2, "bf16"), (1 + 18 * 4, "bf16"));
 }

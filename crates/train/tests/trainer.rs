@@ -3,17 +3,18 @@
 
 mod common;
 
-use common::{adamw, compiler, recipe};
+use common::{adamw, compiler, spec};
 use fullshard_data::demo::Demo;
 use fullshard_data::{Batches, Corpus, Grouping, Order, Part, Preparation, Source};
 use fullshard_models::IGNORED;
 use fullshard_optim::Schedule;
 use fullshard_parallel::{FsdpConfig, Options};
 use fullshard_pjrt::HostTensor;
+use fullshard_step::{Batch, StepSpec};
 use fullshard_train::report::Values;
 use fullshard_train::{
-    Batch, Course, CourseOptions, Error, Evaluated, Evaluation, Evaluator, Every, Metrics,
-    Observer, Recipe, Runner, Trained, Training,
+    Course, CourseOptions, Error, Evaluated, Evaluation, Evaluator, Every, Metrics, Observer,
+    Runner, Trained, Training,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -50,7 +51,7 @@ impl Text {
         Text { train, validation, vocabulary: tokenizer.vocabulary(), _folder: folder }
     }
 
-    fn recipe(&self, devices: usize) -> Recipe {
+    fn spec(&self, devices: usize) -> StepSpec {
         let config = format!(
             r#"{{"model_type": "gpt2", "vocab_size": {}, "n_positions": {BLOCK}, "n_embd": 12,
                 "n_layer": 2, "n_head": 2, "resid_pdrop": 0.1, "embd_pdrop": 0, "attn_pdrop": 0}}"#,
@@ -61,12 +62,12 @@ impl Text {
         let options = Options { config: config_of_units, scan_layers: true, ..Options::default() };
         let batch =
             Batch { sequences: SEQUENCES, tokens: BLOCK, accumulation: 1, reduce_each: true };
-        recipe(&config, devices, &options, batch, adamw())
+        spec(&config, devices, &options, batch, adamw())
     }
 
     fn train(&self, devices: usize, rate: f64, stop: &dyn Fn() -> bool) -> Run {
-        let (compiler, recipe) = (compiler(devices), self.recipe(devices));
-        let mut runner = Runner::new(&compiler, &recipe, 42).unwrap();
+        let (compiler, spec) = (compiler(devices), self.spec(devices));
+        let mut runner = Runner::new(&compiler, &spec, 42).unwrap();
         let batches = Batches {
             order: Order::shuffled(42, self.train.blocks()),
             accumulation: 1,
@@ -180,8 +181,8 @@ fn devices_change_nothing_but_rounding() {
 fn evaluation_counts_each_block_once() {
     let text = Text::new();
     assert!(!text.validation.blocks().is_multiple_of(SEQUENCES as u64));
-    let (compiler, recipe) = (compiler(2), text.recipe(2));
-    let mut runner = Runner::new(&compiler, &recipe, 1).unwrap();
+    let (compiler, spec) = (compiler(2), text.spec(2));
+    let mut runner = Runner::new(&compiler, &spec, 1).unwrap();
     let corpus = Arc::clone(&text.validation);
     let evaluation = Evaluation { corpus, sequences: SEQUENCES };
     assert_eq!(evaluation.run(runner.evaluator(), &|| true).unwrap(), None);
@@ -207,21 +208,21 @@ fn evaluation_counts_each_block_once() {
 #[test]
 fn evaluation_needs_nothing_else() {
     let text = Text::new();
-    let (compiler, recipe) = (compiler(2), text.recipe(2));
+    let (compiler, spec) = (compiler(2), text.spec(2));
     let corpus = Arc::clone(&text.validation);
     let evaluation = Evaluation { corpus, sequences: SEQUENCES };
     let loss = |evaluator: &mut Evaluator<'_>| {
         evaluation.run(evaluator, &|| false).unwrap().unwrap().loss.to_bits()
     };
-    let mut runner = Runner::new(&compiler, &recipe, 42).unwrap();
+    let mut runner = Runner::new(&compiler, &spec, 42).unwrap();
     let with_step = loss(runner.evaluator());
     let folder = tempfile::tempdir().unwrap();
     runner.export(folder.path()).unwrap();
     let weights = fullshard_checkpoint::Weights::open(folder.path()).unwrap();
-    let made = Evaluator::new(&compiler, &recipe, 42, SEQUENCES).unwrap();
-    let read = Evaluator::with_weights(&compiler, &recipe, SEQUENCES, &weights).unwrap();
+    let made = Evaluator::new(&compiler, &spec, 42, SEQUENCES).unwrap();
+    let read = Evaluator::with_weights(&compiler, &spec, SEQUENCES, &weights).unwrap();
     for mut evaluator in [made, read] {
-        let parameters = recipe.placement.parameters.len();
+        let parameters = spec.placement.parameters.len();
         assert_eq!(evaluator.state().len(), parameters);
         assert!(runner.state().len() > parameters);
         let hash = evaluator.program().unwrap().hash.clone();
@@ -263,9 +264,9 @@ fn a_loss_that_is_not_finite_ends_the_run() {
 #[test]
 fn a_step_that_is_not_finite_updates_nothing() {
     let text = Text::new();
-    let (compiler, recipe) = (compiler(2), text.recipe(2));
-    let mut runner = Runner::new(&compiler, &recipe, 42).unwrap();
-    let tokens = common::tokens(recipe.batch, text.vocabulary, 0);
+    let (compiler, spec) = (compiler(2), text.spec(2));
+    let mut runner = Runner::new(&compiler, &spec, 42).unwrap();
+    let tokens = common::tokens(spec.batch, text.vocabulary, 0);
     let state = |runner: &Runner<'_>| -> Vec<Vec<u8>> {
         let host = |array: &fullshard_pjrt::Array| array.to_host().unwrap().into_bytes();
         runner.state().iter().map(host).collect()
@@ -287,7 +288,7 @@ fn a_step_that_is_not_finite_updates_nothing() {
 fn weights_go_out_and_come_back() {
     let text = Text::new();
     let folder = tempfile::tempdir().unwrap();
-    let (on_two, two) = (compiler(2), text.recipe(2));
+    let (on_two, two) = (compiler(2), text.spec(2));
     let runner = Runner::new(&on_two, &two, 42).unwrap();
     let exported = runner.export(folder.path()).unwrap();
     assert_eq!(exported.bytes, 4 * two.parameter_count() as u64);
@@ -299,7 +300,7 @@ fn weights_go_out_and_come_back() {
     let stacked = runner.parameter("transformer.h.*.mlp.c_fc.weight").unwrap();
     assert_eq!(second, stacked[stacked.len() / 2..]);
 
-    let (on_four, four) = (compiler(4), text.recipe(4));
+    let (on_four, four) = (compiler(4), text.spec(4));
     let back = Runner::with_weights(&on_four, &four, 1, &weights).unwrap();
     for stored in &four.placement.parameters {
         let [out, back] = [&runner, &back].map(|runner| runner.parameter(&stored.name).unwrap());

@@ -5,7 +5,7 @@ use crate::error::Result;
 use clap::ValueEnum;
 use fullshard_graph::DType;
 use fullshard_parallel::{FsdpConfigError, Settings};
-use fullshard_train::Recipe;
+use fullshard_step::StepSpec;
 
 /// A type to compute in, as people name it.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -91,9 +91,9 @@ impl DTypeArg {
 }
 
 /// The type a step computes in, and how much of it in 8 bits.
-pub fn compute_name(recipe: &Recipe) -> String {
-    let compute = dtype_name(recipe.placement.wire.compute);
-    match recipe.eight_bit_products() {
+pub fn compute_name(spec: &StepSpec) -> String {
+    let compute = dtype_name(spec.placement.wire.compute);
+    match spec.eight_bit_products() {
         Some(products) => format!(
             "{compute}, {} of layers in {},",
             crate::format::count(products.eight_bit, "product"),

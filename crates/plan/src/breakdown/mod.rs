@@ -18,7 +18,7 @@ use crate::compiled::Paths;
 use fullshard_models::CausalLm;
 use fullshard_pjrt::hlo::Module;
 use fullshard_pjrt::{DeviceProfile, Kernel};
-use fullshard_train::Chip;
+use fullshard_step::Chip;
 use serde::Serialize;
 
 /// Where the time of a step went.

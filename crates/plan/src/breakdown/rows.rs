@@ -5,7 +5,7 @@ use super::kinds::{self, Kind, Kinds};
 use crate::compiled::{Belongs, Paths, operations, traffic};
 use fullshard_pjrt::Kernel;
 use fullshard_pjrt::hlo::{ComputationId, Instruction, InstructionId, Module};
-use fullshard_train::Chip;
+use fullshard_step::Chip;
 use serde::Serialize;
 use std::collections::HashMap;
 

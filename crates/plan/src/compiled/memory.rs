@@ -1,7 +1,7 @@
 //! What a compiled step needs, by kind.
 //!
 //! The total is the compiler's. Parameters and the optimizer's state are the arguments that the
-//! recipe gives it. Of the rest, buffers that are alive at the peak are told apart by what they
+//! spec gives it. Of the rest, buffers that are alive at the peak are told apart by what they
 //! are: as large as a parameter and made on the way back is a gradient; with the tokens of a
 //! device in its dimensions, an activation. Everything else is temporary: gathered parameters,
 //! padding, and whatever the walk over the schedule does not find.
@@ -9,7 +9,7 @@
 use super::alive::{Buffer, Peak};
 use crate::report::{LargeBuffer, Memory, Part};
 use fullshard_pjrt::CompiledMemory;
-use fullshard_train::{Recipe, StateBytes};
+use fullshard_step::{StateBytes, StepSpec};
 use std::collections::HashSet;
 
 /// How many of the largest buffers are worth naming.
@@ -17,13 +17,13 @@ const LARGEST: usize = 10;
 
 /// The memory of a compiled step on devices with so much of it.
 pub fn memory(
-    recipe: &Recipe,
+    spec: &StepSpec,
     state: &StateBytes,
     compiled: &CompiledMemory,
     peak: &Peak,
     limit: u64,
 ) -> Memory {
-    let sizes = Sizes::new(recipe);
+    let sizes = Sizes::new(spec);
     let of = |kind: Kind| -> u64 {
         let buffers = peak.buffers.iter().filter(|buffer| sizes.kind(buffer) == kind);
         buffers.map(|buffer| buffer.bytes).sum()
@@ -81,17 +81,16 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn new(recipe: &Recipe) -> Sizes {
-        let sizes = recipe.placement.parameters.iter().flat_map(|stored| {
+    fn new(spec: &StepSpec) -> Sizes {
+        let sizes = spec.placement.parameters.iter().flat_map(|stored| {
             let layers = stored.stack.unwrap_or(1);
             let (whole, part) = (stored.elements(), stored.part_elements());
             [whole, part, whole / layers, part / layers]
         });
-        let sequences = recipe.batch.sequences / recipe.placement.devices();
-        let tokens = recipe.batch.tokens;
-        let is_wide = |all: &usize| {
-            recipe.placement.parameters.iter().any(|stored| stored.dims.contains(all))
-        };
+        let sequences = spec.batch.sequences / spec.placement.devices();
+        let tokens = spec.batch.tokens;
+        let is_wide =
+            |all: &usize| spec.placement.parameters.iter().any(|stored| stored.dims.contains(all));
         Sizes {
             parameters: sizes.map(|size| size as u64).collect(),
             sequences,

@@ -21,22 +21,22 @@ use crate::error::Error;
 use crate::machine::Machine;
 use crate::report::{Basis, MachineSummary, ModelSummary, Rates, Report, Settings};
 use fullshard_pjrt::plugins::PluginKind;
-use fullshard_train::Recipe;
+use fullshard_step::StepSpec;
 
 /// The plan of a step that was compiled for a machine.
 pub fn compiled(
-    recipe: &Recipe,
+    spec: &StepSpec,
     machine: &Machine,
     made: &Made,
     budget: Budget,
 ) -> Result<Report, Error> {
-    let paths = Paths::new(recipe.model.as_ref());
+    let paths = Paths::new(spec.model.as_ref());
     let played = time::play(&made.module, machine, &paths);
     let peak = alive::peak(&made.module, &paths);
-    let state = recipe.state_bytes()?;
+    let state = spec.state_bytes()?;
     let limit = made.limit.unwrap_or(machine.memory);
-    let memory = memory::memory(recipe, &state, &made.memory, &peak, limit);
-    let warnings = warnings::warnings(recipe, machine, &played, &peak);
+    let memory = memory::memory(spec, &state, &made.memory, &peak, limit);
+    let warnings = warnings::warnings(spec, machine, &played, &peak);
     let mut notes = notes(machine);
     notes.push(format!(
         "buffers at the peak come to {:.2} GiB, of the {:.2} GiB that the compiler needs beside \
@@ -60,9 +60,9 @@ pub fn compiled(
         ));
     }
     Ok(Report {
-        machine: MachineSummary::new(machine, recipe.placement.wire.compute),
-        model: ModelSummary::new(recipe),
-        settings: Settings::new(recipe),
+        machine: MachineSummary::new(machine, spec.placement.wire.compute),
+        model: ModelSummary::new(spec),
+        settings: Settings::new(spec),
         basis: Basis::Compiled {
             seconds: made.seconds,
             cached: made.cached,
@@ -70,7 +70,7 @@ pub fn compiled(
         },
         program: Some(made.program.clone()),
         memory,
-        rates: Rates::new(recipe, machine, played.time.step, budget),
+        rates: Rates::new(spec, machine, played.time.step, budget),
         time: played.time,
         collectives: played.exchanged,
         warnings,

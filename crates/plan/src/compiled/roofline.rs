@@ -11,7 +11,7 @@
 
 use super::cost;
 use fullshard_pjrt::hlo::{Computation, DotDims, ElementType, Instruction, Module, Shape};
-use fullshard_train::Chip;
+use fullshard_step::Chip;
 
 /// The share of the peak that products reach under load, where power limits the clock: all
 /// products of JAX's fastest step of GPT-2 2B on an H200 together ran at 729 of 989 TFLOP/s.

@@ -8,7 +8,7 @@ use fullshard_pjrt::{
     Client, ClientOptions, CompileOptions, CompiledMemory, Executable, GpuTarget, OptimizedProgram,
     Plugin, Topology, TpuSlice, compile_key,
 };
-use fullshard_train::program_hash;
+use fullshard_step::program_hash;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::Write;

@@ -13,7 +13,7 @@ use fullshard_parallel::{FsdpConfig, Options, Placement, Remat};
 use fullshard_pjrt::hlo::{Module, collectives, runs_per_launch};
 use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
 use fullshard_pjrt::{CompileOptions, Plugin};
-use fullshard_train::{Batch, Recipe};
+use fullshard_step::{Batch, StepSpec};
 
 const V4: &[u8] = include_bytes!("../../../pjrt/tests/data/tpu_v4.pb");
 const V5E: &[u8] = include_bytes!("../../../pjrt/tests/data/tpu_v5e_wide.pb");
@@ -80,23 +80,23 @@ fn what_is_asynchronous_hides() {
 const GPT2: &str = r#"{"model_type": "gpt2", "vocab_size": 512, "n_positions": 64, "n_embd": 256,
     "n_layer": 4, "n_head": 4, "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0}"#;
 
-fn recipe(remat: Remat, devices: usize) -> Recipe {
+fn spec(remat: Remat, devices: usize) -> StepSpec {
     let model = from_json(GPT2).unwrap();
     let config = FsdpConfig::from_json(r#"{"transformer_layer_cls_to_wrap": "GPT2Block"}"#);
     let config = config.unwrap();
     let options = Options { config, remat: Some(remat), scan_layers: true, ..Options::default() };
     let placement = Placement::new(&model.tree(), devices, &options).unwrap();
     let batch = Batch { sequences: 24, tokens: 64, accumulation: 1, reduce_each: true };
-    Recipe::new(model, placement, Box::new(AdamW::default()), batch, None).unwrap()
+    StepSpec::new(model, placement, Box::new(AdamW::default()), batch, None).unwrap()
 }
 
-fn made(recipe: &Recipe, machine: &Machine) -> Made {
+fn made(spec: &StepSpec, machine: &Machine) -> Made {
     let store = Store::default_location().unwrap();
     let plugin = find_or_install(PluginKind::Cpu, None, &store).unwrap();
     let plugin = Plugin::load(&plugin.path).unwrap();
     let options = CompileOptions::new(machine.devices);
     let compiler = Compiler { plugin, options, folder: None };
-    compiler.compile(&recipe.step_program().unwrap().to_text(), machine).unwrap()
+    compiler.compile(&spec.step_program().unwrap().to_text(), machine).unwrap()
 }
 
 fn part(report: &Report, what: &str) -> f64 {
@@ -108,12 +108,12 @@ fn part(report: &Report, what: &str) -> f64 {
 fn the_walk_finds_what_the_compiler_needs() {
     let machine = Machine::parse("cpu:2").unwrap();
     let reports = [Remat::None, Remat::Full].map(|remat| {
-        let recipe = recipe(remat, 2);
-        let made = made(&recipe, &machine);
-        let found = alive::peak(&made.module, &Paths::new(recipe.model.as_ref())).bytes as f64;
+        let spec = spec(remat, 2);
+        let made = made(&spec, &machine);
+        let found = alive::peak(&made.module, &Paths::new(spec.model.as_ref())).bytes as f64;
         let needed = made.memory.temporaries as f64;
         assert!((0.8..1.25).contains(&(found / needed)), "{remat:?}: {found} of {needed}");
-        let report = compiled(&recipe, &machine, &made, Budget::default()).unwrap();
+        let report = compiled(&spec, &machine, &made, Budget::default()).unwrap();
         assert_eq!(report.memory.total, made.memory.total());
         report
     });

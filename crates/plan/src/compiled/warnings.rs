@@ -8,7 +8,7 @@ use fullshard_models::layers::loss::TILE;
 use fullshard_parallel::{ExchangeKind, Strategy};
 use fullshard_pjrt::hlo::CollectiveKind;
 use fullshard_pjrt::plugins::PluginKind;
-use fullshard_train::Recipe;
+use fullshard_step::StepSpec;
 
 /// The share of a device's memory from which on a buffer is worth a word.
 const LARGE: f64 = 0.01;
@@ -19,21 +19,21 @@ const SENT: u64 = 1 << 30;
 const MIB: f64 = (1_u64 << 20) as f64;
 
 /// Everything worth a word.
-pub fn warnings(recipe: &Recipe, machine: &Machine, played: &Played, peak: &Peak) -> Vec<Warning> {
+pub fn warnings(spec: &StepSpec, machine: &Machine, played: &Played, peak: &Peak) -> Vec<Warning> {
     let found = [
-        replicated(recipe, machine, peak),
-        small_batch(recipe, machine),
-        kept_gathers(recipe, machine, peak),
-        whole_sums(recipe, played),
-        vocabulary(recipe, machine),
+        replicated(spec, machine, peak),
+        small_batch(spec, machine),
+        kept_gathers(spec, machine, peak),
+        whole_sums(spec, played),
+        vocabulary(spec, machine),
     ];
     found.into_iter().flatten().collect()
 }
 
 /// A buffer with the tokens of all devices in it.
-fn replicated(recipe: &Recipe, machine: &Machine, peak: &Peak) -> Option<Warning> {
-    let devices = recipe.placement.devices();
-    let both = [recipe.batch.sequences, recipe.batch.tokens];
+fn replicated(spec: &StepSpec, machine: &Machine, peak: &Peak) -> Option<Warning> {
+    let devices = spec.placement.devices();
+    let both = [spec.batch.sequences, spec.batch.tokens];
     let is_whole = |buffer: &&Buffer| buffer.shape.dims.windows(2).any(|pair| pair == both);
     let large = peak.buffers.iter().filter(|buffer| is_large(buffer, machine));
     let largest = large.filter(is_whole).max_by_key(|buffer| buffer.bytes)?;
@@ -51,17 +51,17 @@ fn replicated(recipe: &Recipe, machine: &Machine, peak: &Peak) -> Option<Warning
 
 /// Fewer tokens on a device than its share of the exchange takes to hide: a layer's products take
 /// 2·n·P operations for n tokens and P parameters, its gather 2·P bytes.
-fn small_batch(recipe: &Recipe, machine: &Machine) -> Option<Warning> {
-    let peak = machine.chip.peak(recipe.placement.wire.compute)?;
+fn small_batch(spec: &StepSpec, machine: &Machine) -> Option<Warning> {
+    let peak = machine.chip.peak(spec.placement.wire.compute)?;
     let devices = machine.devices;
-    if devices < 2 || recipe.placement.options.strategy == Strategy::NoShard {
+    if devices < 2 || spec.placement.options.strategy == Strategy::NoShard {
         return None;
     }
     let seconds = machine.network.seconds(CollectiveKind::AllGather, SENT, devices, devices);
-    let size = recipe.placement.wire.compute.size() as f64;
+    let size = spec.placement.wire.compute.size() as f64;
     let least = peak / (SENT as f64 / seconds) * size / 2.0;
-    let tokens = recipe.batch.sequences / devices * recipe.batch.tokens;
-    let sequences = (least / recipe.batch.tokens as f64).ceil();
+    let tokens = spec.batch.sequences / devices * spec.batch.tokens;
+    let sequences = (least / spec.batch.tokens as f64).ceil();
     ((tokens as f64) < least).then(|| Warning {
         what: format!(
             "{tokens} tokens on a device are computed faster than parameters are gathered for \
@@ -74,11 +74,11 @@ fn small_batch(recipe: &Recipe, machine: &Machine) -> Option<Warning> {
 }
 
 /// Parameters that are gathered for the way forward and kept for the way back.
-fn kept_gathers(recipe: &Recipe, machine: &Machine, peak: &Peak) -> Option<Warning> {
-    let kept = recipe.unit_rows().into_iter().skip(1).filter(|row| !row.reshard);
+fn kept_gathers(spec: &StepSpec, machine: &Machine, peak: &Peak) -> Option<Warning> {
+    let kept = spec.unit_rows().into_iter().skip(1).filter(|row| !row.reshard);
     let bytes: u64 = kept.map(|row| row.whole_bytes * row.count as u64).sum();
-    let cut = recipe.placement.devices() > 1;
-    let strategy = recipe.placement.options.strategy;
+    let cut = spec.placement.devices() > 1;
+    let strategy = spec.placement.options.strategy;
     if cut && bytes > 0 && strategy != Strategy::NoShard {
         return Some(Warning {
             what: format!(
@@ -108,8 +108,8 @@ fn kept_gathers(recipe: &Recipe, machine: &Machine, peak: &Peak) -> Option<Warni
 }
 
 /// Gradients that the compiler sums whole on every device, where a part of the sum would do.
-fn whole_sums(recipe: &Recipe, played: &Played) -> Option<Warning> {
-    let scattered = recipe.placement.exchanges().into_iter();
+fn whole_sums(spec: &StepSpec, played: &Played) -> Option<Warning> {
+    let scattered = spec.placement.exchanges().into_iter();
     let scattered = scattered.filter(|exchange| exchange.kind == ExchangeKind::ReduceScatter);
     let wanted: u64 = scattered.map(|exchange| (exchange.bytes * exchange.count) as u64).sum();
     let sums = played.exchanged.iter().filter(|row| row.kind == "all-reduce");
@@ -131,8 +131,8 @@ fn whole_sums(recipe: &Recipe, played: &Played) -> Option<Warning> {
 }
 
 /// A vocabulary that does not fill the tiles of a matrix unit.
-fn vocabulary(recipe: &Recipe, machine: &Machine) -> Option<Warning> {
-    let words = recipe.model.dimensions().vocabulary;
+fn vocabulary(spec: &StepSpec, machine: &Machine) -> Option<Warning> {
+    let words = spec.model.dimensions().vocabulary;
     let filled = words.next_multiple_of(TILE);
     (machine.kind != PluginKind::Cpu && filled != words).then(|| Warning {
         what: format!(

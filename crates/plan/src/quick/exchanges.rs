@@ -4,13 +4,13 @@ use crate::machine::Machine;
 use crate::report::Exchanged;
 use fullshard_parallel::{AXIS, ExchangeKind};
 use fullshard_pjrt::hlo::CollectiveKind;
-use fullshard_train::Recipe;
+use fullshard_step::StepSpec;
 
 /// The collectives of a step, equal ones together, none of them hidden yet.
-pub(super) fn exchanged(recipe: &Recipe, machine: &Machine) -> Vec<Exchanged> {
+pub(super) fn exchanged(spec: &StepSpec, machine: &Machine) -> Vec<Exchanged> {
     let mut rows: Vec<Exchanged> = Vec::new();
-    let each = if recipe.batch.reduce_each { recipe.batch.accumulation } else { 1 };
-    for exchange in recipe.placement.exchanges() {
+    let each = if spec.batch.reduce_each { spec.batch.accumulation } else { 1 };
+    for exchange in spec.placement.exchanges() {
         let kind = match exchange.kind {
             ExchangeKind::Gather => CollectiveKind::AllGather,
             ExchangeKind::ReduceScatter => CollectiveKind::ReduceScatter,

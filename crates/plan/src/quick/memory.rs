@@ -13,7 +13,7 @@ use fullshard_graph::DType;
 use fullshard_models::layers::loss::{CHUNKED_FROM, TILE, chunk_size};
 use fullshard_parallel::{Layout, Remat, Stored};
 use fullshard_pjrt::plugins::PluginKind;
-use fullshard_train::{Recipe, UnitRow};
+use fullshard_step::{StepSpec, UnitRow};
 use serde::Serialize;
 
 /// What a step should need on each device, in bytes, before anything is compiled: alive at the
@@ -42,10 +42,10 @@ impl MemoryEstimate {
     pub const SURE: f64 = 4.0 / 3.0;
 
     /// The estimate for a step on devices of a kind.
-    pub fn new(recipe: &Recipe, kind: PluginKind) -> Result<MemoryEstimate, Error> {
-        let state = recipe.state_bytes()?;
-        let peak = peak(recipe, kind, gradients(recipe, state.gradients));
-        let gathered = gathered(recipe);
+    pub fn new(spec: &StepSpec, kind: PluginKind) -> Result<MemoryEstimate, Error> {
+        let state = spec.state_bytes()?;
+        let peak = peak(spec, kind, gradients(spec, state.gradients));
+        let gathered = gathered(spec);
         Ok(MemoryEstimate {
             parameters: state.parameters,
             optimizer: state.optimizer,
@@ -94,16 +94,16 @@ impl Moment {
 }
 
 /// The moment at which most is alive.
-fn peak(recipe: &Recipe, kind: PluginKind, gradients: u64) -> Moment {
-    let (kept, at_work) = (layer::kept(recipe, kind), layer::at_work(recipe));
-    let loss = Moment { gradients: 0, activations: kept.all, logits: logits(recipe, kind) };
+fn peak(spec: &StepSpec, kind: PluginKind, gradients: u64) -> Moment {
+    let (kept, at_work) = (layer::kept(spec, kind), layer::at_work(spec));
+    let loss = Moment { gradients: 0, activations: kept.all, logits: logits(spec, kind) };
     // The CPU's compiler hardly ever puts one thing where another was.
     if kind == PluginKind::Cpu {
         return Moment { gradients, activations: kept.all + at_work, ..loss };
     }
     // Layers that are written out let go of what they keep, one after the other, as their gradients
     // come: where the scheduler sees to it. A loop has all of its stacks from beginning to end.
-    if kind == PluginKind::Cuda && !recipe.placement.options.scan_layers {
+    if kind == PluginKind::Cuda && !spec.placement.options.scan_layers {
         // What only the last layer keeps, it has at work.
         let others = kept.all - kept.more_of_last;
         let activations = others + at_work.max(kept.more_of_last);
@@ -116,36 +116,36 @@ fn peak(recipe: &Recipe, kind: PluginKind, gradients: u64) -> Moment {
 }
 
 /// Units that are whole at once, and their gradients before they are reduced.
-fn gathered(recipe: &Recipe) -> u64 {
-    let (placement, batch) = (&recipe.placement, &recipe.batch);
+fn gathered(spec: &StepSpec) -> u64 {
+    let (placement, batch) = (&spec.placement, &spec.batch);
     let compute = placement.wire.compute;
     let is_whole = |stored: &Stored| stored.layout == Layout::Whole;
     if compute == DType::F32 && placement.parameters.iter().all(is_whole) {
         return 0;
     }
-    let units = recipe.unit_rows();
+    let units = spec.unit_rows();
     let everything = units.iter().map(|unit| unit.whole_bytes * unit.count as u64).sum::<u64>();
     if batch.accumulation > 1 && !batch.reduce_each {
         // Gradients are added up whole, in f32.
         return everything + everything / compute.size() as u64 * F32 as u64;
     }
-    let (root, layer) = root_and_layer(recipe, &units, everything);
-    if !lets_go(recipe, &units) {
+    let (root, layer) = root_and_layer(spec, &units, everything);
+    if !lets_go(spec, &units) {
         return everything + root + layer;
     }
     // One after the other is gathered when it is used, unless they are packed.
-    let at_once = if placement.wire.packed { layer } else { layer.min(largest_of_layers(recipe)) };
+    let at_once = if placement.wire.packed { layer } else { layer.min(largest_of_layers(spec)) };
     let ahead = if placement.gathers_ahead() { layer } else { 0 };
     2 * (root + at_once) + ahead
 }
 
 /// The bytes of the root and of the largest other unit, of so many in all. One device cuts nothing,
 /// so that its layers come one by one whether they are units or not.
-fn root_and_layer(recipe: &Recipe, units: &[UnitRow], everything: u64) -> (u64, u64) {
-    if recipe.placement.devices() == 1 {
-        let elements = of_layers(recipe).map(Stored::elements).sum::<usize>();
-        let of_layers = (elements * recipe.placement.wire.compute.size()) as u64;
-        let layers = recipe.model.dimensions().layers as u64;
+fn root_and_layer(spec: &StepSpec, units: &[UnitRow], everything: u64) -> (u64, u64) {
+    if spec.placement.devices() == 1 {
+        let elements = of_layers(spec).map(Stored::elements).sum::<usize>();
+        let of_layers = (elements * spec.placement.wire.compute.size()) as u64;
+        let layers = spec.model.dimensions().layers as u64;
         return (everything.saturating_sub(of_layers), of_layers / layers);
     }
     let largest = units.iter().skip(1).map(|unit| unit.whole_bytes).max();
@@ -155,20 +155,20 @@ fn root_and_layer(recipe: &Recipe, units: &[UnitRow], everything: u64) -> (u64, 
 /// Whether units below the root are let go after the forward pass. One device gathers nothing but
 /// converts, and what it converts stays, unless layers are computed again and convert again with
 /// that.
-fn lets_go(recipe: &Recipe, units: &[UnitRow]) -> bool {
-    let again = recipe.placement.devices() > 1 || recipe.placement.remat != Remat::None;
+fn lets_go(spec: &StepSpec, units: &[UnitRow]) -> bool {
+    let again = spec.placement.devices() > 1 || spec.placement.remat != Remat::None;
     again && units.iter().skip(1).all(|unit| unit.reshard)
 }
 
 /// The parameters of layers.
-fn of_layers(recipe: &Recipe) -> impl Iterator<Item = &Stored> {
-    recipe.placement.parameters.iter().filter(|it| it.stack.or(it.layer).is_some())
+fn of_layers(spec: &StepSpec) -> impl Iterator<Item = &Stored> {
+    spec.placement.parameters.iter().filter(|it| it.stack.or(it.layer).is_some())
 }
 
 /// The bytes of the largest parameter of a layer, as it is computed with.
-fn largest_of_layers(recipe: &Recipe) -> u64 {
-    let elements = of_layers(recipe).map(|it| it.elements() / it.stack.unwrap_or(1));
-    (elements.max().unwrap_or(0) * recipe.placement.wire.compute.size()) as u64
+fn largest_of_layers(spec: &StepSpec) -> u64 {
+    let elements = of_layers(spec).map(|it| it.elements() / it.stack.unwrap_or(1));
+    (elements.max().unwrap_or(0) * spec.placement.wire.compute.size()) as u64
 }
 
 /// A chunk of logits in `f32`, or on GPUs as it is computed, its gradient in the type computed in,
@@ -176,9 +176,9 @@ fn largest_of_layers(recipe: &Recipe) -> u64 {
 /// takes the place of its logits. Where there are no chunks, all logits
 /// and their gradient in `f32`; where the loss is a call, a chunk of exponentials and all else that
 /// it takes and gives in `f32`.
-fn logits(recipe: &Recipe, kind: PluginKind) -> u64 {
-    let (placement, batch) = (&recipe.placement, &recipe.batch);
-    let model = recipe.model.dimensions();
+fn logits(spec: &StepSpec, kind: PluginKind) -> u64 {
+    let (placement, batch) = (&spec.placement, &spec.batch);
+    let model = spec.model.dimensions();
     let tokens = batch.sequences / placement.devices() * batch.tokens;
     if model.vocabulary < CHUNKED_FROM {
         return (2 * tokens * model.vocabulary * F32) as u64;
@@ -203,13 +203,13 @@ fn logits(recipe: &Recipe, kind: PluginKind) -> u64 {
 
 /// The parts of gradients, of so many bytes in `f32`. Those of layers that are written out stay in
 /// the type they are reduced in until they are used; a loop stacks them in `f32`.
-fn gradients(recipe: &Recipe, wide: u64) -> u64 {
-    let stacked = recipe.placement.options.scan_layers || recipe.batch.accumulation > 1;
-    let size = if stacked { F32 } else { recipe.placement.wire.reduce.size() };
+fn gradients(spec: &StepSpec, wide: u64) -> u64 {
+    let stacked = spec.placement.options.scan_layers || spec.batch.accumulation > 1;
+    let size = if stacked { F32 } else { spec.placement.wire.reduce.size() };
     wide / F32 as u64 * size as u64
 }
 
 /// What a loop stacks on its way forth, for its way back.
-pub(super) fn stacked(recipe: &Recipe, kind: PluginKind) -> u64 {
-    if recipe.placement.options.scan_layers { layer::kept(recipe, kind).all } else { 0 }
+pub(super) fn stacked(spec: &StepSpec, kind: PluginKind) -> u64 {
+    if spec.placement.options.scan_layers { layer::kept(spec, kind).all } else { 0 }
 }

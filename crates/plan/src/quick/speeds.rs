@@ -2,7 +2,7 @@
 
 use super::work::Passes;
 use fullshard_pjrt::plugins::PluginKind;
-use fullshard_train::Chip;
+use fullshard_step::Chip;
 
 /// What of a chip's peaks a step reaches.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -20,7 +20,7 @@ use fullshard_models::layers::attention::{BLOCK, BLOCKWISE_FROM};
 use fullshard_models::layers::loss::{CHUNKED_FROM, TILE, chunk_size};
 use fullshard_parallel::{Remat, Stored};
 use fullshard_pjrt::plugins::PluginKind;
-use fullshard_train::Recipe;
+use fullshard_step::StepSpec;
 
 /// Work of one module in one direction, on one device.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,9 +54,9 @@ pub(super) struct Passes {
 const F32: f64 = 4.0;
 
 /// All work of a step.
-pub(super) fn work(recipe: &Recipe, kind: PluginKind, passes: &Passes) -> Vec<Work> {
-    let step = Step { stacked: memory::stacked(recipe, kind) as f64, ..Step::new(recipe) };
-    let times = recipe.batch.accumulation as f64;
+pub(super) fn work(spec: &StepSpec, kind: PluginKind, passes: &Passes) -> Vec<Work> {
+    let step = Step { stacked: memory::stacked(spec, kind) as f64, ..Step::new(spec) };
+    let times = spec.batch.accumulation as f64;
     let mut all = vec![step.embedding(), step.forward(passes), step.head(passes)];
     all.push(step.backward(passes));
     for work in &mut all {
@@ -70,14 +70,14 @@ pub(super) fn work(recipe: &Recipe, kind: PluginKind, passes: &Passes) -> Vec<Wo
 }
 
 /// Bytes of the stream between layers, on one device at once.
-pub(super) fn stream(recipe: &Recipe) -> f64 {
-    let step = Step::new(recipe);
-    step.tokens * recipe.model.dimensions().hidden as f64 * step.size
+pub(super) fn stream(spec: &StepSpec) -> f64 {
+    let step = Step::new(spec);
+    step.tokens * spec.model.dimensions().hidden as f64 * step.size
 }
 
 /// The sizes of a step on one device.
 struct Step<'a> {
-    recipe: &'a Recipe,
+    spec: &'a StepSpec,
     /// Tokens at once.
     tokens: f64,
     layers: f64,
@@ -94,32 +94,32 @@ struct Step<'a> {
 }
 
 impl<'a> Step<'a> {
-    fn new(recipe: &'a Recipe) -> Step<'a> {
+    fn new(spec: &'a StepSpec) -> Step<'a> {
         let of_layers = |stored: &&Stored| stored.stack.is_some() || stored.layer.is_some();
-        let matrices = recipe.placement.parameters.iter().filter(of_layers);
+        let matrices = spec.placement.parameters.iter().filter(of_layers);
         let matrices = matrices.filter(|stored| stored.dims.len() == 2);
         let (elements, widths) = matrices.fold((0, 0), |sum, stored| {
             let count = stored.stack.unwrap_or(1);
             let width = stored.dims.iter().sum::<usize>() * count;
             (sum.0 + stored.elements(), sum.1 + width)
         });
-        let layers = recipe.model.dimensions().layers as f64;
-        let sequences = recipe.batch.sequences / recipe.placement.devices();
+        let layers = spec.model.dimensions().layers as f64;
+        let sequences = spec.batch.sequences / spec.placement.devices();
         Step {
-            recipe,
-            tokens: (sequences * recipe.batch.tokens) as f64,
+            spec,
+            tokens: (sequences * spec.batch.tokens) as f64,
             layers,
             matrices: elements as f64,
             widths: widths as f64 / layers,
-            size: recipe.placement.wire.compute.size() as f64,
+            size: spec.placement.wire.compute.size() as f64,
             stacked: 0.0,
-            fused: recipe.attention_obstacle().is_none(),
+            fused: spec.attention_obstacle().is_none(),
         }
     }
 
     /// The path of a layer, with a `*`, or of where layers are.
     fn layer_path(&self) -> String {
-        let units = &self.recipe.placement.parameters;
+        let units = &self.spec.placement.parameters;
         let of_layer = units.iter().find(|stored| stored.stack.is_some() || stored.layer.is_some());
         of_layer.map_or_else(String::new, |stored| match stored.template.split_once('*') {
             Some((before, _)) => format!("{before}*"),
@@ -130,7 +130,7 @@ impl<'a> Step<'a> {
     /// Pairs of tokens that attention looks at, for one token: all before it, and those of the
     /// future that are in its block.
     fn pairs(&self) -> f64 {
-        let tokens = self.recipe.batch.tokens;
+        let tokens = self.spec.batch.tokens;
         if self.fused {
             return (tokens + 1) as f64 / 2.0;
         }
@@ -146,13 +146,13 @@ impl<'a> Step<'a> {
 
     /// Operations of one product of attention, over all layers.
     fn attention(&self) -> f64 {
-        let model = self.recipe.model.dimensions();
+        let model = self.spec.model.dimensions();
         2.0 * self.tokens * self.pairs() * (model.heads * model.head) as f64 * self.layers
     }
 
     /// Operations of the last product of each layer, going forth.
     fn last_products(&self) -> f64 {
-        let model = self.recipe.model.dimensions();
+        let model = self.spec.model.dimensions();
         2.0 * self.tokens * (model.hidden * model.inner) as f64 * self.layers
     }
 
@@ -161,7 +161,7 @@ impl<'a> Step<'a> {
         if self.fused {
             return 0.0;
         }
-        let heads = self.recipe.model.dimensions().heads as f64;
+        let heads = self.spec.model.dimensions().heads as f64;
         self.tokens * self.pairs() * heads * self.layers * F32
     }
 
@@ -171,7 +171,7 @@ impl<'a> Step<'a> {
     }
 
     fn embedding(&self) -> Work {
-        let hidden = self.recipe.model.dimensions().hidden as f64;
+        let hidden = self.spec.model.dimensions().hidden as f64;
         Work {
             module: "embeddings".into(),
             backward: false,
@@ -195,7 +195,7 @@ impl<'a> Step<'a> {
 
     fn backward(&self, passes: &Passes) -> Work {
         let forward = self.forward(passes);
-        let blockwise = self.recipe.batch.tokens >= BLOCKWISE_FROM;
+        let blockwise = self.spec.batch.tokens >= BLOCKWISE_FROM;
         let again = if blockwise || self.fused { 1.0 } else { 0.0 };
         let mut work = Work {
             backward: true,
@@ -205,9 +205,9 @@ impl<'a> Step<'a> {
                 + (passes.scores.1 + again * passes.scores.0) * self.scores(),
             ..forward.clone()
         };
-        let kept = if self.recipe.placement.keeps_last_layer() { 1.0 } else { 0.0 };
+        let kept = if self.spec.placement.keeps_last_layer() { 1.0 } else { 0.0 };
         let share = (self.layers - kept) / self.layers;
-        match self.recipe.placement.remat {
+        match self.spec.placement.remat {
             Remat::None => {}
             // What attention mixes is remembered, but not its scores.
             Remat::Dots => {
@@ -225,15 +225,15 @@ impl<'a> Step<'a> {
     }
 
     fn head(&self, passes: &Passes) -> Work {
-        let model = self.recipe.model.dimensions();
-        let tile = if self.recipe.placement.options.forms.padded_vocabulary { TILE } else { 1 };
+        let model = self.spec.model.dimensions();
+        let tile = if self.spec.placement.options.forms.padded_vocabulary { TILE } else { 1 };
         let padded = model.vocabulary.next_multiple_of(tile);
         let (hidden, vocabulary) = (model.hidden as f64, padded as f64);
         // Each chunk adds to the gradient of the head.
         let chunk = chunk_size(
             self.tokens as usize,
             padded,
-            self.recipe.placement.options.forms.large_chunks,
+            self.spec.placement.options.forms.large_chunks,
         )
         .max(1);
         let chunks = if model.vocabulary < CHUNKED_FROM { 1.0 } else { self.tokens / chunk as f64 };
@@ -249,12 +249,12 @@ impl<'a> Step<'a> {
     }
 
     fn update(&self, passes: &Passes) -> Work {
-        let placement = &self.recipe.placement;
+        let placement = &self.spec.placement;
         let parts = placement.trained().into_iter().map(|i| {
             let stored = &placement.parameters[i];
             stored.part_elements() as f64
         });
-        let slots = self.recipe.state_bytes().map_or(0, |state| state.optimizer) as f64;
+        let slots = self.spec.state_bytes().map_or(0, |state| state.optimizer) as f64;
         let parameters = parts.sum::<f64>() * F32;
         Work {
             module: "optimizer".into(),

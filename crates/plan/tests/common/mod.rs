@@ -4,7 +4,7 @@
 use fullshard_models::from_json;
 use fullshard_parallel::{FsdpConfig, Options, Placement, Remat, Strategy, WrapPolicy};
 use fullshard_plan::Machine;
-use fullshard_train::{Batch, Recipe, dialect, forms};
+use fullshard_step::{Batch, StepSpec, dialect, forms};
 
 /// A step of a model on a machine.
 #[derive(Debug, Clone)]
@@ -89,8 +89,8 @@ impl Case {
         Machine::parse(self.machine).unwrap()
     }
 
-    /// The recipe of the step.
-    pub fn recipe(&self) -> Recipe {
+    /// The spec of the step.
+    pub fn spec(&self) -> StepSpec {
         let machine = self.machine();
         let model = from_json(&self.shape.config(self.tokens)).unwrap();
         let mut config = FsdpConfig::from_json(
@@ -117,7 +117,7 @@ impl Case {
             reduce_each: true,
         };
         let optimizer = fullshard_optim::from_name(self.optimizer, &Default::default()).unwrap();
-        Recipe::new(model, placement, optimizer, batch, Some(1.0)).unwrap()
+        StepSpec::new(model, placement, optimizer, batch, Some(1.0)).unwrap()
     }
 
     /// What it is called in the recording.

@@ -7,7 +7,8 @@ use fullshard_models::{CausalLm, from_json};
 use fullshard_optim::{AdamW, Optimizer};
 use fullshard_parallel::{Options, Placement, Stored};
 use fullshard_pjrt::{CompileOptions, Flag, HostTensor};
-use fullshard_train::{Batch, Compiler, Metrics, Recipe, Runner};
+use fullshard_step::{Batch, StepSpec};
+use fullshard_train::{Compiler, Metrics, Runner};
 
 /// A model from the text of its config.
 pub fn model(config: &str) -> Box<dyn CausalLm> {
@@ -26,17 +27,17 @@ pub fn adamw() -> Box<dyn Optimizer> {
     Box::new(AdamW { weight_decay: 0.1, ..AdamW::default() })
 }
 
-/// A recipe for a model on so many devices.
-pub fn recipe(
+/// A spec for a model on so many devices.
+pub fn spec(
     config: &str,
     devices: usize,
     options: &Options,
     batch: Batch,
     optimizer: Box<dyn Optimizer>,
-) -> Recipe {
+) -> StepSpec {
     let model = model(config);
     let placement = Placement::new(&model.tree(), devices, options).unwrap();
-    Recipe::new(model, placement, optimizer, batch, Some(1.0)).unwrap()
+    StepSpec::new(model, placement, optimizer, batch, Some(1.0)).unwrap()
 }
 
 /// Tokens `[accumulation, sequences, tokens]` for a step, different in every place.
@@ -69,13 +70,13 @@ pub fn numbers(stored: &Stored) -> Vec<f32> {
 }
 
 /// The metrics of some steps of training from these numbers.
-pub fn train(recipe: &Recipe, steps: usize) -> Vec<Metrics> {
-    let compiler = compiler(recipe.placement.devices());
+pub fn train(spec: &StepSpec, steps: usize) -> Vec<Metrics> {
+    let compiler = compiler(spec.placement.devices());
     let mut runner =
-        Runner::with_parameters(&compiler, recipe, 42, |stored| Ok(numbers(stored))).unwrap();
-    let vocabulary = recipe.model.dimensions().vocabulary;
+        Runner::with_parameters(&compiler, spec, 42, |stored| Ok(numbers(stored))).unwrap();
+    let vocabulary = spec.model.dimensions().vocabulary;
     let run = |step: usize| {
-        let tokens = tokens(recipe.batch, vocabulary, step % 3);
+        let tokens = tokens(spec.batch, vocabulary, step % 3);
         runner.step(&tokens, &tokens, 1e-3).unwrap().wait().unwrap()
     };
     (0..steps).map(run).collect()

@@ -1,11 +1,12 @@
-//! What `fullshard bench step` is told, and the recipe that follows from it.
+//! What `fullshard bench step` is told, and the spec that follows from it.
 
 use crate::error::Result;
 use crate::flag::count;
 use crate::step::{StepFlags, StepSize};
 use clap::Args;
 use fullshard_models::from_file;
-use fullshard_train::{Bench, Recipe};
+use fullshard_step::StepSpec;
+use fullshard_train::Bench;
 use std::path::PathBuf;
 
 #[derive(Args)]
@@ -61,11 +62,11 @@ impl StepArgs {
         }
     }
 
-    /// The recipe of the step.
-    pub fn recipe(&self) -> Result<Recipe> {
+    /// The spec of the step.
+    pub fn spec(&self) -> Result<StepSpec> {
         let model = from_file(&self.config)?;
         let tokens = self.seq.unwrap_or(model.dimensions().positions);
         let size = StepSize { sequences: self.batch, tokens, flags: "--batch, --seq" };
-        self.step.recipe(model, size)
+        self.step.spec(model, size)
     }
 }

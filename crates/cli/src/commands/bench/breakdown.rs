@@ -5,7 +5,8 @@ use crate::format;
 use fullshard_pjrt::plugins::PluginKind;
 use fullshard_pjrt::{Client, read_profile};
 use fullshard_plan::{Breakdown, KernelTime, KindTime, ModuleShare};
-use fullshard_train::{Bench, Chip, Runner};
+use fullshard_step::Chip;
+use fullshard_train::{Bench, Runner};
 
 /// Steps to profile.
 const STEPS: usize = 3;
@@ -27,12 +28,12 @@ pub fn check(client: &Client, kind: PluginKind) -> Result<()> {
 
 /// Profiles further steps and reads where their time went.
 pub fn take(runner: &mut Runner<'_>, bench: &Bench, chip: Option<&Chip>) -> Result<Breakdown> {
-    let recipe = runner.recipe();
-    let vocabulary = recipe.model.dimensions().vocabulary;
-    let profile = bench.profile(runner, recipe.batch, vocabulary, STEPS)?;
+    let spec = runner.spec();
+    let vocabulary = spec.model.dimensions().vocabulary;
+    let profile = bench.profile(runner, spec.batch, vocabulary, STEPS)?;
     let program = runner.program().program.executable().optimized_program()?.module()?;
     let devices = read_profile(&profile)?;
-    Ok(Breakdown::new(&devices, &program, recipe.model.as_ref(), STEPS, chip)?)
+    Ok(Breakdown::new(&devices, &program, spec.model.as_ref(), STEPS, chip)?)
 }
 
 /// Where the time went, for people, beside the step that was measured without a profile.

@@ -13,7 +13,8 @@ use args::StepArgs;
 use clap::{Args, Subcommand};
 use fullshard_pjrt::Client;
 use fullshard_pjrt::plugins::PluginKind;
-use fullshard_train::{Compiler, Recipe, Runner};
+use fullshard_step::StepSpec;
+use fullshard_train::{Compiler, Runner};
 use report::{PlanReport, StepReport};
 use std::fs;
 use std::path::Path;
@@ -39,10 +40,10 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 }
 
 fn run_step(args: &StepArgs) -> Result<()> {
-    let recipe = args.recipe()?;
+    let spec = args.spec()?;
     let bench = args.bench();
-    let options = args.step.compile_options(recipe.model.attention_form())?;
-    let plan = PlanReport::new(args, &recipe)?;
+    let options = args.step.compile_options(spec.model.attention_form())?;
+    let plan = PlanReport::new(args, &spec)?;
     if args.plan {
         return match args.json {
             true => format::print_json(&plan),
@@ -56,7 +57,7 @@ fn run_step(args: &StepArgs) -> Result<()> {
         print::plan(&plan);
     }
     if let Some(path) = &args.text {
-        return write_text(&recipe, path);
+        return write_text(&spec, path);
     }
     let client = client(args)?;
     if args.breakdown {
@@ -65,10 +66,10 @@ fn run_step(args: &StepArgs) -> Result<()> {
     let cache = if args.step.no_cache { None } else { Some(compile_cache()?) };
     let compiler = Compiler { client: &client, cache, options };
     let start = Instant::now();
-    let mut runner = Runner::new(&compiler, &recipe, bench.seed)?;
+    let mut runner = Runner::new(&compiler, &spec, bench.seed)?;
     let setup = start.elapsed().as_secs_f64();
-    let measured = bench.run(&mut runner, recipe.batch, recipe.model.dimensions().vocabulary)?;
-    let mut report = StepReport::new(&compiler, &recipe, &runner, setup, measured, plan)?;
+    let measured = bench.run(&mut runner, spec.batch, spec.model.dimensions().vocabulary)?;
+    let mut report = StepReport::new(&compiler, &spec, &runner, setup, measured, plan)?;
     // What was measured is worth having even where a profile says nothing.
     let taken = args.breakdown.then(|| breakdown::take(&mut runner, &bench, report.chip));
     let (broken_down, error) = match taken.transpose() {
@@ -83,8 +84,8 @@ fn run_step(args: &StepArgs) -> Result<()> {
     error.map_or(Ok(()), Err)
 }
 
-fn write_text(recipe: &Recipe, path: &Path) -> Result<()> {
-    let text = recipe.step_program()?.to_text();
+fn write_text(spec: &StepSpec, path: &Path) -> Result<()> {
+    let text = spec.step_program()?.to_text();
     fs::write(path, text).map_err(|error| Error::file(path, error))?;
     println!("the step is written to {}", path.display());
     Ok(())

@@ -10,7 +10,8 @@ use fullshard_optim::Optimizer;
 use fullshard_pjrt::hlo::{self, CollectiveSummary};
 use fullshard_pjrt::{CompiledMemory, MemoryStats};
 use fullshard_plan::{Breakdown, MemoryEstimate};
-use fullshard_train::{Chip, Compiler, Flops, Measured, Recipe, Runner, UnitRow, utilization};
+use fullshard_step::{Chip, Flops, StepSpec, UnitRow, utilization};
+use fullshard_train::{Compiler, Measured, Runner};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -148,28 +149,28 @@ pub struct FirstAndLast {
 }
 
 impl PlanReport {
-    pub fn new(args: &StepArgs, recipe: &Recipe) -> Result<PlanReport> {
-        let tree = recipe.model.tree();
-        let dimensions = recipe.model.dimensions();
-        let exchanges = ExchangeReport::grouped(&recipe.placement.exchanges());
+    pub fn new(args: &StepArgs, spec: &StepSpec) -> Result<PlanReport> {
+        let tree = spec.model.tree();
+        let dimensions = spec.model.dimensions();
+        let exchanges = ExchangeReport::grouped(&spec.placement.exchanges());
         Ok(PlanReport {
             model: ModelReport {
                 config: args.config.clone(),
                 class: tree.class,
-                parameters: recipe.parameter_count(),
-                trained_parameters: recipe.trained_count(),
+                parameters: spec.parameter_count(),
+                trained_parameters: spec.trained_count(),
                 layers: dimensions.layers,
                 hidden: dimensions.hidden,
                 heads: dimensions.heads,
                 vocabulary: dimensions.vocabulary,
                 positions: dimensions.positions,
             },
-            settings: SettingsReport::new(args, recipe),
-            attention: AttentionReport::new(recipe),
-            estimate: MemoryEstimate::new(recipe, args.step.target.kind())?,
-            exchanges: (recipe.batch.reduce_each || exchanges.is_empty()).then_some(exchanges),
-            table: plan::table(recipe)?,
-            units: recipe.unit_rows(),
+            settings: SettingsReport::new(args, spec),
+            attention: AttentionReport::new(spec),
+            estimate: MemoryEstimate::new(spec, args.step.target.kind())?,
+            exchanges: (spec.batch.reduce_each || exchanges.is_empty()).then_some(exchanges),
+            table: plan::table(spec)?,
+            units: spec.unit_rows(),
         })
     }
 }
@@ -180,22 +181,22 @@ fn follows_learning_rate(optimizer: &dyn Optimizer) -> bool {
 }
 
 impl SettingsReport {
-    fn new(args: &StepArgs, recipe: &Recipe) -> SettingsReport {
-        let placement = &recipe.placement;
-        let follows = follows_learning_rate(recipe.optimizer.as_ref());
-        let products = recipe.eight_bit_products();
+    fn new(args: &StepArgs, spec: &StepSpec) -> SettingsReport {
+        let placement = &spec.placement;
+        let follows = follows_learning_rate(spec.optimizer.as_ref());
+        let products = spec.eight_bit_products();
         SettingsReport {
             device: args.step.target.kind().name(),
             devices: placement.devices(),
             fsdp: placement.options.strategy.name(),
-            batch: recipe.batch.sequences,
-            sequence: recipe.batch.tokens,
-            gradient_accumulation_steps: recipe.batch.accumulation,
-            no_sync: !recipe.batch.reduce_each,
-            tokens_per_step: recipe.tokens_per_step(),
+            batch: spec.batch.sequences,
+            sequence: spec.batch.tokens,
+            gradient_accumulation_steps: spec.batch.accumulation,
+            no_sync: !spec.batch.reduce_each,
+            tokens_per_step: spec.tokens_per_step(),
             optimizer: args.step.optim.clone(),
             learning_rate: follows.then(|| args.step.rate()),
-            max_grad_norm: recipe.max_grad_norm,
+            max_grad_norm: spec.max_grad_norm,
             compute_dtype: dtype_name(placement.wire.compute),
             eight_bit_products: products.as_ref().map(|products| products.eight_bit),
             not_in_eight_bits: products.map_or_else(Vec::new, |products| products.others),
@@ -215,21 +216,21 @@ impl SettingsReport {
 impl StepReport {
     pub fn new(
         compiler: &Compiler<'_>,
-        recipe: &Recipe,
+        spec: &StepSpec,
         runner: &Runner<'_>,
         setup_seconds: f64,
         measured: Measured,
         mut plan: PlanReport,
     ) -> Result<StepReport> {
         let step = runner.program();
-        let devices = recipe.placement.devices();
+        let devices = spec.placement.devices();
         let device =
             compiler.client.device(step.program.devices().first().copied().unwrap_or(0))?;
         let chip = Chip::of_kind(&device.description().kind);
-        let tokens = recipe.tokens_per_step();
-        let dimensions = recipe.model.dimensions();
-        let flops = Flops::new(plan.model.parameters, dimensions, tokens, recipe.batch.tokens);
-        let peak = chip.and_then(|chip| chip.peak(recipe.placement.wire.compute));
+        let tokens = spec.tokens_per_step();
+        let dimensions = spec.model.dimensions();
+        let flops = Flops::new(plan.model.parameters, dimensions, tokens, spec.batch.tokens);
+        let peak = chip.and_then(|chip| chip.peak(spec.placement.wire.compute));
         let share = |flops| peak.map(|peak| utilization(flops, measured.step, devices, peak));
         let module = step.program.executable().optimized_program()?.module()?;
         plan.attention.compiled(&module);

@@ -17,7 +17,7 @@ use fullshard_pjrt::plugins::PluginKind;
 use fullshard_plan::{
     Budget, Compiler, Frontier, Machine, MemoryEstimate, Rates, Report, Warning, quick,
 };
-use fullshard_train::Recipe;
+use fullshard_step::StepSpec;
 use std::cell::OnceCell;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -75,13 +75,13 @@ pub fn run(args: PlanArgs) -> Result<ExitCode> {
     let name = plan.topology.as_deref().unwrap_or_default();
     let machine = Machine::parse(name).map_err(fullshard_plan::Error::from)?;
     train.step.aim_at(machine.kind, machine.devices, &machine.name)?;
-    let recipe = train::planned(&mut train)?;
+    let spec = train::planned(&mut train)?;
     let step = train.step.clone();
-    let planner = Planner::new(&machine, &plan, &step, recipe.model.attention_form());
+    let planner = Planner::new(&machine, &plan, &step, spec.model.attention_form());
     if plan.search {
         return search::run(&plan, train, &planner);
     }
-    let report = planner.plan(&recipe)?;
+    let report = planner.plan(&spec)?;
     write_page(plan.html.as_deref(), &report, None)?;
     match plan.json {
         true => format::print_json(&report)?,
@@ -122,18 +122,18 @@ impl<'a> Planner<'a> {
     }
 
     /// The plan of a step: by the compiler, if it is asked and there may be room.
-    fn plan(&self, recipe: &Recipe) -> Result<Report> {
-        let mut estimate = quick(recipe, self.machine)?;
-        estimate.rates = Rates::new(recipe, self.machine, estimate.time.step, self.budget);
+    fn plan(&self, spec: &StepSpec) -> Result<Report> {
+        let mut estimate = quick(spec, self.machine)?;
+        estimate.rates = Rates::new(spec, self.machine, estimate.time.step, self.budget);
         if !self.compiles {
             return Ok(estimate);
         }
         check_room(&estimate)?;
-        let text = recipe.step_program()?.to_text();
+        let text = spec.step_program()?.to_text();
         match self.compiler()?.compile(&text, self.machine) {
-            Ok(made) => Ok(fullshard_plan::compiled(recipe, self.machine, &made, self.budget)?),
+            Ok(made) => Ok(fullshard_plan::compiled(spec, self.machine, &made, self.budget)?),
             Err(fullshard_plan::Error::NoRoom { reason, temporaries }) => {
-                Ok(without_room(estimate, recipe, &text, &reason, temporaries))
+                Ok(without_room(estimate, spec, &text, &reason, temporaries))
             }
             Err(error) => Err(error.into()),
         }
@@ -169,20 +169,20 @@ fn check_room(estimate: &Report) -> Result<(), fullshard_plan::Error> {
 /// the memory that the compiler would need.
 fn without_room(
     mut estimate: Report,
-    recipe: &Recipe,
+    spec: &StepSpec,
     text: &str,
     reason: &str,
     temporaries: Option<u64>,
 ) -> Report {
     let memory = &mut estimate.memory;
-    let state = recipe.state_bytes().map_or(0, |state| state.parameters + state.optimizer);
+    let state = spec.state_bytes().map_or(0, |state| state.parameters + state.optimizer);
     let needed = temporaries.map_or(memory.total, |temporaries| state + temporaries);
     let missing = needed.max(memory.limit + 1).saturating_sub(memory.total);
     memory.total += missing;
     if let Some(part) = memory.parts.iter_mut().find(|part| part.what == "temporaries") {
         part.bytes += missing;
     }
-    estimate.program = Some(fullshard_train::program_hash(text));
+    estimate.program = Some(fullshard_step::program_hash(text));
     estimate.warnings.push(Warning {
         what: format!("the compiler finds no room: {reason}"),
         remedy: "lower --per_device_train_batch_size, add --remat full, or take more devices; \

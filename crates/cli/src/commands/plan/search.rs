@@ -5,7 +5,7 @@ use crate::commands::train::{self, TrainArgs};
 use crate::error::{Error, Result};
 use crate::format;
 use fullshard_plan::{Callbacks, Candidate, Frontier, Point, Progress, Report, search};
-use fullshard_train::Recipe;
+use fullshard_step::StepSpec;
 use std::cell::RefCell;
 use std::process::ExitCode;
 
@@ -21,7 +21,7 @@ pub fn run(plan: &PlanFlags, train: TrainArgs, planner: &Planner<'_>) -> Result<
         planner.machine,
         most,
         &mut Callbacks {
-            recipe: &mut |candidate| tried.recipe(candidate).map_err(to_plan),
+            spec: &mut |candidate| tried.spec(candidate).map_err(to_plan),
             confirm: &mut |candidate| confirm(&tried, planner, candidate),
             progress: &mut |progress| say(&told(&progress)),
         },
@@ -35,7 +35,7 @@ pub fn run(plan: &PlanFlags, train: TrainArgs, planner: &Planner<'_>) -> Result<
     // With the flags that only this command has: budget and price.
     let report = Report {
         rates: fullshard_plan::Rates::new(
-            &tried.recipe(&best.candidate)?,
+            &tried.spec(&best.candidate)?,
             planner.machine,
             best.report.time.step,
             planner.budget,
@@ -60,7 +60,7 @@ struct Tried {
 }
 
 impl Tried {
-    fn recipe(&self, candidate: &Candidate) -> Result<Recipe> {
+    fn spec(&self, candidate: &Candidate) -> Result<StepSpec> {
         let mut train = self.train.borrow_mut();
         train.step = self.step.clone();
         train.step.choose(candidate)?;
@@ -87,7 +87,7 @@ impl Tried {
 fn to_plan(error: Error) -> fullshard_plan::Error {
     match error {
         Error::Plan(error) => error,
-        Error::Train(error) => error.into(),
+        Error::Step(error) => error.into(),
         Error::Pjrt(error) => error.into(),
         other => fullshard_plan::Error::NoRoom { reason: other.to_string(), temporaries: None },
     }
@@ -98,8 +98,8 @@ fn confirm(
     planner: &Planner<'_>,
     candidate: &Candidate,
 ) -> Result<Report, fullshard_plan::Error> {
-    let recipe = tried.recipe(candidate).map_err(to_plan)?;
-    planner.plan(&recipe).map_err(to_plan)
+    let spec = tried.spec(candidate).map_err(to_plan)?;
+    planner.plan(&spec).map_err(to_plan)
 }
 
 /// The flags of this command line that a search leaves alone and `train` takes.

@@ -131,9 +131,9 @@ fn predict(row: &Row, plan: &PlanFlags, train: &TrainArgs) -> Result<Predicted> 
     step.optim = "adafactor".to_owned();
     let model = from_json(row.config)?;
     let size = StepSize { sequences: row.batch, tokens: TOKENS, flags: "nothing" };
-    let recipe = step.recipe(model, size)?;
-    let planner = Planner::new(&machine, plan, &step, recipe.model.attention_form());
-    let report = planner.plan(&recipe)?;
+    let spec = step.spec(model, size)?;
+    let planner = Planner::new(&machine, plan, &step, spec.model.attention_form());
+    let report = planner.plan(&spec)?;
     let error = report.time.step / row.published.step - 1.0;
     let flops = 6.0 * report.model.parameters as f64 * (row.batch * TOKENS) as f64;
     Ok(Predicted { name: row.name, published: row.published, flops, error, report })

@@ -7,7 +7,7 @@ use crate::step::StepFlags;
 use fullshard_pjrt::Client;
 use fullshard_pjrt::plugins::PluginKind;
 use fullshard_plan::MemoryEstimate;
-use fullshard_train::{Chip, Recipe};
+use fullshard_step::{Chip, StepSpec};
 
 /// The bytes that each device has, and whose they are.
 pub struct Limit {
@@ -43,10 +43,10 @@ pub enum Needed {
 
 impl Needed {
     /// What training on devices of a kind needs, or evaluating.
-    pub fn new(recipe: &Recipe, kind: PluginKind, trains: bool) -> Result<Needed> {
+    pub fn new(spec: &StepSpec, kind: PluginKind, trains: bool) -> Result<Needed> {
         Ok(match trains {
-            true => Needed::Step(MemoryEstimate::new(recipe, kind)?),
-            false => Needed::Parameters(recipe.state_bytes()?.parameters),
+            true => Needed::Step(MemoryEstimate::new(spec, kind)?),
+            false => Needed::Parameters(spec.state_bytes()?.parameters),
         })
     }
 
@@ -61,9 +61,9 @@ impl Needed {
     }
 
     /// Refuses what cannot fit, and warns of what hardly does.
-    pub fn check(&self, recipe: &Recipe, step: &StepFlags, limit: &Limit) -> Result<()> {
+    pub fn check(&self, spec: &StepSpec, step: &StepFlags, limit: &Limit) -> Result<()> {
         match self {
-            Needed::Step(estimate) => check_step(estimate, recipe, step, limit),
+            Needed::Step(estimate) => check_step(estimate, spec, step, limit),
             Needed::Parameters(bytes) => check_parameters(*bytes, limit),
         }
     }
@@ -91,7 +91,7 @@ fn check_parameters(needed: u64, limit: &Limit) -> Result<()> {
 /// may still find no room.
 fn check_step(
     estimate: &MemoryEstimate,
-    recipe: &Recipe,
+    spec: &StepSpec,
     step: &StepFlags,
     limit: &Limit,
 ) -> Result<()> {
@@ -103,7 +103,7 @@ fn check_step(
              state, but there are {there} ({}). {}",
             format::bytes(state),
             limit.of,
-            remedies(recipe, step, estimate, state > limit.bytes)
+            remedies(spec, step, estimate, state > limit.bytes)
         )));
     }
     if estimate.total > limit.bytes {
@@ -113,7 +113,7 @@ fn check_step(
 }
 
 /// What would make it fit.
-fn remedies(recipe: &Recipe, step: &StepFlags, estimate: &MemoryEstimate, state: bool) -> String {
+fn remedies(spec: &StepSpec, step: &StepFlags, estimate: &MemoryEstimate, state: bool) -> String {
     let devices = step.devices();
     let mut ways = Vec::new();
     if step.fsdp.contains("no_shard") && devices > 1 {
@@ -124,7 +124,7 @@ fn remedies(recipe: &Recipe, step: &StepFlags, estimate: &MemoryEstimate, state:
     }
     if !state {
         ways.push("a smaller --per_device_train_batch_size or --block_size".to_owned());
-        if recipe.placement.remat != fullshard_parallel::Remat::Full {
+        if spec.placement.remat != fullshard_parallel::Remat::Full {
             ways.push("--gradient_checkpointing".to_owned());
         }
     }

@@ -160,7 +160,7 @@ struct TrainingSet {
 
 impl TrainingSet {
     fn new(run: &Prepared, corpus: Arc<Corpus>) -> Result<TrainingSet> {
-        let (flags, batch) = (&run.args.run, run.recipe.batch);
+        let (flags, batch) = (&run.args.run, run.spec.batch);
         let batches = Batches {
             order: Order::shuffled(flags.data_seed.unwrap_or(flags.seed), corpus.blocks()),
             accumulation: batch.accumulation,
@@ -190,15 +190,15 @@ fn check(run: &Prepared, client: &Client) -> Result<()> {
         )));
     }
     println!();
-    plan::print(&run.recipe, step)?;
-    let needed = Needed::new(&run.recipe, step.target.kind(), run.does.train)?;
+    plan::print(&run.spec, step)?;
+    let needed = Needed::new(&run.spec, step.target.kind(), run.does.train)?;
     needed.print();
-    if run.recipe.placement.options.forms.fused_attention {
-        println!("{}", AttentionReport::new(&run.recipe));
+    if run.spec.placement.options.forms.fused_attention {
+        println!("{}", AttentionReport::new(&run.spec));
     }
     if let Some(limit) = Limit::of(client, step) {
         println!("{:<20} {} ({})", "there are", format::bytes(limit.bytes), limit.of);
-        needed.check(&run.recipe, step, &limit)?;
+        needed.check(&run.spec, step, &limit)?;
     }
     Ok(())
 }
@@ -213,8 +213,8 @@ fn compile<'a>(
     let start = Instant::now();
     let seed = run.args.run.seed;
     let mut runner = match &run.weights {
-        Some(weights) => Runner::with_weights(compiler, &run.recipe, seed, weights)?,
-        None => Runner::new(compiler, &run.recipe, seed)?,
+        Some(weights) => Runner::with_weights(compiler, &run.spec, seed, weights)?,
+        None => Runner::new(compiler, &run.spec, seed)?,
     };
     if let Some(evaluation) = evaluation {
         runner.evaluator().prepare(evaluation.sequences)?;
@@ -232,10 +232,10 @@ fn compile_evaluation<'a>(
 ) -> Result<Evaluator<'a>> {
     println!("\ncompiling ...");
     let start = Instant::now();
-    let (recipe, seed) = (&run.recipe, run.args.run.seed);
+    let (spec, seed) = (&run.spec, run.args.run.seed);
     let evaluator = match &run.weights {
-        Some(weights) => Evaluator::with_weights(compiler, recipe, sequences, weights)?,
-        None => Evaluator::new(compiler, recipe, seed, sequences)?,
+        Some(weights) => Evaluator::with_weights(compiler, spec, sequences, weights)?,
+        None => Evaluator::new(compiler, spec, seed, sequences)?,
     };
     if let Some(program) = evaluator.program() {
         print_compiled("evaluation", program, start.elapsed().as_secs_f64());
@@ -259,7 +259,7 @@ fn train(
     signals: &Signals,
     compile_time: f64,
 ) -> Result<Trained> {
-    let (flags, batch) = (&run.args.run, run.recipe.batch);
+    let (flags, batch) = (&run.args.run, run.spec.batch);
     let TrainingSet { corpus, batches, course } = set;
     let samples = corpus.blocks();
     let training = Training {
@@ -289,7 +289,7 @@ fn train(
     values.insert("train_samples".to_owned(), samples.into());
     values.insert("compile_time".to_owned(), compile_time.into());
     watch.log(trained.state.global_step, &values)?;
-    let curve = watch.curve(format!("loss of {}", run.recipe.model.tree().class));
+    let curve = watch.curve(format!("loss of {}", run.spec.model.tree().class));
     let curve = match &run.demo {
         Some(demo) => demo.with_floor(curve, batch.tokens),
         None => curve,

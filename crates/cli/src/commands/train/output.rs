@@ -83,7 +83,7 @@ impl Output {
     ) -> Result<u64> {
         let (config, model_type) = chosen;
         let exported = runner.export(&self.folder)?;
-        let architecture = runner.recipe().model.tree().class;
+        let architecture = runner.spec().model.tree().class;
         write_config(&self.folder, config, ModelNames { model_type, architecture })?;
         tokenizer.save(&self.folder)?;
         Ok(exported.bytes)

@@ -13,7 +13,8 @@ use fullshard_data::Tokenizer;
 use fullshard_models::CausalLm;
 use fullshard_optim::Schedule;
 use fullshard_pjrt::CompileOptions;
-use fullshard_train::{CourseOptions, Recipe};
+use fullshard_step::StepSpec;
+use fullshard_train::CourseOptions;
 use serde_json::Value;
 use std::path::PathBuf;
 
@@ -25,7 +26,7 @@ pub struct Prepared {
     pub course: CourseOptions,
     pub schedule: Schedule,
     pub compile_options: CompileOptions,
-    pub recipe: Recipe,
+    pub spec: StepSpec,
     /// The model's config.json.
     pub config: Value,
     /// What Hugging Face calls this type of model.
@@ -88,10 +89,10 @@ impl Prepared {
         let model_type = chosen.model_type();
         let ChosenModel { model, config, weights, .. } = chosen;
         check_vocabulary(&tokenizer, model.dimensions().vocabulary)?;
-        let recipe = recipe(&args, model, Some(&tokenizer))?;
-        let compile_options = args.step.compile_options(recipe.model.attention_form())?;
+        let spec = spec(&args, model, Some(&tokenizer))?;
+        let compile_options = args.step.compile_options(spec.model.attention_form())?;
         if let Some(weights) = &weights {
-            weights.check(&recipe.tensors())?;
+            weights.check(&fullshard_train::model_tensors(&spec))?;
         }
         let folder = args.run.output_dir.clone().unwrap_or_else(|| "trainer_output".into());
         let output = Output::check(&folder, args.run.overwrite_output_dir)?;
@@ -102,7 +103,7 @@ impl Prepared {
             course,
             schedule,
             compile_options,
-            recipe,
+            spec,
             config,
             model_type,
             weights,
@@ -114,7 +115,7 @@ impl Prepared {
 
     /// Tokens in a block.
     pub fn block(&self) -> usize {
-        self.recipe.batch.tokens
+        self.spec.batch.tokens
     }
 }
 
@@ -136,9 +137,9 @@ impl Does {
     }
 }
 
-/// The recipe of the step that these flags train with, without anything else that training needs.
+/// The spec of the step that these flags train with, without anything else that training needs.
 /// A tokenizer has a say in the length of blocks only if it is named.
-pub fn planned(args: &mut TrainArgs) -> Result<Recipe> {
+pub fn planned(args: &mut TrainArgs) -> Result<StepSpec> {
     args.unsupported.check()?;
     if args.run.adafactor {
         args.step.optim = "adafactor".to_owned();
@@ -146,19 +147,19 @@ pub fn planned(args: &mut TrainArgs) -> Result<Recipe> {
     let chosen = ChosenModel::of(&args.model)?.ok_or_else(|| Error::Usage(NO_MODEL.into()))?;
     let named = args.model.tokenizer_name.is_some() || chosen.tokenizer.is_some();
     let tokenizer = if named { Some(tokenizer(args, Some(&chosen))?) } else { None };
-    recipe(args, chosen.model, tokenizer.as_ref())
+    spec(args, chosen.model, tokenizer.as_ref())
 }
 
-fn recipe(
+fn spec(
     args: &TrainArgs,
     model: Box<dyn CausalLm>,
     tokenizer: Option<&Tokenizer>,
-) -> Result<Recipe> {
+) -> Result<StepSpec> {
     let longest = tokenizer.and_then(Tokenizer::max_length).unwrap_or(usize::MAX);
     let tokens = block_size(args.data.block_size, longest, model.dimensions().positions)?;
     let sequences = args.run.train_batch().saturating_mul(args.step.devices());
     let flags = "--per_device_train_batch_size, --block_size";
-    args.step.recipe(model, StepSize { sequences, tokens, flags })
+    args.step.spec(model, StepSize { sequences, tokens, flags })
 }
 
 fn tokenizer(args: &TrainArgs, chosen: Option<&ChosenModel>) -> Result<Tokenizer> {

@@ -15,7 +15,7 @@ use super::{F32, of_layers};
 use fullshard_models::layers::attention::{BLOCK, BLOCKWISE_FROM};
 use fullshard_parallel::Remat;
 use fullshard_pjrt::plugins::PluginKind;
-use fullshard_train::Recipe;
+use fullshard_step::StepSpec;
 
 /// What layers remember.
 pub(super) struct Kept {
@@ -26,26 +26,26 @@ pub(super) struct Kept {
 }
 
 /// What layers remember.
-pub(super) fn kept(recipe: &Recipe, kind: PluginKind) -> Kept {
-    let layer = Layer::new(recipe);
-    let everything = match recipe.placement.options.scan_layers {
+pub(super) fn kept(spec: &StepSpec, kind: PluginKind) -> Kept {
+    let layer = Layer::new(spec);
+    let everything = match spec.placement.options.scan_layers {
         true => layer.everything_in_a_loop(kind),
         false => layer.everything(kind),
     };
-    let kept = match recipe.placement.remat {
+    let kept = match spec.placement.remat {
         Remat::Full => layer.input(),
         Remat::Dots => layer.input() + layer.products(),
         Remat::None => everything,
     };
-    let more = if recipe.placement.keeps_last_layer() { everything - kept } else { 0 };
-    let all = recipe.model.dimensions().layers * kept + more;
+    let more = if spec.placement.keeps_last_layer() { everything - kept } else { 0 };
+    let all = spec.model.dimensions().layers * kept + more;
     Kept { all: all as u64, more_of_last: more as u64 }
 }
 
 /// What one layer needs on its way back.
-pub(super) fn at_work(recipe: &Recipe) -> u64 {
-    let bytes = Layer::new(recipe).at_work() as f64;
-    let share = if recipe.placement.options.scan_layers { 1.0 } else { IN_ORDER };
+pub(super) fn at_work(spec: &StepSpec) -> u64 {
+    let bytes = Layer::new(spec).at_work() as f64;
+    let share = if spec.placement.options.scan_layers { 1.0 } else { IN_ORDER };
     (share * bytes) as u64
 }
 
@@ -91,16 +91,16 @@ struct Layer {
 }
 
 impl Layer {
-    fn new(recipe: &Recipe) -> Layer {
-        let model = recipe.model.dimensions();
-        let sequence = recipe.batch.tokens;
-        let tokens = recipe.batch.sequences / recipe.placement.devices() * sequence;
-        let widths = widths(recipe);
+    fn new(spec: &StepSpec) -> Layer {
+        let model = spec.model.dimensions();
+        let sequence = spec.batch.tokens;
+        let tokens = spec.batch.sequences / spec.placement.devices() * sequence;
+        let widths = widths(spec);
         let into_inner = |width: &&(usize, usize)| **width == (model.hidden, model.inner);
         let gates = widths.iter().filter(into_inner).count() / model.layers;
         let sum = widths.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
         let all_scores = tokens * model.heads * sequence;
-        let fused = recipe.attention_obstacle().is_none();
+        let fused = spec.attention_obstacle().is_none();
         let (blocks, scores) = match sequence < BLOCKWISE_FROM {
             _ if fused => (1, 0),
             true => (1, all_scores),
@@ -108,7 +108,7 @@ impl Layer {
         };
         Layer {
             tokens,
-            size: recipe.placement.wire.compute.size(),
+            size: spec.placement.wire.compute.size(),
             scores,
             block_scores: if fused { 0 } else { all_scores / blocks },
             blocks,
@@ -118,7 +118,7 @@ impl Layer {
             mixed: model.heads * model.head,
             taken: sum.0 / model.layers,
             given: sum.1 / model.layers,
-            recomputed: recipe.placement.options.forms.recomputed_activations,
+            recomputed: spec.placement.options.forms.recomputed_activations,
         }
     }
 
@@ -174,8 +174,8 @@ impl Layer {
 }
 
 /// What each product of all layers takes and gives.
-fn widths(recipe: &Recipe) -> Vec<(usize, usize)> {
-    let widths = of_layers(recipe).filter_map(|stored| match (stored.class, &stored.dims[..]) {
+fn widths(spec: &StepSpec) -> Vec<(usize, usize)> {
+    let widths = of_layers(spec).filter_map(|stored| match (stored.class, &stored.dims[..]) {
         // Transposed, as GPT-2's weights are.
         ("Conv1D", &[taken, given]) | (_, &[given, taken]) => {
             Some(std::iter::repeat_n((taken, given), stored.stack.unwrap_or(1)))

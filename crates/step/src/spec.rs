@@ -22,7 +22,7 @@ pub struct Batch {
 }
 
 /// A model, where it lives, how it is updated and on what.
-pub struct Recipe {
+pub struct StepSpec {
     /// The mathematics.
     pub model: Box<dyn CausalLm>,
     /// Where everything lives.
@@ -37,20 +37,22 @@ pub struct Recipe {
 
 /// A tensor of the state: its type over all devices and how it is cut.
 #[derive(Debug, Clone)]
-pub(crate) struct StateTensor {
+pub struct StateTensor {
+    /// Its type over all devices.
     pub ty: TensorType,
+    /// How it is sharded.
     pub sharding: Sharding,
 }
 
-impl Recipe {
-    /// Puts a recipe together, if its parts fit.
+impl StepSpec {
+    /// Puts a spec together, if its parts fit.
     pub fn new(
         model: Box<dyn CausalLm>,
         placement: Placement,
         optimizer: Box<dyn Optimizer>,
         batch: Batch,
         max_grad_norm: Option<f64>,
-    ) -> Result<Recipe, Error> {
+    ) -> Result<StepSpec, Error> {
         let at_least = |what, found, least| match found >= least {
             true => Ok(()),
             false => Err(Error::TooFew { what, found, least }),
@@ -77,7 +79,7 @@ impl Recipe {
         if placement.trained().is_empty() {
             return Err(Error::AllFrozen);
         }
-        Ok(Recipe { model, placement, optimizer, batch, max_grad_norm })
+        Ok(StepSpec { model, placement, optimizer, batch, max_grad_norm })
     }
 
     /// Which products of layers run in 8 bits, if any should.
@@ -104,7 +106,7 @@ impl Recipe {
     }
 
     /// The part of the state that is parameters, with which it begins.
-    pub(crate) fn parameter_state(&self) -> Result<Vec<StateTensor>, Error> {
+    pub fn parameter_state(&self) -> Result<Vec<StateTensor>, Error> {
         let tensor = |(stored, sharding): (&Stored, Sharding)| StateTensor {
             ty: TensorType::new(DType::F32, &stored.stored_dims()),
             sharding,
@@ -114,7 +116,7 @@ impl Recipe {
     }
 
     /// The state: parameters, then the optimizer's slots of those that are trained.
-    pub(crate) fn state(&self) -> Result<Vec<StateTensor>, Error> {
+    pub fn state(&self) -> Result<Vec<StateTensor>, Error> {
         let mut state = self.parameter_state()?;
         for i in self.placement.trained() {
             let stored = &self.placement.parameters[i];

@@ -5,7 +5,7 @@
 //! still find the state as it was before the first bad step.
 
 use crate::error::Error;
-use crate::recipe::{Recipe, shard};
+use crate::spec::{StepSpec, shard};
 use fullshard_graph::{
     Argument, DType, Group, Key, Program, Result, Sharding, Tensor, barrier, concatenate, constant,
     module, scan, select, value_aux_and_grad, zeros,
@@ -13,6 +13,7 @@ use fullshard_graph::{
 use fullshard_models::{Loss, Scope, label_count};
 use fullshard_optim::{Update, clip_factor, global_norm};
 use fullshard_parallel::{AXIS, Sharded};
+use sha2::{Digest, Sha256};
 
 /// What a step is given beside the state.
 struct Feed {
@@ -39,9 +40,14 @@ struct Shared {
 const LARGE_UPDATE: usize = 1 << 20;
 
 /// What a step says of itself: the mean loss, the norm of the gradient, the number of labels.
-pub(crate) const METRICS: usize = 3;
+pub const METRICS: usize = 3;
 
-impl Recipe {
+/// The SHA-256 of a program's text: what tells whether two are the same.
+pub fn program_hash(text: &str) -> String {
+    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl StepSpec {
     /// The program of a training step. From the state, tokens and labels
     /// (`i32[accumulation, sequences, tokens]`), the optimizer's scalars, a seed (`u32[2]`), the
     /// number of the step (`i32`) and the metrics of the step before, to the next state and its

@@ -8,7 +8,7 @@
 //! there are no more programs than kinds of matrices, however many layers there are.
 
 use crate::error::Error;
-use crate::recipe::{Recipe, StateTensor};
+use crate::spec::{StateTensor, StepSpec};
 use fullshard_graph::{
     Comparison, DType, Group, Key, Program, Result, Sharding, Tensor, constant, iota, scan, select,
     zeros,
@@ -35,14 +35,14 @@ pub struct InitLaunch {
     pub places: Vec<usize>,
 }
 
-impl Recipe {
+impl StepSpec {
     /// The programs from a seed to the state.
     pub fn init_programs(&self) -> std::result::Result<Vec<InitProgram>, Error> {
         self.programs_making(&self.state()?)
     }
 
     /// The programs from a seed to the parameters alone.
-    pub(crate) fn parameter_programs(&self) -> std::result::Result<Vec<InitProgram>, Error> {
+    pub fn parameter_programs(&self) -> std::result::Result<Vec<InitProgram>, Error> {
         self.programs_making(&self.parameter_state()?)
     }
 

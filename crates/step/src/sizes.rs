@@ -4,7 +4,7 @@
 //! What a step needs beside its state is the compiler's choice; `fullshard-plan` has a model of it.
 
 use crate::error::Error;
-use crate::recipe::Recipe;
+use crate::spec::StepSpec;
 use fullshard_graph::DType;
 use fullshard_parallel::{PlacedUnit, Stored};
 
@@ -39,7 +39,7 @@ pub struct UnitRow {
     pub reshard: bool,
 }
 
-impl Recipe {
+impl StepSpec {
     /// The elements of all parameters; tied ones count once.
     pub fn parameter_count(&self) -> usize {
         self.placement.parameters.iter().map(Stored::elements).sum()
