@@ -1,6 +1,6 @@
 //! Tensors in and out of programs: from and to safetensors files, or made up.
 
-use crate::error::{Error, Result};
+use fullshard::{Error, Result};
 use fullshard_checkpoint::write_file;
 use fullshard_pjrt::{Array, Client, DType, HostTensor, LoadedExecutable};
 use half::{bf16, f16};

@@ -26,6 +26,34 @@ pub enum Remat {
     Full,
 }
 
+impl Remat {
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Remat::None => "none",
+            Remat::Dots => "dots",
+            Remat::Full => "full",
+        }
+    }
+}
+
+impl std::fmt::Display for Remat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for Remat {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Remat, String> {
+        [Remat::None, Remat::Dots, Remat::Full]
+            .into_iter()
+            .find(|remat| remat.name() == word)
+            .ok_or_else(|| "it must be none, dots or full".to_owned())
+    }
+}
+
 /// How a model is to be placed.
 #[derive(Debug, Clone, Default)]
 pub struct Options {

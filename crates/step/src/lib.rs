@@ -14,6 +14,7 @@ mod platform;
 mod program;
 mod sizes;
 mod spec;
+mod summary;
 
 pub use chips::Chip;
 pub use error::Error;
@@ -23,3 +24,4 @@ pub use platform::{compiler_flags, dialect, forms, loops_layers};
 pub use program::{METRICS, program_hash};
 pub use sizes::{StateBytes, UnitRow};
 pub use spec::{Batch, StateTensor, StepSpec};
+pub use summary::{ModelSummary, StepSettings};

@@ -1,14 +1,15 @@
 //! `fullshard compile`: ahead of time, for machines that are not here.
 
-use crate::error::{Error, Result};
-use crate::format;
+use crate::output::print_json;
 use crate::program::ProgramArgs;
-use crate::target::Target;
 use clap::Args;
+use fullshard::config::Device;
+use fullshard::format;
+use fullshard::{Error, Result};
 use fullshard_pjrt::hlo::{self, CollectiveSummary};
 use fullshard_pjrt::plugins::PluginKind;
 use fullshard_pjrt::{
-    CompiledMemory, Executable, GpuModel, GpuTarget, OptimizedProgram, Topology, TpuSlice,
+    CompiledMemory, Executable, GpuModel, GpuTarget, OptimizedProgram, Plugin, Topology, TpuSlice,
 };
 use serde::Serialize;
 use std::fmt;
@@ -65,6 +66,11 @@ struct Collective {
     runs: Option<u64>,
 }
 
+/// The plugin that compiles for a platform.
+fn compiler(kind: PluginKind, plugin: Option<PathBuf>) -> Result<&'static Plugin> {
+    Device { platform: Some(kind), plugin, ..Device::default() }.load_compiler()
+}
+
 /// What there is to compile for.
 enum Machine {
     Tpu(TpuSlice),
@@ -104,11 +110,11 @@ impl Machine {
     fn topology(&self, plugin: Option<PathBuf>) -> Result<Topology> {
         match self {
             Machine::Tpu(slice) => {
-                let (plugin, _) = Target::only(PluginKind::Tpu, plugin).load()?;
+                let plugin = compiler(PluginKind::Tpu, plugin)?;
                 Ok(Topology::tpu(plugin, slice)?)
             }
             Machine::Gpu(target) => {
-                let (plugin, _) = Target::only(PluginKind::Cuda, plugin).load_compiler()?;
+                let plugin = compiler(PluginKind::Cuda, plugin)?;
                 Ok(Topology::gpu(plugin, target)?)
             }
         }
@@ -150,7 +156,7 @@ pub fn run(args: &CompileArgs) -> Result<()> {
         ..describe(&slice, &topology, &executable, &module)?
     };
     if args.json {
-        return format::print_json(&report);
+        return print_json(&report);
     }
     print(&report);
     Ok(())

@@ -1,8 +1,9 @@
 //! `fullshard plugins`: list, install and remove.
 
-use crate::error::Result;
-use crate::format;
+use crate::output::print_json;
 use clap::{Args, Subcommand};
+use fullshard::Result;
+use fullshard::format;
 use fullshard_pjrt::plugins::{Package, PluginKind, Store, find};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -70,7 +71,7 @@ pub fn run(args: &PluginsArgs) -> Result<()> {
 
 fn say(json: bool, kind: PluginKind, word: &str, place: &str) -> Result<()> {
     if json {
-        return format::print_json(&serde_json::json!({
+        return print_json(&serde_json::json!({
             "kind": kind, "outcome": word, "path": place,
         }));
     }
@@ -81,7 +82,7 @@ fn say(json: bool, kind: PluginKind, word: &str, place: &str) -> Result<()> {
 fn list(store: &Store, json: bool) -> Result<()> {
     let rows: Vec<Row> = PluginKind::ALL.into_iter().map(|kind| row(kind, store)).collect();
     if json {
-        return format::print_json(&rows);
+        return print_json(&rows);
     }
     for row in rows {
         let Row { kind, package, version, .. } = row;

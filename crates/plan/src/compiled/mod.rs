@@ -19,7 +19,7 @@ pub use source::{Compiler, Made};
 use crate::describe::Budget;
 use crate::error::Error;
 use crate::machine::Machine;
-use crate::report::{Basis, MachineSummary, ModelSummary, Rates, Report, Settings};
+use crate::report::{Basis, MachineSummary, Rates, Report};
 use fullshard_pjrt::plugins::PluginKind;
 use fullshard_step::StepSpec;
 
@@ -61,8 +61,8 @@ pub fn compiled(
     }
     Ok(Report {
         machine: MachineSummary::new(machine, spec.placement.wire.compute),
-        model: ModelSummary::new(spec),
-        settings: Settings::new(spec),
+        model: spec.model_summary(),
+        settings: spec.settings(),
         basis: Basis::Compiled {
             seconds: made.seconds,
             cached: made.cached,

@@ -1,14 +1,15 @@
 //! Where the model comes from: a config, the defaults of a type, or a folder with weights.
 
-use super::args::ModelArgs;
+use crate::config::{ConfigSource, FlagValue, Model};
 use crate::error::{Error, Result};
 use fullshard_checkpoint::Weights;
 use fullshard_models::{CausalLm, ConfigError, from_json};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
-/// A model, how it is described and what it begins with.
+/// A model, how it is described and what it is initialized from.
 pub struct ChosenModel {
+    /// The model.
     pub model: Box<dyn CausalLm>,
     /// Its config.json.
     pub config: Value,
@@ -19,18 +20,24 @@ pub struct ChosenModel {
 }
 
 impl ChosenModel {
-    /// What the flags say; `None` if they say nothing.
-    pub fn of(args: &ModelArgs) -> Result<Option<ChosenModel>> {
-        if let Some(folder) = &args.model_name_or_path {
+    /// What a config names; `None` if it names no model.
+    pub fn of(model: &Model) -> Result<Option<ChosenModel>> {
+        if let Some(folder) = &model.pretrained {
             return ChosenModel::of_folder(folder).map(Some);
         }
-        if let Some(path) = &args.config_name {
-            let path = if path.is_dir() { path.join("config.json") } else { path.clone() };
-            let config = read_config(&path)?;
-            return ChosenModel::of_file(&path, config).map(Some);
+        match &model.config {
+            Some(ConfigSource::Path(path)) => {
+                let path = if path.is_dir() { path.join("config.json") } else { path.clone() };
+                let config = read_config(&path)?;
+                return ChosenModel::of_file(&path, config).map(Some);
+            }
+            Some(ConfigSource::Inline(config)) => {
+                return ChosenModel::of_config(Value::Object(config.clone())).map(Some);
+            }
+            None => {}
         }
-        let Some(model_type) = &args.model_type else { return Ok(None) };
-        let overrides = args.config_overrides.as_deref().unwrap_or_default();
+        let Some(model_type) = &model.model_type else { return Ok(None) };
+        let overrides = model.overrides.as_deref().unwrap_or_default();
         ChosenModel::of_config(default_config(model_type, overrides)?).map(Some)
     }
 
@@ -150,7 +157,7 @@ fn put(config: &mut Map<String, Value>, pair: &str) -> Result<(), String> {
         return Err(format!("the config has no `{key}`{}", meant.unwrap_or_default()));
     };
     let value = match old {
-        Value::Bool(_) => crate::flag::switch(text).ok().map(Value::Bool),
+        Value::Bool(_) => bool::read(&[text.to_owned()]).ok().map(Value::Bool),
         Value::String(_) => Some(Value::from(text)),
         Value::Number(number) if number.is_f64() => text.parse::<f64>().ok().map(Value::from),
         _ => text.parse::<u64>().ok().map(Value::from),

@@ -1,7 +1,5 @@
 //! How numbers and results are printed.
 
-use crate::error::{Error, Result};
-
 /// Bytes in the unit a person would use.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -42,12 +40,4 @@ pub fn grouped(number: usize) -> String {
     let groups = digits.as_bytes().rchunks(3).rev();
     let groups = groups.map(|group| group.iter().map(|&digit| char::from(digit)).collect());
     groups.collect::<Vec<String>>().join(",")
-}
-
-/// Prints a value as JSON for machines.
-pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
-    let text = serde_json::to_string_pretty(value)
-        .map_err(|error| Error::Usage(format!("cannot write JSON: {error}")))?;
-    println!("{text}");
-    Ok(())
 }

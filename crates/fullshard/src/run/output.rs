@@ -1,7 +1,8 @@
 //! The output folder: looked at before anything is computed, written when all is done.
 
+use crate::config::{FILE_NAME, RunConfig};
 use crate::error::{Error, Result};
-use fullshard_checkpoint::{ModelNames, check_place, write_config};
+use fullshard_checkpoint::{ModelNames, check_place, write_config, write_file};
 use fullshard_data::Tokenizer;
 use fullshard_train::Runner;
 use fullshard_train::report::{Curve, TrainerState, Values, save_metrics};
@@ -18,7 +19,8 @@ const RESULTS: [&str; 4] =
     ["all_results.json", "train_results.json", "eval_results.json", "trainer_state.json"];
 
 /// What else a run may leave: the picture, the model and its tokenizer.
-const OTHERS: [&str; 9] = [
+const OTHERS: [&str; 10] = [
+    FILE_NAME,
     "loss.svg",
     "config.json",
     "generation_config.json",
@@ -32,7 +34,7 @@ const OTHERS: [&str; 9] = [
 
 impl Output {
     /// Checks that a folder can take a run's files, without making it.
-    pub fn check(folder: &Path, overwrite: bool) -> Result<Output> {
+    pub(super) fn check(folder: &Path, overwrite: bool) -> Result<Output> {
         let unusable = |reason: String| {
             Error::Usage(format!("--output_dir is {}, {reason}", folder.display()))
         };
@@ -61,7 +63,7 @@ impl Output {
     }
 
     /// Removes what an earlier run left of its results.
-    pub fn clear(&self) -> Result<()> {
+    pub(super) fn clear(&self) -> Result<()> {
         for name in RESULTS {
             let path = self.folder.join(name);
             match fs::remove_file(&path) {
@@ -74,8 +76,13 @@ impl Output {
         Ok(())
     }
 
+    /// Writes the resolved config, which repeats the run.
+    pub(super) fn config(&self, config: &RunConfig) -> Result<()> {
+        Ok(write_file(&self.folder.join(FILE_NAME), config.to_toml()?)?)
+    }
+
     /// Writes the model as `transformers` opens it.
-    pub fn model(
+    pub(super) fn model(
         &self,
         runner: &Runner<'_>,
         chosen: (&serde_json::Value, &str),
@@ -90,7 +97,12 @@ impl Output {
     }
 
     /// Writes where a run stands, its results and the picture of its losses.
-    pub fn training(&self, state: &TrainerState, values: &Values, curve: &Curve) -> Result<()> {
+    pub(super) fn training(
+        &self,
+        state: &TrainerState,
+        values: &Values,
+        curve: &Curve,
+    ) -> Result<()> {
         save_metrics(&self.folder, "train", values)?;
         state.save(&self.folder)?;
         curve.save_svg(self.folder.join("loss.svg"))?;
@@ -98,7 +110,7 @@ impl Output {
     }
 
     /// Writes the results of the evaluation.
-    pub fn evaluation(&self, values: &Values) -> Result<()> {
+    pub(super) fn evaluation(&self, values: &Values) -> Result<()> {
         Ok(save_metrics(&self.folder, "eval", values)?)
     }
 }

@@ -1,9 +1,9 @@
 //! Whether a run will fit, before anything is compiled.
 
+use crate::config::RunConfig;
 use crate::error::{Error, Result};
 use crate::format;
-use crate::plan::print_estimate;
-use crate::step::StepFlags;
+use fullshard_parallel::Strategy;
 use fullshard_pjrt::Client;
 use fullshard_pjrt::plugins::PluginKind;
 use fullshard_plan::MemoryEstimate;
@@ -11,17 +11,19 @@ use fullshard_step::{Chip, StepSpec};
 
 /// The bytes that each device has, and whose they are.
 pub struct Limit {
+    /// How many.
     pub bytes: u64,
+    /// Whose.
     pub of: &'static str,
 }
 
 impl Limit {
     /// What the devices say, or the table of chips; virtual devices share this machine's memory.
-    pub fn of(client: &Client, step: &StepFlags) -> Option<Limit> {
-        if step.target.kind() == PluginKind::Cpu {
+    pub fn of(client: &Client, config: &RunConfig) -> Option<Limit> {
+        if config.platform() == PluginKind::Cpu {
             let system = rustix::system::sysinfo();
             let bytes = u128::from(system.totalram) * u128::from(system.mem_unit);
-            let bytes = u64::try_from(bytes).ok()? / step.devices() as u64;
+            let bytes = u64::try_from(bytes).ok()? / config.devices() as u64;
             return Some(Limit { bytes, of: "this machine's memory, shared by the devices" });
         }
         let device = client.device(0).ok()?;
@@ -50,20 +52,10 @@ impl Needed {
         })
     }
 
-    /// Prints it.
-    pub fn print(&self) {
-        match self {
-            Needed::Step(estimate) => print_estimate(estimate),
-            Needed::Parameters(bytes) => {
-                println!("{:<20} {} a device", "parameters", format::bytes(*bytes));
-            }
-        }
-    }
-
     /// Refuses what cannot fit, and warns of what hardly does.
-    pub fn check(&self, spec: &StepSpec, step: &StepFlags, limit: &Limit) -> Result<()> {
+    pub fn check(&self, spec: &StepSpec, config: &RunConfig, limit: &Limit) -> Result<()> {
         match self {
-            Needed::Step(estimate) => check_step(estimate, spec, step, limit),
+            Needed::Step(estimate) => check_step(estimate, spec, config, limit),
             Needed::Parameters(bytes) => check_parameters(*bytes, limit),
         }
     }
@@ -92,7 +84,7 @@ fn check_parameters(needed: u64, limit: &Limit) -> Result<()> {
 fn check_step(
     estimate: &MemoryEstimate,
     spec: &StepSpec,
-    step: &StepFlags,
+    config: &RunConfig,
     limit: &Limit,
 ) -> Result<()> {
     let (needed, there) = (format::bytes(estimate.total), format::bytes(limit.bytes));
@@ -103,7 +95,7 @@ fn check_step(
              state, but there are {there} ({}). {}",
             format::bytes(state),
             limit.of,
-            remedies(spec, step, estimate, state > limit.bytes)
+            remedies(spec, config, estimate, state > limit.bytes)
         )));
     }
     if estimate.total > limit.bytes {
@@ -113,13 +105,13 @@ fn check_step(
 }
 
 /// What would make it fit.
-fn remedies(spec: &StepSpec, step: &StepFlags, estimate: &MemoryEstimate, state: bool) -> String {
-    let devices = step.devices();
+fn remedies(spec: &StepSpec, config: &RunConfig, estimate: &MemoryEstimate, state: bool) -> String {
+    let devices = config.devices();
     let mut ways = Vec::new();
-    if step.fsdp.contains("no_shard") && devices > 1 {
+    if config.fsdp.strategy == Strategy::NoShard && devices > 1 {
         ways.push("shard the state (--fsdp full_shard)".to_owned());
     }
-    if step.target.kind() != PluginKind::Cpu {
+    if config.platform() != PluginKind::Cpu {
         ways.push(format!("more devices than --num_cores {devices}"));
     }
     if !state {

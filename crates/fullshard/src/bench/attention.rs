@@ -7,8 +7,9 @@ use serde::Serialize;
 use std::fmt;
 
 /// Which form of attention a step has.
-#[derive(Serialize)]
+#[derive(Debug, Serialize)]
 pub struct AttentionReport {
+    /// The form.
     pub form: Form,
     /// Why it is not cuDNN's kernel.
     pub reason: Option<String>,
@@ -16,7 +17,8 @@ pub struct AttentionReport {
     pub calls: Option<u64>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+/// A form of attention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Form {
     /// cuDNN's kernel.

@@ -1,101 +1,101 @@
 //! What `fullshard bench step` has to say, under names that stay.
 
-use super::args::StepArgs;
-use super::exchanges::ExchangeReport;
-use crate::attention::AttentionReport;
-use crate::error::Result;
-use crate::plan;
-use crate::step::dtype_name;
+use super::BenchOptions;
+use super::attention::AttentionReport;
+use super::collectives::PlannedCollective;
+use crate::config::{ConfigSource, RunConfig};
+use crate::error::{Error, Result};
+use crate::units;
 use fullshard_optim::Optimizer;
 use fullshard_pjrt::hlo::{self, CollectiveSummary};
 use fullshard_pjrt::{CompiledMemory, MemoryStats};
 use fullshard_plan::{Breakdown, MemoryEstimate};
-use fullshard_step::{Chip, Flops, StepSpec, UnitRow, utilization};
+use fullshard_step::{Chip, Flops, ModelSummary, StepSettings, StepSpec, UnitRow, utilization};
 use fullshard_train::{Compiler, Measured, Runner};
 use serde::Serialize;
-use std::path::PathBuf;
 
 /// What is known before a device is touched.
 #[derive(Serialize)]
 pub struct PlanReport {
-    pub model: ModelReport,
-    pub settings: SettingsReport,
+    /// The model's config, if it is in a file.
+    pub config: Option<ConfigSource>,
+    /// The model.
+    pub model: ModelSummary,
+    /// The settings.
+    pub settings: BenchSettings,
+    /// The form of attention.
     pub attention: AttentionReport,
+    /// The units.
     pub units: Vec<UnitRow>,
+    /// The memory that a step should need.
     pub estimate: MemoryEstimate,
-    /// What a forward and backward pass exchanges; `None` where it is steps that do, gathering
-    /// and reducing everything once.
-    pub exchanges: Option<Vec<ExchangeReport>>,
+    /// The collectives of a forward and backward pass; `None` where a step gathers and reduces
+    /// everything once.
+    pub exchanges: Option<Vec<PlannedCollective>>,
     /// The units as a table.
     #[serde(skip)]
     pub table: String,
 }
 
+/// The settings of a benchmark.
 #[derive(Serialize)]
-pub struct ModelReport {
-    pub config: PathBuf,
-    pub class: &'static str,
-    pub parameters: usize,
-    pub trained_parameters: usize,
-    pub layers: usize,
-    pub hidden: usize,
-    pub heads: usize,
-    pub vocabulary: usize,
-    pub positions: usize,
-}
-
-#[derive(Serialize)]
-pub struct SettingsReport {
+pub struct BenchSettings {
+    /// The platform.
     pub device: &'static str,
-    pub devices: usize,
-    pub fsdp: &'static str,
-    pub batch: usize,
-    pub sequence: usize,
-    pub gradient_accumulation_steps: usize,
-    pub no_sync: bool,
-    pub tokens_per_step: usize,
-    pub optimizer: String,
+    /// Those of the step.
+    #[serde(flatten)]
+    pub step: StepSettings,
     /// `None` where the optimizer chooses the size of its steps by itself.
     pub learning_rate: Option<f64>,
-    pub max_grad_norm: Option<f64>,
-    pub compute_dtype: &'static str,
-    /// How many products of layers run in 8 bits, if they should.
-    pub eight_bit_products: Option<usize>,
-    /// The modules of those that should but do not.
-    pub not_in_eight_bits: Vec<String>,
-    pub reduce_dtype: &'static str,
-    pub remat: &'static str,
-    pub scan_layers: bool,
-    pub gather_ahead: bool,
-    pub frozen: Vec<String>,
+    /// Whether all steps have the same tokens.
     pub fixed_batch: bool,
+    /// Seed of weights and tokens.
     pub seed: u64,
+    /// Steps before the clock ran.
     pub warmup: usize,
+    /// Steps measured.
     pub steps: usize,
 }
 
 /// What was measured as well.
 #[derive(Serialize)]
 pub struct StepReport {
+    /// What was known before.
     #[serde(flatten)]
     pub plan: PlanReport,
+    /// What PJRT calls the device.
     pub device_kind: String,
+    /// Its figures, if it is known.
     pub chip: Option<&'static Chip>,
+    /// Compiling.
     pub compile: CompileReport,
+    /// The times of steps.
     pub time: Measured,
+    /// Tokens per second, over all devices.
     pub tokens_per_second: f64,
+    /// Tokens per second and device.
     pub tokens_per_second_per_device: f64,
+    /// The arithmetic of a step.
     pub flops: Flops,
+    /// Model FLOPs utilization.
     pub mfu: MfuReport,
+    /// Memory per device.
     pub memory: MemoryReport,
+    /// The collectives of the compiled step.
     pub collectives: Vec<CollectiveReport>,
+    /// Losses.
     pub loss: FirstAndLast,
+    /// Gradient norms.
     pub gradient_norm: FirstAndLast,
     /// Where the time goes, if that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub breakdown: Option<Breakdown>,
+    /// Why it cannot be told, if it was asked for in vain.
+    #[serde(skip)]
+    pub breakdown_error: Option<Error>,
 }
 
+/// Compiling a step.
 #[derive(Serialize)]
 pub struct CompileReport {
     /// Seconds for the step alone.
@@ -113,7 +113,9 @@ pub struct CompileReport {
 pub struct MfuReport {
     /// Operations a second of one device at most.
     pub peak: Option<f64>,
+    /// By `6·N`.
     pub post: Option<f64>,
+    /// With attention, as PaLM counts.
     pub palm: Option<f64>,
 }
 
@@ -121,7 +123,9 @@ pub struct MfuReport {
 #[derive(Serialize)]
 pub struct MemoryReport {
     #[serde(flatten)]
+    /// What the compiled step needs, by kind.
     pub compiled: CompiledMemory,
+    /// In all.
     pub total: u64,
     /// What the first device itself says, where it does.
     pub device: Option<MemoryStats>,
@@ -130,46 +134,54 @@ pub struct MemoryReport {
 /// Equal collectives of a step.
 #[derive(Serialize)]
 pub struct CollectiveReport {
+    /// What it is.
     pub kind: String,
+    /// The type on the wire.
     pub dtype: Option<String>,
+    /// Whether it is asynchronous.
     pub asynchronous: bool,
+    /// Whether it is in a loop.
     pub in_loop: bool,
+    /// Devices in a group.
     pub group_size: Option<usize>,
     /// How many run in a step; `None` if a loop's length is not known.
     pub count: Option<u64>,
     /// Bytes of the whole tensor for one of them.
     pub bytes: Option<u64>,
+    /// Bytes per step.
     pub bytes_per_step: Option<u64>,
 }
 
+/// A figure of the first and the last step.
 #[derive(Serialize)]
 pub struct FirstAndLast {
+    /// Of the first step.
     pub first: f32,
+    /// Of the last step.
     pub last: f32,
 }
 
 impl PlanReport {
-    pub fn new(args: &StepArgs, spec: &StepSpec) -> Result<PlanReport> {
-        let tree = spec.model.tree();
-        let dimensions = spec.model.dimensions();
-        let exchanges = ExchangeReport::grouped(&spec.placement.exchanges());
+    /// What is known of the step of a config.
+    pub fn new(config: &RunConfig, options: &BenchOptions, spec: &StepSpec) -> Result<PlanReport> {
+        let exchanges = PlannedCollective::grouped(&spec.placement.exchanges());
+        let follows = follows_learning_rate(spec.optimizer.as_ref());
         Ok(PlanReport {
-            model: ModelReport {
-                config: args.config.clone(),
-                class: tree.class,
-                parameters: spec.parameter_count(),
-                trained_parameters: spec.trained_count(),
-                layers: dimensions.layers,
-                hidden: dimensions.hidden,
-                heads: dimensions.heads,
-                vocabulary: dimensions.vocabulary,
-                positions: dimensions.positions,
+            config: config.model.config.clone(),
+            model: spec.model_summary(),
+            settings: BenchSettings {
+                device: config.platform().name(),
+                step: spec.settings(),
+                learning_rate: follows.then(|| config.learning_rate()),
+                fixed_batch: options.fixed_batch,
+                seed: config.schedule.seed,
+                warmup: options.warmup,
+                steps: options.steps,
             },
-            settings: SettingsReport::new(args, spec),
             attention: AttentionReport::new(spec),
-            estimate: MemoryEstimate::new(spec, args.step.target.kind())?,
+            estimate: MemoryEstimate::new(spec, config.platform())?,
             exchanges: (spec.batch.reduce_each || exchanges.is_empty()).then_some(exchanges),
-            table: plan::table(spec)?,
+            table: units::table(spec)?,
             units: spec.unit_rows(),
         })
     }
@@ -180,41 +192,9 @@ fn follows_learning_rate(optimizer: &dyn Optimizer) -> bool {
     optimizer.scalars(1, 0.0) != optimizer.scalars(1, 1.0)
 }
 
-impl SettingsReport {
-    fn new(args: &StepArgs, spec: &StepSpec) -> SettingsReport {
-        let placement = &spec.placement;
-        let follows = follows_learning_rate(spec.optimizer.as_ref());
-        let products = spec.eight_bit_products();
-        SettingsReport {
-            device: args.step.target.kind().name(),
-            devices: placement.devices(),
-            fsdp: placement.options.strategy.name(),
-            batch: spec.batch.sequences,
-            sequence: spec.batch.tokens,
-            gradient_accumulation_steps: spec.batch.accumulation,
-            no_sync: !spec.batch.reduce_each,
-            tokens_per_step: spec.tokens_per_step(),
-            optimizer: args.step.optim.clone(),
-            learning_rate: follows.then(|| args.step.rate()),
-            max_grad_norm: spec.max_grad_norm,
-            compute_dtype: dtype_name(placement.wire.compute),
-            eight_bit_products: products.as_ref().map(|products| products.eight_bit),
-            not_in_eight_bits: products.map_or_else(Vec::new, |products| products.others),
-            reduce_dtype: dtype_name(placement.wire.reduce),
-            remat: plan::remat_name(placement.remat),
-            scan_layers: placement.options.scan_layers,
-            gather_ahead: placement.options.gather_ahead,
-            frozen: placement.options.frozen.clone(),
-            fixed_batch: args.fixed_batch,
-            seed: args.seed,
-            warmup: args.warmup,
-            steps: args.steps,
-        }
-    }
-}
-
 impl StepReport {
-    pub fn new(
+    /// What a runner measured.
+    pub(super) fn new(
         compiler: &Compiler<'_>,
         spec: &StepSpec,
         runner: &Runner<'_>,
@@ -229,7 +209,7 @@ impl StepReport {
         let chip = Chip::of_kind(&device.description().kind);
         let tokens = spec.tokens_per_step();
         let dimensions = spec.model.dimensions();
-        let flops = Flops::new(plan.model.parameters, dimensions, tokens, spec.batch.tokens);
+        let flops = Flops::new(spec.parameter_count(), dimensions, tokens, spec.batch.tokens);
         let peak = chip.and_then(|chip| chip.peak(spec.placement.wire.compute));
         let share = |flops| peak.map(|peak| utilization(flops, measured.step, devices, peak));
         let module = step.program.executable().optimized_program()?.module()?;
@@ -260,6 +240,7 @@ impl StepReport {
             gradient_norm: FirstAndLast { first: first.gradient_norm, last: last.gradient_norm },
             time: measured,
             breakdown: None,
+            breakdown_error: None,
             plan,
         })
     }
