@@ -262,7 +262,7 @@ impl StepFlags {
         if !sequences.is_multiple_of(devices) {
             return Err(fullshard_step::Error::Batch { batch: sequences, devices }.into());
         }
-        Ok(Batch { sequences, tokens, accumulation, reduce_each: !self.no_sync })
+        Ok(Batch { sequences, tokens, accumulation, sync_each_microbatch: !self.no_sync })
     }
 
     fn config(&self) -> Result<FsdpConfig> {

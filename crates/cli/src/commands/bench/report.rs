@@ -168,7 +168,8 @@ impl PlanReport {
             settings: SettingsReport::new(args, spec),
             attention: AttentionReport::new(spec),
             estimate: MemoryEstimate::new(spec, args.step.target.kind())?,
-            exchanges: (spec.batch.reduce_each || exchanges.is_empty()).then_some(exchanges),
+            exchanges: (spec.batch.sync_each_microbatch || exchanges.is_empty())
+                .then_some(exchanges),
             table: plan::table(spec)?,
             units: spec.unit_rows(),
         })
@@ -192,7 +193,7 @@ impl SettingsReport {
             batch: spec.batch.sequences,
             sequence: spec.batch.tokens,
             gradient_accumulation_steps: spec.batch.accumulation,
-            no_sync: !spec.batch.reduce_each,
+            no_sync: !spec.batch.sync_each_microbatch,
             tokens_per_step: spec.tokens_per_step(),
             optimizer: args.step.optim.clone(),
             learning_rate: follows.then(|| args.step.rate()),

@@ -4,7 +4,7 @@ use super::args::{RunArgs, When};
 use crate::error::{Error, Result};
 use crate::step::StepFlags;
 use fullshard_optim::{Schedule, ScheduleOptions};
-use fullshard_train::{CourseOptions, Every};
+use fullshard_train::{Every, TrainScheduleOptions};
 use serde_json::Value;
 
 /// Trainer's defaults.
@@ -13,7 +13,7 @@ const EPOCHS: f64 = 3.0;
 
 impl RunArgs {
     /// How long the run is and what happens when.
-    pub fn course(&self) -> Result<CourseOptions> {
+    pub fn course(&self) -> Result<TrainScheduleOptions> {
         if self.save_strategy != "no" {
             return Err(Error::Usage(format!(
                 "--save_strategy is `{}`, but there are no checkpoints during a run yet: use `no`; \
@@ -34,7 +34,7 @@ impl RunArgs {
             When::Epoch => Every::Epoch,
         };
         let eval_steps = self.eval_steps.unwrap_or(logging_steps);
-        Ok(CourseOptions {
+        Ok(TrainScheduleOptions {
             epochs: self.num_train_epochs.unwrap_or(EPOCHS),
             max_steps: self
                 .max_steps

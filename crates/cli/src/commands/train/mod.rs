@@ -29,8 +29,8 @@ use fullshard_data::{Batches, Corpus, Order};
 use fullshard_pjrt::Client;
 use fullshard_train::report::{Curve, EventWriter, TerminalStyle, Values, metrics_block};
 use fullshard_train::{
-    Compiled, Compiler, Course, DeviceMemory, Evaluated, Evaluation, Evaluator, Runner, Trained,
-    Training,
+    Compiled, Compiler, DeviceMemory, EvalRunner, Evaluated, Evaluation, Runner, TokenBatches,
+    TrainSchedule, Trained, Training,
 };
 use memory::{Limit, Needed};
 use prepare::Prepared;
@@ -71,7 +71,7 @@ pub fn run(args: TrainArgs, mode: Mode) -> Result<ExitCode> {
         options: run.compile_options.clone(),
     };
     let sequences = run.args.run.eval_batch() * run.args.step.devices();
-    let evaluation = corpora.evaluation.map(|corpus| Evaluation { corpus, sequences });
+    let evaluation = corpora.evaluation.map(|corpus| Evaluation::on_corpus(corpus, sequences));
     let ended = match training_set {
         Some(set) => train_and_evaluate(&run, &compiler, set, evaluation)?,
         None => evaluate_alone(&run, &compiler, evaluation)?,
@@ -115,7 +115,7 @@ fn train_and_evaluate(
     };
     let evaluated = match trained.evaluated {
         Some(evaluated) => Some(evaluated),
-        None => evaluation.run(runner.evaluator(), &|| signals.came().is_some())?,
+        None => runner.evaluate(&evaluation, &|| signals.came().is_some())?,
     };
     conclude(run, evaluated, trained.state.epoch, &signals)
 }
@@ -127,9 +127,9 @@ fn evaluate_alone(
     evaluation: Option<Evaluation>,
 ) -> Result<Ended> {
     let Some(evaluation) = evaluation else { return Ok(Ended::Done(None)) };
-    let mut evaluator = compile_evaluation(run, compiler, evaluation.sequences)?;
+    let mut runner = compile_evaluation(run, compiler, evaluation.sequences)?;
     let signals = Signals::watch()?;
-    let evaluated = evaluation.run(&mut evaluator, &|| signals.came().is_some())?;
+    let evaluated = runner.evaluate(&evaluation, &|| signals.came().is_some())?;
     conclude(run, evaluated, 0.0, &signals)
 }
 
@@ -155,7 +155,7 @@ fn conclude(
 struct TrainingSet {
     corpus: Arc<Corpus>,
     batches: Batches,
-    course: Course,
+    course: TrainSchedule,
 }
 
 impl TrainingSet {
@@ -175,7 +175,7 @@ impl TrainingSet {
                 batches.rows()
             )));
         }
-        let course = Course::new(run.course, batches.steps_per_epoch())?;
+        let course = TrainSchedule::new(run.course, batches.steps_per_epoch())?;
         Ok(TrainingSet { corpus, batches, course })
     }
 }
@@ -217,7 +217,7 @@ fn compile<'a>(
         None => Runner::new(compiler, &run.spec, seed)?,
     };
     if let Some(evaluation) = evaluation {
-        runner.evaluator().prepare(evaluation.sequences)?;
+        runner.prepare_evaluation(evaluation)?;
     }
     let time = start.elapsed().as_secs_f64();
     print_compiled("step", runner.program(), time);
@@ -229,18 +229,18 @@ fn compile_evaluation<'a>(
     run: &'a Prepared,
     compiler: &'a Compiler<'a>,
     sequences: usize,
-) -> Result<Evaluator<'a>> {
+) -> Result<EvalRunner<'a>> {
     println!("\ncompiling ...");
     let start = Instant::now();
     let (spec, seed) = (&run.spec, run.args.run.seed);
-    let evaluator = match &run.weights {
-        Some(weights) => Evaluator::with_weights(compiler, spec, sequences, weights)?,
-        None => Evaluator::new(compiler, spec, seed, sequences)?,
+    let runner = match &run.weights {
+        Some(weights) => EvalRunner::with_weights(compiler, spec, sequences, weights)?,
+        None => EvalRunner::new(compiler, spec, seed, sequences)?,
     };
-    if let Some(program) = evaluator.program() {
+    if let Some(program) = runner.program() {
         print_compiled("evaluation", program, start.elapsed().as_secs_f64());
     }
-    Ok(evaluator)
+    Ok(runner)
 }
 
 fn print_compiled(what: &str, program: &Compiled, seconds: f64) {
@@ -263,11 +263,10 @@ fn train(
     let TrainingSet { corpus, batches, course } = set;
     let samples = corpus.blocks();
     let training = Training {
-        course,
-        schedule: run.schedule,
+        schedule: course,
+        lr_schedule: run.schedule,
         learning_rate: run.args.step.rate(),
-        corpus,
-        batches,
+        batches: Arc::new(TokenBatches::training(corpus, batches)),
         evaluation: evaluation.filter(|_| run.does.evaluate_during),
         profile: flags.profile.clone(),
         stop: &|| signals.came().is_some(),

@@ -14,7 +14,7 @@ use fullshard_models::CausalLm;
 use fullshard_optim::Schedule;
 use fullshard_pjrt::CompileOptions;
 use fullshard_step::StepSpec;
-use fullshard_train::CourseOptions;
+use fullshard_train::TrainScheduleOptions;
 use serde_json::Value;
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ pub struct Prepared {
     pub args: TrainArgs,
     pub demo: Option<DemoText>,
     pub does: Does,
-    pub course: CourseOptions,
+    pub course: TrainScheduleOptions,
     pub schedule: Schedule,
     pub compile_options: CompileOptions,
     pub spec: StepSpec,

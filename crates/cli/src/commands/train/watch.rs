@@ -3,9 +3,9 @@
 use super::bar;
 use crate::format;
 use fullshard_train::report::{Curve, EventWriter, Values};
-use fullshard_train::{DeviceMemory, Error, Evaluated, Metrics, Observer};
+use fullshard_train::{Callback, DeviceMemory, Error, Evaluated, Metrics};
 use indicatif::ProgressBar;
-use std::path::PathBuf;
+use std::path::Path;
 
 /// Shows a run and keeps its losses.
 pub struct Watch {
@@ -23,7 +23,7 @@ pub struct Watch {
 
 impl Watch {
     pub fn new(
-        course: &fullshard_train::Course,
+        course: &fullshard_train::TrainSchedule,
         memory: Option<DeviceMemory>,
         events: Option<EventWriter>,
         shown: bool,
@@ -90,20 +90,20 @@ impl Watch {
     }
 }
 
-impl Observer for Watch {
-    fn stepped(&mut self, step: u64, metrics: Metrics) -> Result<(), Error> {
+impl Callback for Watch {
+    fn on_step(&mut self, step: u64, metrics: Metrics) -> Result<(), Error> {
         self.losses.push((step as f64, f64::from(metrics.loss)));
         self.bar.set_message(format!("loss {:.4}", metrics.loss));
         self.bar.set_position(step);
         Ok(())
     }
 
-    fn logged(&mut self, step: u64, values: &Values) -> Result<(), Error> {
+    fn on_log(&mut self, step: u64, values: &Values) -> Result<(), Error> {
         self.say(&self.line(step, values));
         self.log(step, values)
     }
 
-    fn evaluated(&mut self, step: u64, evaluated: &Evaluated) -> Result<(), Error> {
+    fn on_evaluate(&mut self, step: u64, evaluated: &Evaluated) -> Result<(), Error> {
         self.evaluations.push((step as f64, evaluated.loss));
         self.say(&format!(
             "step {step}/{}  evaluation loss {:.4}  perplexity {:.3}  in {}",
@@ -115,7 +115,8 @@ impl Observer for Watch {
         self.log(step, &evaluated.values())
     }
 
-    fn profiled(&mut self, path: PathBuf) {
+    fn on_profile(&mut self, path: &Path) -> Result<(), Error> {
         self.say(&format!("profile written to {}", path.display()));
+        Ok(())
     }
 }
