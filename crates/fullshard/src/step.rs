@@ -118,7 +118,7 @@ impl RunConfig {
                  --block_size or --gradient_accumulation_steps"
             )));
         }
-        Ok(Batch { sequences, tokens, accumulation, reduce_each: !self.schedule.no_sync })
+        Ok(Batch { sequences, tokens, accumulation, sync_each_microbatch: !self.schedule.no_sync })
     }
 
     fn placement_options(&self, model: &dyn CausalLm) -> Result<Options> {

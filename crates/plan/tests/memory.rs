@@ -40,7 +40,8 @@ impl Setup {
         );
         let wrapped = FsdpConfig::from_json(&wrapped).unwrap();
         let mut options = Options { config: wrapped, scan_layers: true, ..Options::default() };
-        let mut batch = Batch { sequences: 8, tokens: 16, accumulation: 1, reduce_each: true };
+        let mut batch =
+            Batch { sequences: 8, tokens: 16, accumulation: 1, sync_each_microbatch: true };
         change(&mut options, &mut batch);
         let model = from_json(&config(self.vocabulary)).unwrap();
         let placement = Placement::new(&model.tree(), self.devices, &options).unwrap();
@@ -87,7 +88,7 @@ fn units_are_whole_as_long_as_they_are_kept() {
     assert_eq!(kept.gathered(|_, _| {}), 4 * (ROOT + 3 * BLOCK) + 4 * (ROOT + BLOCK));
     let once = |_: &mut Options, batch: &mut Batch| {
         batch.accumulation = 2;
-        batch.reduce_each = false;
+        batch.sync_each_microbatch = false;
     };
     assert_eq!(SETUP.gathered(once), 2 * 4 * (ROOT + 3 * BLOCK));
     // Gradients are added up in f32.

@@ -102,7 +102,7 @@ fn spec(row: &Row, machine: &Machine) -> StepSpec {
     };
     let placement = Placement::new(&model.tree(), machine.devices, &options).unwrap();
     let sequences = row.batch * machine.devices;
-    let batch = Batch { sequences, tokens: 2048, accumulation: 1, reduce_each: true };
+    let batch = Batch { sequences, tokens: 2048, accumulation: 1, sync_each_microbatch: true };
     let optimizer = fullshard_optim::from_name("adamw", &Default::default()).unwrap();
     StepSpec::new(model, placement, optimizer, batch, Some(1.0)).unwrap()
 }

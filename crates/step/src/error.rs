@@ -50,6 +50,9 @@ pub enum Error {
     /// Every parameter is frozen.
     #[error("every parameter is frozen, so there is nothing to train")]
     AllFrozen,
+    /// What a program takes or gives does not fit its struct.
+    #[error(transparent)]
+    Count(#[from] crate::ordered::CountMismatch),
     /// The placement.
     #[error(transparent)]
     Placement(#[from] fullshard_parallel::Error),

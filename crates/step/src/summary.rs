@@ -90,7 +90,7 @@ impl StepSpec {
             batch: batch.sequences,
             sequence: batch.tokens,
             gradient_accumulation_steps: batch.accumulation,
-            no_sync: !batch.reduce_each,
+            no_sync: !batch.sync_each_microbatch,
             tokens_per_step: self.tokens_per_step(),
             optimizer: self.optimizer.name().to_owned(),
             max_grad_norm: self.max_grad_norm,

@@ -51,6 +51,7 @@ fn spec(layers: usize) -> StepSpec {
     let config = FsdpConfig::from_json(config).unwrap();
     let options = Options { config, scan_layers: true, ..Options::default() };
     let placement = Placement::new(&model.tree(), DEVICES, &options).unwrap();
-    let batch = Batch { sequences: 2 * DEVICES, tokens: 8, accumulation: 1, reduce_each: true };
+    let batch =
+        Batch { sequences: 2 * DEVICES, tokens: 8, accumulation: 1, sync_each_microbatch: true };
     StepSpec::new(model, placement, Box::new(AdamW::default()), batch, Some(1.0)).unwrap()
 }

@@ -106,8 +106,8 @@ fn options(case: &Case) -> Options {
 
 fn batch(case: &Case) -> Batch {
     let accumulation = if choice(case, "batches") == "1" { 1 } else { 2 };
-    let reduce_each = choice(case, "batches") != "2 at once";
-    Batch { sequences: 16 / accumulation, tokens: 11, accumulation, reduce_each }
+    let sync_each_microbatch = choice(case, "batches") != "2 at once";
+    Batch { sequences: 16 / accumulation, tokens: 11, accumulation, sync_each_microbatch }
 }
 
 fn model_of(case: &Case) -> &'static str {
@@ -123,7 +123,12 @@ fn one_device(case: &Case) -> &'static [Metrics] {
                 let settings = Settings { compute_dtype, ..Settings::default() };
                 let config = FsdpConfig { settings, ..FsdpConfig::default() };
                 let options = Options { config, ..Options::default() };
-                let batch = Batch { sequences: 16, tokens: 11, accumulation: 1, reduce_each: true };
+                let batch = Batch {
+                    sequences: 16,
+                    tokens: 11,
+                    accumulation: 1,
+                    sync_each_microbatch: true,
+                };
                 train(&spec(model, 1, &options, batch, adamw()), STEPS)
             },
         )

@@ -91,7 +91,7 @@ fn losses(recording: &Recording, optimizer_name: &str, case: Case) -> Vec<f32> {
     let (optimizer, rate, trainers_way) = optimizer(optimizer_name);
     let config = recording.metadata("config");
     let [_, sequences, tokens] = recording.dims("tokens")[..] else { panic!("no batches") };
-    let batch = Batch { sequences, tokens, accumulation: 1, reduce_each: true };
+    let batch = Batch { sequences, tokens, accumulation: 1, sync_each_microbatch: true };
     let block = if config.contains("\"gpt2\"") { "GPT2Block" } else { "LlamaDecoderLayer" };
     let mut spec = spec(&config, case.devices, &options(case, block), batch, optimizer);
     spec.max_grad_norm = trainers_way.then_some(1.0);
@@ -102,9 +102,8 @@ fn losses(recording: &Recording, optimizer_name: &str, case: Case) -> Vec<f32> {
     let step = |step: usize| {
         let schedule = if trainers_way { Schedule::Linear } else { Schedule::Constant };
         let rate = rate * schedule.factor(step as u64, WARMUP, STEPS as u64);
-        let [tokens, labels] =
-            ["tokens", "labels"].map(|name| accumulated(&recording.batch(name, step)));
-        runner.step(&tokens, &labels, rate).unwrap().wait().unwrap().loss
+        let batch = ["tokens", "labels"].map(|name| accumulated(&recording.batch(name, step)));
+        runner.step(&batch, rate).unwrap().wait().unwrap().loss
     };
     (0..STEPS).map(step).collect()
 }

@@ -19,7 +19,8 @@ use std::sync::LazyLock;
 use std::time::Instant;
 
 const CHIPS: usize = 4;
-const BATCH: Batch = Batch { sequences: 16, tokens: 128, accumulation: 1, reduce_each: true };
+const BATCH: Batch =
+    Batch { sequences: 16, tokens: 128, accumulation: 1, sync_each_microbatch: true };
 
 static TOPOLOGY: LazyLock<Topology> = LazyLock::new(|| {
     let store = Store::default_location().unwrap();
@@ -146,7 +147,7 @@ fn written_out_layers_are_let_go() {
 #[ignore = "takes four minutes of a processor"]
 fn the_posts_model_fits_on_four_chips() {
     let config = include_str!("../../../examples/configs/gpt2_config.json");
-    let batch = Batch { sequences: 128, tokens: 1024, accumulation: 1, reduce_each: true };
+    let batch = Batch { sequences: 128, tokens: 1024, accumulation: 1, sync_each_microbatch: true };
     let spec = spec(config, CHIPS, &posted(true), batch, adafactor());
     check(&spec, (1 + 18 * 4 * 2, "bf16"), (1 + 18 * 4, "bf16"));
 }

@@ -180,7 +180,8 @@ impl PlanReport {
             },
             attention: AttentionReport::new(spec),
             estimate: MemoryEstimate::new(spec, config.platform())?,
-            exchanges: (spec.batch.reduce_each || exchanges.is_empty()).then_some(exchanges),
+            exchanges: (spec.batch.sync_each_microbatch || exchanges.is_empty())
+                .then_some(exchanges),
             table: units::table(spec)?,
             units: spec.unit_rows(),
         })

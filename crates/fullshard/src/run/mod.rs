@@ -28,7 +28,7 @@ use fullshard_models::CausalLm;
 use fullshard_optim::Schedule;
 use fullshard_pjrt::CompileOptions;
 use fullshard_step::StepSpec;
-use fullshard_train::CourseOptions;
+use fullshard_train::TrainScheduleOptions;
 use serde_json::Value;
 use std::path::PathBuf;
 
@@ -45,7 +45,7 @@ pub struct Run {
     /// The output folder.
     pub output: Output,
     tokenizer: Tokenizer,
-    course: CourseOptions,
+    schedule: TrainScheduleOptions,
     lr_schedule: Schedule,
     compile_options: CompileOptions,
     /// The model's config.json.
@@ -86,7 +86,7 @@ impl Run {
             None => cache_root()?,
         };
         let mode = RunMode::of(&config)?;
-        let (course, lr_schedule) = (config.course()?, config.lr_schedule()?);
+        let (schedule, lr_schedule) = (config.train_schedule()?, config.lr_schedule()?);
         let demo = config.data.demo.then(DemoText::new);
         let chosen = ChosenModel::of(&config.model)?;
         let tokenizer = match &demo {
@@ -121,7 +121,7 @@ impl Run {
             demo,
             output,
             tokenizer,
-            course,
+            schedule,
             lr_schedule,
             compile_options,
             model_config,

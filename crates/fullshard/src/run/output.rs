@@ -89,7 +89,7 @@ impl Output {
         tokenizer: &Tokenizer,
     ) -> Result<u64> {
         let (config, model_type) = chosen;
-        let exported = runner.export(&self.folder)?;
+        let exported = runner.parameters().export(&self.folder)?;
         let architecture = runner.spec().model.tree().class;
         write_config(&self.folder, config, ModelNames { model_type, architecture })?;
         tokenizer.save(&self.folder)?;

@@ -2,12 +2,12 @@
 
 use crate::error::Result;
 use fullshard_train::report::{Curve, EventWriter, Values};
-use fullshard_train::{Error, Evaluated, Metrics, Observer};
-use std::path::{Path, PathBuf};
+use fullshard_train::{Callback, Error, Evaluated, Metrics};
+use std::path::Path;
 
 /// Keeps losses and writes TensorBoard's files, and passes everything on.
 pub(super) struct Recorder<'a> {
-    next: &'a mut dyn Observer,
+    next: &'a mut dyn Callback,
     events: Option<EventWriter>,
     /// Steps and losses.
     losses: Vec<(f64, f64)>,
@@ -17,7 +17,7 @@ pub(super) struct Recorder<'a> {
 
 impl<'a> Recorder<'a> {
     pub fn new(
-        next: &'a mut dyn Observer,
+        next: &'a mut dyn Callback,
         folder: &Path,
         tensorboard: bool,
     ) -> Result<Recorder<'a>> {
@@ -39,24 +39,24 @@ impl<'a> Recorder<'a> {
     }
 }
 
-impl Observer for Recorder<'_> {
-    fn stepped(&mut self, step: u64, metrics: Metrics) -> Result<(), Error> {
+impl Callback for Recorder<'_> {
+    fn on_step(&mut self, step: u64, metrics: Metrics) -> Result<(), Error> {
         self.losses.push((step as f64, f64::from(metrics.loss)));
-        self.next.stepped(step, metrics)
+        self.next.on_step(step, metrics)
     }
 
-    fn logged(&mut self, step: u64, values: &Values) -> Result<(), Error> {
-        self.next.logged(step, values)?;
+    fn on_log(&mut self, step: u64, values: &Values) -> Result<(), Error> {
+        self.next.on_log(step, values)?;
         self.write(step, values)
     }
 
-    fn evaluated(&mut self, step: u64, evaluated: &Evaluated) -> Result<(), Error> {
+    fn on_evaluate(&mut self, step: u64, evaluated: &Evaluated) -> Result<(), Error> {
         self.evaluations.push((step as f64, evaluated.loss));
-        self.next.evaluated(step, evaluated)?;
+        self.next.on_evaluate(step, evaluated)?;
         self.write(step, &evaluated.values())
     }
 
-    fn profiled(&mut self, path: PathBuf) {
-        self.next.profiled(path);
+    fn on_profile(&mut self, path: &Path) -> Result<(), Error> {
+        self.next.on_profile(path)
     }
 }

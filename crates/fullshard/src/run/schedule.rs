@@ -3,12 +3,12 @@
 use crate::config::{RunConfig, When};
 use crate::error::{Error, Result};
 use fullshard_optim::{Schedule, ScheduleOptions};
-use fullshard_train::{CourseOptions, Every};
+use fullshard_train::{Every, TrainScheduleOptions};
 use serde_json::Value;
 
 impl RunConfig {
     /// How long the run is and what happens when.
-    pub(super) fn course(&self) -> Result<CourseOptions> {
+    pub(super) fn train_schedule(&self) -> Result<TrainScheduleOptions> {
         let save = &self.output.save_strategy;
         if save != "no" {
             return Err(Error::Usage(format!(
@@ -22,7 +22,7 @@ impl RunConfig {
             When::Epoch => Every::Epoch,
         };
         let (schedule, logging, evaluation) = (&self.schedule, &self.logging, &self.evaluation);
-        Ok(CourseOptions {
+        Ok(TrainScheduleOptions {
             epochs: schedule.epochs,
             max_steps: u64::try_from(schedule.max_steps).ok().filter(|&steps| steps > 0),
             warmup: schedule.warmup_steps,

@@ -7,7 +7,8 @@ use fullshard_data::{Batches, Corpus, Order};
 use fullshard_pjrt::Client;
 use fullshard_train::report::{Curve, Values};
 use fullshard_train::{
-    Compiler, Course, Evaluated, Evaluation, Evaluator, Observer, Runner, Trained, Training,
+    Callback, Compiler, EvalRunner, Evaluated, Evaluation, Runner, TokenBatches, TrainSchedule,
+    Trained, Training,
 };
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,7 +18,7 @@ pub struct TrainingSet {
     corpus: Arc<Corpus>,
     batches: Batches,
     /// How long training is and what happens when.
-    pub course: Course,
+    pub schedule: TrainSchedule,
 }
 
 /// What came of a run.
@@ -29,7 +30,7 @@ pub struct Outcome {
 }
 
 /// Trains, and evaluates, as a config says. The callback sees the run as it goes.
-pub fn train(config: &RunConfig, callback: &mut dyn Observer) -> Result<Outcome> {
+pub fn train(config: &RunConfig, callback: &mut dyn Callback) -> Result<Outcome> {
     let run = Run::prepare(config)?;
     let corpora = run.corpora(&mut ())?;
     let client = run.client()?;
@@ -41,8 +42,7 @@ pub fn train(config: &RunConfig, callback: &mut dyn Observer) -> Result<Outcome>
         let Some(evaluation) = evaluation else {
             return Ok(Outcome { trained: None, evaluated: None });
         };
-        let mut evaluator = run.evaluator(&compiler)?;
-        let evaluated = evaluation.run(&mut evaluator, &never)?;
+        let evaluated = run.eval_runner(&compiler)?.evaluate(&evaluation, &never)?;
         run.write_evaluation(evaluated.as_ref(), 0.0)?;
         return Ok(Outcome { trained: None, evaluated });
     };
@@ -97,11 +97,11 @@ impl Run {
     }
 
     /// Compiles what evaluates, and makes or reads the parameters.
-    pub fn evaluator<'a>(&'a self, compiler: &'a Compiler<'a>) -> Result<Evaluator<'a>> {
+    pub fn eval_runner<'a>(&'a self, compiler: &'a Compiler<'a>) -> Result<EvalRunner<'a>> {
         let (seed, sequences) = (self.config.schedule.seed, self.eval_sequences());
         Ok(match &self.weights {
-            Some(weights) => Evaluator::with_weights(compiler, &self.spec, sequences, weights)?,
-            None => Evaluator::new(compiler, &self.spec, seed, sequences)?,
+            Some(weights) => EvalRunner::with_weights(compiler, &self.spec, sequences, weights)?,
+            None => EvalRunner::new(compiler, &self.spec, seed, sequences)?,
         })
     }
 
@@ -112,7 +112,7 @@ impl Run {
     /// What is evaluated on, if anything.
     pub fn evaluation(&self, corpora: &Corpora) -> Option<Evaluation> {
         let corpus = corpora.evaluation.clone()?;
-        Some(Evaluation { corpus, sequences: self.eval_sequences() })
+        Some(Evaluation::on_corpus(corpus, self.eval_sequences()))
     }
 
     /// What is trained on, if anything, and how long that takes.
@@ -134,8 +134,8 @@ impl Run {
                 batches.rows()
             )));
         }
-        let course = Course::new(self.course, batches.steps_per_epoch())?;
-        Ok(Some(TrainingSet { corpus, batches, course }))
+        let schedule = TrainSchedule::new(self.schedule, batches.steps_per_epoch())?;
+        Ok(Some(TrainingSet { corpus, batches, schedule }))
     }
 
     /// Trains, and writes the model and what came of it: the results, their picture and the bytes
@@ -146,17 +146,16 @@ impl Run {
         set: TrainingSet,
         evaluation: Option<Evaluation>,
         stop: &dyn Fn() -> bool,
-        callback: &mut dyn Observer,
+        callback: &mut dyn Callback,
         compile_time: f64,
     ) -> Result<(Trained, Values, Curve, u64)> {
-        let TrainingSet { corpus, batches, course } = set;
+        let TrainingSet { corpus, batches, schedule } = set;
         let samples = corpus.blocks();
         let training = Training {
-            course,
-            schedule: self.lr_schedule,
+            schedule,
+            lr_schedule: self.lr_schedule,
             learning_rate: self.config.learning_rate(),
-            corpus,
-            batches,
+            batches: Arc::new(TokenBatches::training(corpus, batches)),
             evaluation: evaluation.filter(|_| self.mode.evaluate_during),
             profile: self.config.logging.profile.clone(),
             stop,
@@ -196,7 +195,7 @@ impl Run {
         let Some(evaluation) = evaluation.filter(|_| self.mode.evaluate) else { return Ok(None) };
         let evaluated = match trained.evaluated {
             Some(evaluated) => Some(evaluated),
-            None => evaluation.run(runner.evaluator(), stop)?,
+            None => runner.evaluate(evaluation, stop)?,
         };
         self.write_evaluation(evaluated.as_ref(), trained.state.epoch)?;
         Ok(evaluated)

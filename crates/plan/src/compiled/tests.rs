@@ -86,7 +86,7 @@ fn spec(remat: Remat, devices: usize) -> StepSpec {
     let config = config.unwrap();
     let options = Options { config, remat: Some(remat), scan_layers: true, ..Options::default() };
     let placement = Placement::new(&model.tree(), devices, &options).unwrap();
-    let batch = Batch { sequences: 24, tokens: 64, accumulation: 1, reduce_each: true };
+    let batch = Batch { sequences: 24, tokens: 64, accumulation: 1, sync_each_microbatch: true };
     StepSpec::new(model, placement, Box::new(AdamW::default()), batch, None).unwrap()
 }
 

@@ -125,7 +125,7 @@ fn gathered(spec: &StepSpec) -> u64 {
     }
     let units = spec.unit_rows();
     let everything = units.iter().map(|unit| unit.whole_bytes * unit.count as u64).sum::<u64>();
-    if batch.accumulation > 1 && !batch.reduce_each {
+    if batch.accumulation > 1 && !batch.sync_each_microbatch {
         // Gradients are added up whole, in f32.
         return everything + everything / compute.size() as u64 * F32 as u64;
     }

@@ -114,7 +114,7 @@ impl Case {
             sequences: self.batch * machine.devices,
             tokens: self.tokens,
             accumulation: 1,
-            reduce_each: true,
+            sync_each_microbatch: true,
         };
         let optimizer = fullshard_optim::from_name(self.optimizer, &Default::default()).unwrap();
         StepSpec::new(model, placement, optimizer, batch, Some(1.0)).unwrap()

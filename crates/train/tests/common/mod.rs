@@ -77,7 +77,7 @@ pub fn train(spec: &StepSpec, steps: usize) -> Vec<Metrics> {
     let vocabulary = spec.model.dimensions().vocabulary;
     let run = |step: usize| {
         let tokens = tokens(spec.batch, vocabulary, step % 3);
-        runner.step(&tokens, &tokens, 1e-3).unwrap().wait().unwrap()
+        runner.step(&[&tokens, &tokens], 1e-3).unwrap().wait().unwrap()
     };
     (0..steps).map(run).collect()
 }

@@ -144,7 +144,7 @@ fn train_and_evaluate(
     let start = Instant::now();
     let mut runner = run.runner(compiler)?;
     if let Some(evaluation) = &evaluation {
-        runner.evaluator().prepare(evaluation.sequences)?;
+        runner.prepare_evaluation(evaluation)?;
     }
     let compile_time = start.elapsed().as_secs_f64();
     print_compiled("step", runner.program(), compile_time);
@@ -154,13 +154,13 @@ fn train_and_evaluate(
     let batch = run.spec.batch;
     say!(
         "training for {} ({} an epoch), each on {} sequences of {} tokens",
-        format::count(set.course.steps as usize, "step"),
-        set.course.steps_per_epoch,
+        format::count(set.schedule.steps as usize, "step"),
+        set.schedule.steps_per_epoch,
         batch.sequences * batch.accumulation,
         batch.tokens,
     );
     let bar = !run.config.logging.disable_tqdm;
-    let mut watch = Watch::new(&set.course, DeviceMemory::of(&runner), bar);
+    let mut watch = Watch::new(&set.schedule, DeviceMemory::of(&runner), bar);
     let finished = run.train(&mut runner, set, evaluation.clone(), &stop, &mut watch, compile_time);
     watch.finish();
     let (trained, values, curve, bytes) = finished?;
@@ -190,12 +190,12 @@ fn evaluate_alone(run: &Run, compiler: &Compiler<'_>, corpora: &Corpora) -> Resu
     };
     say!("\ncompiling ...");
     let start = Instant::now();
-    let mut evaluator = run.evaluator(compiler)?;
-    if let Some(program) = evaluator.program() {
+    let mut runner = run.eval_runner(compiler)?;
+    if let Some(program) = runner.program() {
         print_compiled("evaluation", program, start.elapsed().as_secs_f64());
     }
     let signals = Signals::watch()?;
-    let evaluated = evaluation.run(&mut evaluator, &|| signals.came().is_some())?;
+    let evaluated = runner.evaluate(&evaluation, &|| signals.came().is_some())?;
     run.write_evaluation(evaluated.as_ref(), 0.0)?;
     conclude(run, evaluated, 0.0, true, &signals)
 }

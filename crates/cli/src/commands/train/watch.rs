@@ -6,9 +6,9 @@ use fullshard::format;
 use fullshard::run::{DataProgress, Purpose};
 use fullshard_data::Corpus;
 use fullshard_train::report::Values;
-use fullshard_train::{DeviceMemory, Error, Evaluated, Metrics, Observer};
+use fullshard_train::{Callback, DeviceMemory, Error, Evaluated, Metrics};
 use indicatif::ProgressBar;
-use std::path::PathBuf;
+use std::path::Path;
 
 /// Shows a run.
 pub struct Watch {
@@ -21,14 +21,14 @@ pub struct Watch {
 
 impl Watch {
     pub fn new(
-        course: &fullshard_train::Course,
+        schedule: &fullshard_train::TrainSchedule,
         memory: Option<DeviceMemory>,
         shown: bool,
     ) -> Watch {
         Watch {
-            bar: bar::steps(course.steps, shown),
-            steps: course.steps,
-            steps_per_epoch: course.steps_per_epoch.max(1),
+            bar: bar::steps(schedule.steps, shown),
+            steps: schedule.steps,
+            steps_per_epoch: schedule.steps_per_epoch.max(1),
             measured: matches!(memory, Some(DeviceMemory::Measured(_))),
         }
     }
@@ -71,19 +71,19 @@ impl Watch {
     }
 }
 
-impl Observer for Watch {
-    fn stepped(&mut self, step: u64, metrics: Metrics) -> Result<(), Error> {
+impl Callback for Watch {
+    fn on_step(&mut self, step: u64, metrics: Metrics) -> Result<(), Error> {
         self.bar.set_message(format!("loss {:.4}", metrics.loss));
         self.bar.set_position(step);
         Ok(())
     }
 
-    fn logged(&mut self, step: u64, values: &Values) -> Result<(), Error> {
+    fn on_log(&mut self, step: u64, values: &Values) -> Result<(), Error> {
         self.say(&self.line(step, values));
         Ok(())
     }
 
-    fn evaluated(&mut self, step: u64, evaluated: &Evaluated) -> Result<(), Error> {
+    fn on_evaluate(&mut self, step: u64, evaluated: &Evaluated) -> Result<(), Error> {
         self.say(&format!(
             "step {step}/{}  evaluation loss {:.4}  perplexity {:.3}  in {}",
             self.steps,
@@ -94,8 +94,9 @@ impl Observer for Watch {
         Ok(())
     }
 
-    fn profiled(&mut self, path: PathBuf) {
+    fn on_profile(&mut self, path: &Path) -> Result<(), Error> {
         self.say(&format!("profile written to {}", path.display()));
+        Ok(())
     }
 }
 

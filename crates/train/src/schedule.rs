@@ -15,7 +15,7 @@ pub enum Every {
 
 /// What the flags say of a run's length.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct CourseOptions {
+pub struct TrainScheduleOptions {
     /// `num_train_epochs`: how often all blocks are seen.
     pub epochs: f64,
     /// `max_steps`: so many steps instead, if given.
@@ -32,9 +32,9 @@ pub struct CourseOptions {
     pub evaluation_delay: f64,
 }
 
-impl Default for CourseOptions {
-    fn default() -> CourseOptions {
-        CourseOptions {
+impl Default for TrainScheduleOptions {
+    fn default() -> TrainScheduleOptions {
+        TrainScheduleOptions {
             epochs: 3.0,
             max_steps: None,
             warmup: 0.0,
@@ -48,7 +48,7 @@ impl Default for CourseOptions {
 
 /// A run's length in steps, and what happens after which of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Course {
+pub struct TrainSchedule {
     /// Steps in all.
     pub steps: u64,
     /// Steps of an epoch.
@@ -61,15 +61,18 @@ pub struct Course {
     pub logging_steps: u64,
     /// Steps between evaluations; those of an epoch if that is when.
     pub evaluation_steps: u64,
-    options: CourseOptions,
+    options: TrainScheduleOptions,
 }
 
-impl Course {
-    /// The course of a run with so many steps in an epoch.
-    pub fn new(options: CourseOptions, steps_per_epoch: u64) -> Result<Course, Error> {
+impl TrainSchedule {
+    /// The schedule of a run with so many steps in an epoch.
+    pub fn new(
+        options: TrainScheduleOptions,
+        steps_per_epoch: u64,
+    ) -> Result<TrainSchedule, Error> {
         let positive = |value: f64| value.is_finite() && value > 0.0;
         let refuse = |what, value: f64, expected| {
-            Err(Error::Course { what, value: value.to_string(), expected })
+            Err(Error::Schedule { what, value: value.to_string(), expected })
         };
         if options.max_steps.is_none() && !positive(options.epochs) {
             return refuse("num_train_epochs", options.epochs, "a number above 0");
@@ -110,7 +113,7 @@ impl Course {
             share if share < 1.0 => (share * steps as f64).ceil() as u64,
             count => count as u64,
         };
-        Ok(Course {
+        Ok(TrainSchedule {
             steps,
             steps_per_epoch,
             epochs,
@@ -155,70 +158,74 @@ impl Course {
 mod tests {
     use super::*;
 
-    fn course(options: CourseOptions, steps_per_epoch: u64) -> Course {
-        Course::new(options, steps_per_epoch).unwrap()
+    fn schedule(options: TrainScheduleOptions, steps_per_epoch: u64) -> TrainSchedule {
+        TrainSchedule::new(options, steps_per_epoch).unwrap()
     }
 
     #[test]
     fn lengths_are_trainers() {
-        let course_of = |epochs, max_steps| {
-            let options = CourseOptions { epochs, max_steps, ..CourseOptions::default() };
-            let course = course(options, 10);
-            (course.steps, course.epochs)
+        let lengths = |epochs, max_steps| {
+            let options =
+                TrainScheduleOptions { epochs, max_steps, ..TrainScheduleOptions::default() };
+            let schedule = schedule(options, 10);
+            (schedule.steps, schedule.epochs)
         };
-        assert_eq!(course_of(3.0, None), (30, 3));
-        assert_eq!(course_of(0.25, None), (3, 1));
-        assert_eq!(course_of(1.05, None), (11, 2));
-        assert_eq!(course_of(3.0, Some(21)), (21, 3));
-        assert_eq!(course_of(3.0, Some(20)), (20, 2));
+        assert_eq!(lengths(3.0, None), (30, 3));
+        assert_eq!(lengths(0.25, None), (3, 1));
+        assert_eq!(lengths(1.05, None), (11, 2));
+        assert_eq!(lengths(3.0, Some(21)), (21, 3));
+        assert_eq!(lengths(3.0, Some(20)), (20, 2));
     }
 
     #[test]
     fn shares_are_of_all_steps() {
-        let options = CourseOptions {
+        let options = TrainScheduleOptions {
             max_steps: Some(33),
             warmup: 0.1,
             logging: Every::Steps(0.25),
             evaluation: Every::Steps(10.0),
-            ..CourseOptions::default()
+            ..TrainScheduleOptions::default()
         };
-        let course = course(options, 10);
-        assert_eq!((course.warmup, course.logging_steps, course.evaluation_steps), (4, 9, 10));
-        let logged: Vec<u64> = (1..=33).filter(|&step| course.logs_after(step)).collect();
+        let schedule = schedule(options, 10);
+        assert_eq!(
+            (schedule.warmup, schedule.logging_steps, schedule.evaluation_steps),
+            (4, 9, 10)
+        );
+        let logged: Vec<u64> = (1..=33).filter(|&step| schedule.logs_after(step)).collect();
         assert_eq!(logged, [9, 18, 27]);
-        let evaluated: Vec<u64> = (1..=33).filter(|&step| course.evaluates_after(step)).collect();
+        let evaluated: Vec<u64> = (1..=33).filter(|&step| schedule.evaluates_after(step)).collect();
         assert_eq!(evaluated, [10, 20, 30]);
     }
 
     #[test]
     fn epochs_end_with_their_last_step_and_the_run() {
-        let options = CourseOptions {
+        let options = TrainScheduleOptions {
             max_steps: Some(25),
             logging: Every::Epoch,
             log_first: true,
             evaluation: Every::Epoch,
             evaluation_delay: 2.0,
-            ..CourseOptions::default()
+            ..TrainScheduleOptions::default()
         };
-        let course = course(options, 10);
-        let logged: Vec<u64> = (1..=25).filter(|&step| course.logs_after(step)).collect();
+        let schedule = schedule(options, 10);
+        let logged: Vec<u64> = (1..=25).filter(|&step| schedule.logs_after(step)).collect();
         assert_eq!(logged, [1, 10, 20, 25]);
-        let evaluated: Vec<u64> = (1..=25).filter(|&step| course.evaluates_after(step)).collect();
+        let evaluated: Vec<u64> = (1..=25).filter(|&step| schedule.evaluates_after(step)).collect();
         assert_eq!(evaluated, [20, 25]);
-        assert_eq!(course.epoch(25), 2.5);
+        assert_eq!(schedule.epoch(25), 2.5);
     }
 
     #[test]
     fn numbers_that_mean_nothing_are_refused() {
-        let default = CourseOptions::default();
+        let default = TrainScheduleOptions::default();
         for options in [
-            CourseOptions { epochs: 0.0, ..default },
-            CourseOptions { epochs: f64::NAN, ..default },
-            CourseOptions { warmup: -1.0, ..default },
-            CourseOptions { logging: Every::Steps(0.0), ..default },
-            CourseOptions { evaluation: Every::Steps(1.5), ..default },
+            TrainScheduleOptions { epochs: 0.0, ..default },
+            TrainScheduleOptions { epochs: f64::NAN, ..default },
+            TrainScheduleOptions { warmup: -1.0, ..default },
+            TrainScheduleOptions { logging: Every::Steps(0.0), ..default },
+            TrainScheduleOptions { evaluation: Every::Steps(1.5), ..default },
         ] {
-            assert!(Course::new(options, 10).is_err(), "{options:?}");
+            assert!(TrainSchedule::new(options, 10).is_err(), "{options:?}");
         }
     }
 }
