@@ -12,7 +12,7 @@ use crate::flag::{count, switch};
 use crate::target::Target;
 use clap::{Args, ValueEnum};
 use dtype::DTypeArg;
-use fullshard_models::CausalLm;
+use fullshard_models::AnyModel;
 use fullshard_models::layers::{attention, fp8};
 use fullshard_parallel::{FsdpConfig, FsdpConfigError, Options, Placement, Remat, Strategy};
 use fullshard_pjrt::plugins::PluginKind;
@@ -181,7 +181,7 @@ impl StepFlags {
     }
 
     /// The spec of the step of a model.
-    pub fn spec(&self, model: Box<dyn CausalLm>, size: StepSize) -> Result<StepSpec> {
+    pub fn spec(&self, model: Box<dyn AnyModel>, size: StepSize) -> Result<StepSpec> {
         self.check_numbers()?;
         let batch = self.batch(size)?;
         let options = self.options(model.as_ref())?;
@@ -272,7 +272,7 @@ impl StepFlags {
         }
     }
 
-    fn options(&self, model: &dyn CausalLm) -> Result<Options> {
+    fn options(&self, model: &dyn AnyModel) -> Result<Options> {
         let mut config = self.config()?;
         self.choose_dtype(&mut config.settings)?;
         let kind = self.target.kind();

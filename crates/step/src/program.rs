@@ -10,16 +10,15 @@ use fullshard_graph::{
     Argument, DType, Group, Key, Program, Result, Sharding, Tensor, barrier, concatenate, constant,
     module, scan, select, value_aux_and_grad, zeros,
 };
-use fullshard_models::{Loss, Scope, label_count};
+use fullshard_models::{Loss, Scope};
 use fullshard_optim::{Update, clip_factor, global_norm};
 use fullshard_parallel::{AXIS, Sharded};
 use sha2::{Digest, Sha256};
 
 /// What a step is given beside the state.
 struct Feed {
-    /// `[accumulation, sequences, tokens]`, this device's sequences.
-    tokens: Tensor,
-    labels: Tensor,
+    /// The task's inputs and labels, `[accumulation, sequences, ...]`, this device's sequences.
+    batch: Vec<Tensor>,
     scalars: Tensor,
     dropout: Key,
     /// The metrics of the step before.
@@ -48,16 +47,15 @@ pub fn program_hash(text: &str) -> String {
 }
 
 impl StepSpec {
-    /// The program of a training step. From the state, tokens and labels
-    /// (`i32[accumulation, sequences, tokens]`), the optimizer's scalars, a seed (`u32[2]`), the
+    /// The program of a training step. From the state, the task's inputs and labels
+    /// (`[accumulation, sequences, ...]`), the optimizer's scalars, a seed (`u32[2]`), the
     /// number of the step (`i32`) and the metrics of the step before, to the next state and its
     /// metrics. These are `f32[3]`: the mean loss, the norm of the gradient before clipping and
     /// the number of labels that counted.
     pub fn step_program(&self) -> std::result::Result<Program, Error> {
         let mesh = &self.placement.mesh;
         let state = self.state()?;
-        let (tokens, cut) = self.tokens_type()?;
-        let tokens = Argument::new(tokens).sharded(&cut);
+        let (batch, cuts) = self.batch_arguments()?;
         let (scalars, vector) = self.whole(DType::F32, &[self.optimizer.scalar_count()]);
         let (seed, _) = self.whole(DType::U32, &[2]);
         let (number, scalar) = self.whole(DType::I32, &[]);
@@ -65,11 +63,11 @@ impl StepSpec {
         let donated = state.iter().enumerate().map(|(i, tensor)| {
             Argument::new(tensor.ty.clone()).sharded(&tensor.sharding).donated_to(i)
         });
-        let feed = [tokens.clone(), tokens, scalars, seed, number, previous];
-        let arguments: Vec<Argument> = donated.chain(feed).collect();
+        let feed = [scalars, seed, number, previous];
+        let arguments: Vec<Argument> = donated.chain(batch).chain(feed).collect();
         let mut shardings: Vec<Sharding> = state.iter().map(|s| s.sharding.clone()).collect();
-        let feed = [cut.clone(), cut, vector.clone(), vector.clone(), scalar, vector.clone()];
-        let inputs: Vec<Sharding> = shardings.iter().cloned().chain(feed).collect();
+        let feed = [vector.clone(), vector.clone(), scalar, vector.clone()];
+        let inputs: Vec<Sharding> = shardings.iter().cloned().chain(cuts).chain(feed).collect();
         shardings.push(vector);
         let program = Program::trace("train_step", &arguments, |arguments| {
             let inputs: Vec<_> = arguments.iter().zip(inputs).collect();
@@ -79,17 +77,16 @@ impl StepSpec {
         Ok(program.sharded_results(&shardings)?)
     }
 
-    /// The program of an evaluation step on so many sequences: from the parameters, tokens and
-    /// labels (`i32[sequences, tokens]`) to `f32[2]`: the sum of the losses and the number of
+    /// The program of an evaluation step on so many sequences: from the parameters, the task's
+    /// inputs and labels (`[sequences, ...]`) to `f32[2]`: the sum of the losses and the number of
     /// labels that counted.
     pub fn eval_program(&self, sequences: usize) -> std::result::Result<Program, Error> {
         let mesh = &self.placement.mesh;
         let state = self.parameter_state()?;
-        let (tokens, cut) = self.eval_tokens_type(sequences)?;
-        let tokens = Argument::new(tokens).sharded(&cut);
+        let (batch, cuts) = self.eval_batch_arguments(sequences)?;
         let kept = state.iter().map(|s| Argument::new(s.ty.clone()).sharded(&s.sharding));
-        let arguments: Vec<Argument> = kept.chain([tokens.clone(), tokens]).collect();
-        let inputs = state.iter().map(|s| s.sharding.clone()).chain([cut.clone(), cut]);
+        let arguments: Vec<Argument> = kept.chain(batch).collect();
+        let inputs = state.iter().map(|s| s.sharding.clone()).chain(cuts);
         let inputs: Vec<Sharding> = inputs.collect();
         let outputs = [mesh.replicated(1)];
         let program = Program::trace("eval_step", &arguments, |arguments| {
@@ -98,7 +95,7 @@ impl StepSpec {
                 let batch = locals.split_off(state.len());
                 let group = mesh.over(&[AXIS])?;
                 let tracer = Sharded::new(&self.placement, &group, &locals, None);
-                let loss = self.loss(&tracer, &batch[0], &batch[1])?;
+                let loss = self.loss(&tracer, &batch)?;
                 let both = concatenate(&[&loss.sum.expand(0)?, &loss.count.expand(0)?], 0)?;
                 Ok(vec![group.sum(&both)?])
             })
@@ -110,15 +107,14 @@ impl StepSpec {
     /// A step on one device's parts.
     fn step(&self, mut locals: Vec<Tensor>, state: usize) -> Result<Vec<Tensor>> {
         let group = self.placement.mesh.over(&[AXIS])?;
-        let feed = locals.split_off(state);
+        let mut batch = locals.split_off(state);
+        let feed = batch.split_off(self.batch_specs().len());
         let slots = locals.split_off(self.placement.parameters.len());
-        let dropout = Key::new(&feed[3])?.named("dropout")?.fold(&feed[4])?;
-        let [tokens, labels, scalars, previous] =
-            [&feed[0], &feed[1], &feed[2], &feed[5]].map(Tensor::clone);
-        let feed = Feed { tokens, labels, scalars, dropout, previous };
+        let dropout = Key::new(&feed[1])?.named("dropout")?.fold(&feed[2])?;
+        let [scalars, previous] = [&feed[0], &feed[3]].map(Tensor::clone);
+        let feed = Feed { batch, scalars, dropout, previous };
 
-        let vocabulary = self.model.dimensions().vocabulary;
-        let count = group.sum(&label_count(&feed.labels, vocabulary)?)?;
+        let count = group.sum(&self.model.label_count(&feed.batch)?)?;
         let at_least_one = count.maximum(&constant(&[], &[1.0_f32])?)?;
         // The mean over all devices' labels, times the devices, since gradients are averaged.
         let scale = (group.size() as f64 / &at_least_one)?;
@@ -211,9 +207,9 @@ impl StepSpec {
         let trained = self.placement.trained();
         let inputs: Vec<&Tensor> = trained.iter().map(|&i| &parts[i]).collect();
         if self.batch.accumulation == 1 {
-            let [tokens, labels] =
-                [&feed.tokens, &feed.labels].map(|batches| batches.reshape(&batches.dims()[1..]));
-            return self.micro_step(&inputs, scale, (&tokens?, &labels?), |inputs| {
+            let batch = feed.batch.iter().map(|batches| batches.reshape(&batches.dims()[1..]));
+            let batch = batch.collect::<Result<Vec<_>>>()?;
+            return self.micro_step(&inputs, scale, &batch, |inputs| {
                 let parts = with_trained(parts, &trained, inputs);
                 Sharded::new(&self.placement, group, &parts, Some(feed.dropout.clone()))
             });
@@ -240,11 +236,11 @@ impl StepSpec {
         &self,
         inputs: &[&Tensor],
         scale: &Tensor,
-        (tokens, labels): (&Tensor, &Tensor),
+        batch: &[Tensor],
         tracer: impl FnOnce(&[Tensor]) -> Sharded<'a>,
     ) -> Result<(Tensor, Vec<Tensor>)> {
         let (_, mut sums, gradients) = value_aux_and_grad(inputs, |inputs| {
-            let loss = self.loss(&tracer(&inputs), tokens, labels)?;
+            let loss = self.loss(&tracer(&inputs), batch)?;
             Ok(((&loss.sum * scale)?, vec![loss.sum]))
         })?;
         Ok((sums.remove(0), gradients))
@@ -263,14 +259,12 @@ impl StepSpec {
             sums.push(zeros(DType::F32, input.dims())?);
         }
         let index = fullshard_graph::iota(DType::I32, &[self.batch.accumulation], 0)?;
-        let batches = [&index, &feed.tokens, &feed.labels];
+        let batches: Vec<&Tensor> = [&index].into_iter().chain(&feed.batch).collect();
         let carries: Vec<&Tensor> = sums.iter().collect();
         let results = scan(&carries, &batches).run(|carries, batch| {
             let dropout = feed.dropout.fold(&batch[0])?;
             let (sum, gradients) =
-                self.micro_step(inputs, scale, (&batch[1], &batch[2]), |inputs| {
-                    tracer(inputs, dropout)
-                })?;
+                self.micro_step(inputs, scale, &batch[1..], |inputs| tracer(inputs, dropout))?;
             let added = [sum].into_iter().chain(gradients).zip(&carries);
             let added = added.map(|(new, sum)| sum + new.convert(DType::F32)?);
             Ok((added.collect::<Result<_>>()?, Vec::new()))
@@ -279,9 +273,9 @@ impl StepSpec {
         Ok((sums.remove(0), sums))
     }
 
-    fn loss(&self, tracer: &Sharded<'_>, tokens: &Tensor, labels: &Tensor) -> Result<Loss> {
+    fn loss(&self, tracer: &Sharded<'_>, batch: &[Tensor]) -> Result<Loss> {
         let mut both = Scope::root(tracer, |scope| {
-            let loss = self.model.loss(scope, tokens, labels)?;
+            let loss = self.model.loss(scope, batch)?;
             Ok(vec![loss.sum, loss.count])
         })?;
         let count = both.remove(1);

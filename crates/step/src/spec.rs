@@ -2,8 +2,8 @@
 
 use crate::error::Error;
 use fullshard_graph::{Argument, DType, Group, Sharding, TensorType};
-use fullshard_models::CausalLm;
 use fullshard_models::layers::{attention, fp8};
+use fullshard_models::{AnyModel, InputSpec};
 use fullshard_optim::{Cut, Optimizer, Shard, SlotKind, decays};
 use fullshard_parallel::{AXIS, Layout, Placement, Stored};
 
@@ -24,7 +24,7 @@ pub struct Batch {
 /// A model, where it lives, how it is updated and on what.
 pub struct StepSpec {
     /// The mathematics.
-    pub model: Box<dyn CausalLm>,
+    pub model: Box<dyn AnyModel>,
     /// Where everything lives.
     pub placement: Placement,
     /// The update.
@@ -47,7 +47,7 @@ pub struct StateTensor {
 impl StepSpec {
     /// Puts a spec together, if its parts fit.
     pub fn new(
-        model: Box<dyn CausalLm>,
+        model: Box<dyn AnyModel>,
         placement: Placement,
         optimizer: Box<dyn Optimizer>,
         batch: Batch,
@@ -134,24 +134,44 @@ impl StepSpec {
         Ok(state)
     }
 
-    /// The batches of a step as an argument: `[accumulation, sequences, tokens]`.
-    pub(crate) fn tokens_type(&self) -> Result<(TensorType, Sharding), Error> {
-        let Batch { sequences, tokens, accumulation, .. } = self.batch;
-        let ty = TensorType::new(DType::I32, &[accumulation, sequences, tokens]);
-        Ok((ty, self.placement.mesh.sharding(&[&[], &[AXIS], &[]])?))
+    /// What one example is fed as: the inputs and labels of the model's task.
+    pub fn batch_specs(&self) -> Vec<InputSpec> {
+        self.model.batch(self.batch.tokens)
     }
 
-    /// A batch of evaluation as an argument: `[sequences, tokens]`.
-    pub(crate) fn eval_tokens_type(
+    /// The batches of a step as arguments: `[accumulation, sequences, ...]`.
+    pub(crate) fn batch_arguments(&self) -> Result<(Vec<Argument>, Vec<Sharding>), Error> {
+        let Batch { sequences, accumulation, .. } = self.batch;
+        self.fed(&[accumulation, sequences], &[&[], &[AXIS]])
+    }
+
+    /// A batch of evaluation as arguments: `[sequences, ...]`.
+    pub(crate) fn eval_batch_arguments(
         &self,
         sequences: usize,
-    ) -> Result<(TensorType, Sharding), Error> {
+    ) -> Result<(Vec<Argument>, Vec<Sharding>), Error> {
         let devices = self.placement.devices();
         if !sequences.is_multiple_of(devices) {
             return Err(Error::Batch { batch: sequences, devices });
         }
-        let ty = TensorType::new(DType::I32, &[sequences, self.batch.tokens]);
-        Ok((ty, self.placement.mesh.sharding(&[&[AXIS], &[]])?))
+        self.fed(&[sequences], &[&[AXIS]])
+    }
+
+    /// What is fed, with dimensions before those of an example and the mesh axes they are sharded
+    /// over.
+    fn fed(
+        &self,
+        leading: &[usize],
+        axes: &[&[&str]],
+    ) -> Result<(Vec<Argument>, Vec<Sharding>), Error> {
+        let (mut arguments, mut shardings) = (Vec::new(), Vec::new());
+        for spec in self.batch_specs() {
+            let axes = [axes, &vec![&[][..]; spec.dims.len()]].concat();
+            let sharding = self.placement.mesh.sharding(&axes)?;
+            arguments.push(Argument::new(spec.batched(leading)).sharded(&sharding));
+            shardings.push(sharding);
+        }
+        Ok((arguments, shardings))
     }
 
     /// An argument that is whole on every device.

@@ -10,7 +10,7 @@ use crate::step::StepSize;
 use crate::target::cache_root;
 use fullshard_checkpoint::Weights;
 use fullshard_data::Tokenizer;
-use fullshard_models::CausalLm;
+use fullshard_models::AnyModel;
 use fullshard_optim::Schedule;
 use fullshard_pjrt::CompileOptions;
 use fullshard_step::StepSpec;
@@ -152,7 +152,7 @@ pub fn planned(args: &mut TrainArgs) -> Result<StepSpec> {
 
 fn spec(
     args: &TrainArgs,
-    model: Box<dyn CausalLm>,
+    model: Box<dyn AnyModel>,
     tokenizer: Option<&Tokenizer>,
 ) -> Result<StepSpec> {
     let longest = tokenizer.and_then(Tokenizer::max_length).unwrap_or(usize::MAX);
