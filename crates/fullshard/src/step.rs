@@ -4,7 +4,7 @@
 use crate::config::{Compute, RunConfig, Scan};
 use crate::error::{Error, Result};
 use crate::format;
-use fullshard_models::CausalLm;
+use fullshard_models::AnyModel;
 use fullshard_models::layers::{attention, fp8};
 use fullshard_parallel::{Options, Placement};
 use fullshard_pjrt::CompileOptions;
@@ -20,7 +20,7 @@ const MOST_VIRTUAL: usize = 256;
 
 impl RunConfig {
     /// The spec of the step of a model on sequences of `tokens`.
-    pub fn step_spec(&self, model: Box<dyn CausalLm>, tokens: usize) -> Result<StepSpec> {
+    pub fn step_spec(&self, model: Box<dyn AnyModel>, tokens: usize) -> Result<StepSpec> {
         self.check_numbers()?;
         let batch = self.batch(tokens)?;
         let options = self.placement_options(model.as_ref())?;
@@ -121,7 +121,7 @@ impl RunConfig {
         Ok(Batch { sequences, tokens, accumulation, sync_each_microbatch: !self.schedule.no_sync })
     }
 
-    fn placement_options(&self, model: &dyn CausalLm) -> Result<Options> {
+    fn placement_options(&self, model: &dyn AnyModel) -> Result<Options> {
         let kind = self.platform();
         let scan_layers = match self.model.scan_layers {
             Scan::Auto => loops_layers(kind, model.dimensions().layers),

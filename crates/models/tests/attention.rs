@@ -14,7 +14,7 @@ use fullshard_graph::{
 use fullshard_models::layers::attention::{
     Heads, Scores, attention, blockwise, fused, obstacle, reference,
 };
-use fullshard_models::{Body, Forms, Layer, LayerBody, Place, Scope, Tracer};
+use fullshard_models::{Body, Forms, Layer, LayerBody, Parameter, Place, Scope, Tracer};
 use fullshard_pjrt::HostTensor;
 
 /// A tracer without parameters, whose dropout takes everything times what is kept, or times a mask.
@@ -53,8 +53,8 @@ impl Tracer for Shrinking {
         })
     }
 
-    fn parameter(&self, place: &Place, name: &str) -> Result<Tensor> {
-        Err(fullshard_graph::Error::new("parameter", place.name(name)))
+    fn parameter(&self, place: &Place, parameter: &Parameter) -> Result<Tensor> {
+        Err(fullshard_graph::Error::new("parameter", place.name(parameter.name)))
     }
 
     fn dropout(&self, _: &Place, _: &str, x: &Tensor, probability: f64) -> Result<Tensor> {

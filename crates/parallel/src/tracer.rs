@@ -8,7 +8,7 @@ use fullshard_graph::{
     transient,
 };
 use fullshard_models::layers::DEAR;
-use fullshard_models::{Body, Forms, Layer, LayerBody, Place, Tracer};
+use fullshard_models::{Body, Forms, Layer, LayerBody, Parameter, Place, Tracer};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
@@ -328,8 +328,8 @@ impl Tracer for Sharded<'_> {
         }
     }
 
-    fn parameter(&self, place: &Place, name: &str) -> Result<Tensor> {
-        let name = place.name(name);
+    fn parameter(&self, place: &Place, parameter: &Parameter) -> Result<Tensor> {
+        let name = place.name(parameter.name);
         let owner = self.placement.aliases.get(&name).unwrap_or(&name);
         find(&self.wholes.borrow(), owner)
     }

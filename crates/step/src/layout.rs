@@ -6,6 +6,7 @@ use crate::ordered::Ordered;
 use crate::program::METRICS;
 use crate::spec::{Batch, StepSpec, shard};
 use fullshard_graph::{Argument, DType, Sharding, TensorType};
+use fullshard_models::InputSpec;
 use fullshard_optim::{Slot, SlotKind};
 use fullshard_parallel::{AXIS, Stored};
 
@@ -113,15 +114,17 @@ impl StepSpec {
         }
     }
 
-    /// The task's tensors, tokens and labels, whose first dimensions are given. The last of those
-    /// is sharded over the devices.
+    /// The inputs and labels of the model's task, with these dims before those of an example. The
+    /// last of them is sharded over the devices.
     fn batch_tensors(&self, leading: &[usize]) -> Result<Vec<TensorSpec>, Error> {
-        let dims = [leading, &[self.batch.tokens]].concat();
-        let mut axes: Vec<&[&str]> = vec![&[]; dims.len()];
-        axes[leading.len() - 1] = &[AXIS];
-        let sharding = self.placement.mesh.sharding(&axes)?;
-        let tensor = |name| TensorSpec::new(name, DType::I32, &dims, sharding.clone());
-        Ok(["tokens", "labels"].map(tensor).into())
+        let tensor = |spec: InputSpec| {
+            let ty = spec.batched(leading);
+            let mut axes: Vec<&[&str]> = vec![&[]; ty.rank()];
+            axes[leading.len() - 1] = &[AXIS];
+            let sharding = self.placement.mesh.sharding(&axes)?;
+            Ok(TensorSpec { name: spec.name.to_owned(), ty, sharding })
+        };
+        self.model.batch(self.batch.tokens).into_iter().map(tensor).collect()
     }
 
     /// A tensor that every device has in full.

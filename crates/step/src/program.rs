@@ -13,7 +13,7 @@ use fullshard_graph::{
     Argument, DType, Group, Key, Program, Result, Sharding, Tensor, barrier, concatenate, constant,
     module, scan, select, value_aux_and_grad, zeros,
 };
-use fullshard_models::{Loss, Scope, label_count};
+use fullshard_models::{Loss, Scope};
 use fullshard_optim::{Update, clip_factor, global_norm};
 use fullshard_parallel::{AXIS, Sharded};
 use sha2::{Digest, Sha256};
@@ -117,9 +117,7 @@ impl StepSpec {
     fn step(&self, group: &Group, arguments: StepArguments<Tensor>) -> Result<StepResults<Tensor>> {
         let StepArguments { state, inputs } = arguments;
         let dropout = Key::new(&inputs.seed)?.named("dropout")?.fold(&inputs.step)?;
-        let (_, labels) = tokens_and_labels(&inputs.batch)?;
-        let vocabulary = self.model.dimensions().vocabulary;
-        let count = group.sum(&label_count(labels, vocabulary)?)?;
+        let count = group.sum(&self.model.label_count(&inputs.batch)?)?;
         let at_least_one = count.maximum(&constant(&[], &[1.0_f32])?)?;
         // The mean over all devices' labels, times the devices, since gradients are averaged.
         let scale = (group.size() as f64 / &at_least_one)?;
@@ -274,21 +272,12 @@ impl StepSpec {
     }
 
     fn loss(&self, tracer: &Sharded<'_>, batch: &[Tensor]) -> Result<Loss> {
-        let (tokens, labels) = tokens_and_labels(batch)?;
         let mut both = Scope::root(tracer, |scope| {
-            let loss = self.model.loss(scope, tokens, labels)?;
+            let loss = self.model.loss(scope, batch)?;
             Ok(vec![loss.sum, loss.count])
         })?;
         let count = both.remove(1);
         Ok(Loss { sum: both.remove(0), count })
-    }
-}
-
-/// The tensors of a batch of a causal language model.
-fn tokens_and_labels(batch: &[Tensor]) -> Result<(&Tensor, &Tensor)> {
-    match batch {
-        [tokens, labels] => Ok((tokens, labels)),
-        _ => Err(wrong("loss", format!("a batch of {} tensors, not two", batch.len()))),
     }
 }
 

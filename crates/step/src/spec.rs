@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use fullshard_graph::Group;
-use fullshard_models::CausalLm;
+use fullshard_models::AnyModel;
 use fullshard_models::layers::{attention, fp8};
 use fullshard_optim::{Cut, Optimizer, Shard, decays};
 use fullshard_parallel::{Layout, Placement, Stored};
@@ -24,7 +24,7 @@ pub struct Batch {
 /// A model, where it lives, how it is updated and on what.
 pub struct StepSpec {
     /// The mathematics.
-    pub model: Box<dyn CausalLm>,
+    pub model: Box<dyn AnyModel>,
     /// Where everything lives.
     pub placement: Placement,
     /// The update.
@@ -38,7 +38,7 @@ pub struct StepSpec {
 impl StepSpec {
     /// Puts a spec together, if its parts fit.
     pub fn new(
-        model: Box<dyn CausalLm>,
+        model: Box<dyn AnyModel>,
         placement: Placement,
         optimizer: Box<dyn Optimizer>,
         batch: Batch,

@@ -69,7 +69,7 @@ impl StepSpec {
     pub fn model_summary(&self) -> ModelSummary {
         let dimensions = self.model.dimensions();
         ModelSummary {
-            class: self.model.tree().class.to_owned(),
+            class: self.model.class().to_owned(),
             parameters: self.parameter_count() as u64,
             trained_parameters: self.trained_count() as u64,
             layers: dimensions.layers,

@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::model::ChosenModel;
 use fullshard_checkpoint::Weights;
 use fullshard_data::Tokenizer;
-use fullshard_models::CausalLm;
+use fullshard_models::AnyModel;
 use fullshard_optim::Schedule;
 use fullshard_pjrt::CompileOptions;
 use fullshard_step::StepSpec;
@@ -179,7 +179,7 @@ impl RunConfig {
     }
 
     /// Tokens per block: as given, if the model has as many positions.
-    fn block_tokens(&self, model: &dyn CausalLm, tokenizer: Option<&Tokenizer>) -> Result<usize> {
+    fn block_tokens(&self, model: &dyn AnyModel, tokenizer: Option<&Tokenizer>) -> Result<usize> {
         let longest = tokenizer.and_then(Tokenizer::max_length).unwrap_or(usize::MAX);
         let positions = model.dimensions().positions;
         let Some(given) = self.data.block_size else {

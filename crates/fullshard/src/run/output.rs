@@ -90,7 +90,7 @@ impl Output {
     ) -> Result<u64> {
         let (config, model_type) = chosen;
         let exported = runner.parameters().export(&self.folder)?;
-        let architecture = runner.spec().model.tree().class;
+        let architecture = runner.spec().model.class();
         write_config(&self.folder, config, ModelNames { model_type, architecture })?;
         tokenizer.save(&self.folder)?;
         Ok(exported.bytes)

@@ -167,7 +167,7 @@ impl Run {
         values.insert("train_samples".to_owned(), samples.into());
         values.insert("compile_time".to_owned(), compile_time.into());
         recorder.write(trained.state.global_step, &values)?;
-        let curve = recorder.curve(format!("loss of {}", self.spec.model.tree().class));
+        let curve = recorder.curve(format!("loss of {}", self.spec.model.class()));
         let curve = match &self.demo {
             Some(demo) => {
                 let floor = demo.source().floor(self.block_size());

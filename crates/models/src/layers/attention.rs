@@ -10,6 +10,7 @@ pub use fused::{GRAPHS_WITHOUT_CUDNN, fused, obstacle};
 
 use super::{DEAR, by_token, dims, lowest, wide, widened};
 use crate::scope::Scope;
+use crate::tracer::Declaration;
 use fullshard_graph::{
     Comparison, DType, Error, Policy, Result, Tensor, concatenate, einsum, full, iota, remat,
     select,
@@ -51,7 +52,7 @@ pub struct Scores {
     pub dropout: f64,
 }
 
-/// What a form of attention must be able to do: of [`Scores`] what is known before tracing.
+/// What a form of attention must be able to do: of [`Scores`] what is known while tracing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Form {
     /// What scores are multiplied by, where it is the same in every layer.
@@ -60,6 +61,24 @@ pub struct Form {
     pub upcast: bool,
     /// The probability that a probability is dropped in training.
     pub dropout: f64,
+}
+
+impl Default for Form {
+    /// Nothing special.
+    fn default() -> Form {
+        Form { factor: Some(1.0), upcast: false, dropout: 0.0 }
+    }
+}
+
+impl Form {
+    /// What a form must be able to do that computes both.
+    pub fn and(self, other: Form) -> Form {
+        Form {
+            factor: self.factor.and(other.factor),
+            upcast: self.upcast || other.upcast,
+            dropout: self.dropout.max(other.dropout),
+        }
+    }
 }
 
 impl Scores {
@@ -77,6 +96,7 @@ impl Scores {
 
 /// Causal attention, `[batch, heads, sequence, head]`, in the form that suits.
 pub fn attention(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Tensor> {
+    scope.declare(Declaration::Attention(scores.form()))?;
     let [_, _, sequence, head] = dims("query", &heads.query)?;
     let dropout = if scope.is_training() { scores.dropout } else { 0.0 };
     let (form, dtype) = (Form { dropout, ..scores.form() }, heads.query.dtype());
@@ -95,7 +115,7 @@ pub fn attention(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Te
 pub fn reference(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Tensor> {
     let grouped = grouped(heads)?;
     let probabilities = probabilities(&grouped, scores, 0)?;
-    let probabilities = scope.dropout(DROPOUT, &probabilities, scores.dropout)?;
+    let probabilities = scope.drop_values(DROPOUT, &probabilities, scores.dropout)?;
     mixed(&probabilities, &grouped.value)?.reshape(heads.query.dims())
 }
 
@@ -120,7 +140,7 @@ pub fn blockwise(
             let heads = Heads { query, key, value };
             let probabilities = probabilities(&heads, &Scores { scale, ..*scores }, start)?;
             let name = format!("{DROPOUT}.{start}");
-            let probabilities = scope.dropout(&name, &probabilities, scores.dropout)?;
+            let probabilities = scope.drop_values(&name, &probabilities, scores.dropout)?;
             Ok(vec![mixed(&probabilities, &heads.value)?])
         })?);
     }

@@ -9,9 +9,10 @@ mod called;
 
 pub use called::{LOSS, called};
 
-use super::{by_token, dims, lowest, wide, widened};
-use crate::model::Loss;
+use super::linear::{self, Linear};
+use super::{by_token, dims, lowest, wide, widened, width};
 use crate::scope::Scope;
+use crate::task::Loss;
 use fullshard_graph::{
     Comparison, DType, Error, Result, Tensor, concatenate, custom_vjp, einsum, full, iota, scan,
     select, zeros,
@@ -33,11 +34,17 @@ const LARGE_CHUNK_BYTES: usize = 2 << 30;
 /// matrix units of accelerators work on.
 pub const TILE: usize = 128;
 
-/// The loss of hidden states `[..., width]` under the linear layer of a name, in the
-/// form that suits.
-pub fn apply(scope: &Scope<'_>, name: &str, hidden: &Tensor, labels: &Tensor) -> Result<Loss> {
-    let loss = scope.module_of_many(name, |scope| {
-        let head = scope.parameter("weight")?;
+/// The loss of hidden states `[..., width]` under a linear layer of a name, without its bias, in
+/// the form that suits.
+pub fn apply(
+    scope: &Scope<'_>,
+    name: &str,
+    head: &Linear<'_>,
+    hidden: &Tensor,
+    labels: &Tensor,
+) -> Result<Loss> {
+    let loss = scope.module_of_many(name, linear::CLASS, |scope| {
+        let head = head.weight(scope, width(hidden)?)?;
         let [vocabulary, _] = dims("head", &head)?;
         let loss = if vocabulary < CHUNKED_FROM {
             reference(&hidden.linear(&head.t()?)?, labels)?

@@ -1,7 +1,6 @@
-//! What models are made of. Each kind of layer is a function that declares its [`Module`] and one
-//! that applies it through a [`Scope`].
+//! What models are made of. Each kind of layer is a function that declares its parameters through a
+//! [`Scope`] and applies it. [`Scope`] has short methods for those of common models.
 //!
-//! [`Module`]: crate::Module
 //! [`Scope`]: crate::Scope
 
 pub mod activation;
@@ -14,8 +13,12 @@ pub mod linear;
 pub mod loss;
 pub mod rms_norm;
 pub mod rotary;
+mod short;
 
 pub use activation::Activation;
+pub use conv1d::Conv1d;
+pub use embedding::Embedding;
+pub use linear::Linear;
 
 use crate::scope::Scope;
 use fullshard_graph::{DType, Error, Result, Tensor, barrier, custom_vjp};
@@ -24,6 +27,12 @@ use fullshard_graph::{DType, Error, Result, Tensor, barrier, custom_vjp};
 /// matrix products and attention give and the way back needs, with the bias and the stream added
 /// to it, so that products can end with that.
 pub const DEAR: &str = "dear";
+
+/// The standard deviation that weights begin with unless a model has its own.
+pub const DEFAULT_STD: f64 = 0.02;
+
+/// What is added to the variances of norms unless a model has its own.
+pub const DEFAULT_EPSILON: f64 = 1e-5;
 
 /// The type for what few bits would spoil: sums, means, exponentials.
 pub(crate) fn wide(dtype: DType) -> DType {
@@ -40,6 +49,12 @@ pub(crate) fn dims<const RANK: usize>(what: &str, x: &Tensor) -> Result<[usize; 
     x.dims().try_into().map_err(|_| {
         Error::new(what, format!("{} was given, but {RANK} dimensions are needed", x.ty()))
     })
+}
+
+/// The size of the last dimension.
+pub(crate) fn width(x: &Tensor) -> Result<usize> {
+    let none = || Error::new("layer", format!("{} has no dimension to work on", x.ty()));
+    x.dims().last().copied().ok_or_else(none)
 }
 
 /// `[..., width]` as one row for each token, `[tokens, width]`.

@@ -2,7 +2,6 @@
 //! with the position, at a frequency of the pair's own.
 
 use super::dims;
-use crate::module::Module;
 use crate::scope::Scope;
 use fullshard_graph::{
     DType, Error, Result, Tensor, concatenate, constant, custom_vjp, iota, zeros,
@@ -73,11 +72,6 @@ pub struct Angles {
 }
 
 impl Rotary {
-    /// Declares the module of a model's own class for it, which has no parameters.
-    pub fn module(class: &'static str) -> Module {
-        Module::new(class)
-    }
-
     /// The longest sequence of a model made for so many positions: dynamic scaling is for longer
     /// ones.
     pub fn longest(&self, positions: usize) -> usize {
@@ -87,16 +81,23 @@ impl Rotary {
         }
     }
 
-    /// The angles of the positions of a sequence, made in `f32` in the module of a name.
-    pub fn angles(&self, scope: &Scope<'_>, name: &str, sequence: usize) -> Result<Angles> {
-        let tables = scope.module_of_many(name, |scope| {
+    /// The angles of the positions of a sequence, made in `f32` in the module of a name, and of the
+    /// class that a model has for it.
+    pub fn angles(
+        &self,
+        nn: &Scope<'_>,
+        name: &str,
+        class: &'static str,
+        sequence: usize,
+    ) -> Result<Angles> {
+        let tables = nn.module_of_many(name, class, |nn| {
             let pairs = self.head / 2;
             let frequencies: Vec<f32> =
                 self.frequencies(sequence).iter().map(|&frequency| frequency as f32).collect();
             let positions = iota(DType::F32, &[sequence, pairs], 0)?;
             let angles = (positions * constant(&[1, pairs], &frequencies)?)?;
             let stretch = self.stretch();
-            let table = |table: Tensor| scope.buffer(&(table * stretch)?);
+            let table = |table: Tensor| nn.buffer(&(table * stretch)?);
             Ok(vec![table(angles.cos()?)?, table(angles.sin()?)?])
         })?;
         Ok(Angles { cosines: tables[0].clone(), sines: tables[1].clone() })

@@ -34,7 +34,7 @@ fn three_layers(tracer: &Shrinking) -> String {
                     let [query, key, value] = [x.clone(), x.clone(), x.clone()];
                     attention(scope, &Heads { query, key, value }, &scores)
                 };
-                Ok(vec![scope.layers("h", 3, &inputs[0], layer)?])
+                Ok(vec![scope.layers("h", "Layer", 3, &inputs[0], layer)?])
             })?;
             mixed[0].sum_all()
         })?;

@@ -4,11 +4,11 @@
 pub use fullshard_testing::{RECORDINGS, Recording, call, numbers};
 
 use fullshard_graph::{Argument, DType, Program, Result, Tensor, TensorType};
-use fullshard_models::{CausalLm, from_json};
+use fullshard_models::{AnyModel, from_json};
 use fullshard_pjrt::{CompileOptions, HostTensor, LoadedExecutable};
 
 /// A recorded model.
-pub fn model(recording: &Recording) -> Box<dyn CausalLm> {
+pub fn model(recording: &Recording) -> Box<dyn AnyModel> {
     from_json(&recording.metadata("config")).unwrap()
 }
 

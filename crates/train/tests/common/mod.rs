@@ -3,7 +3,7 @@
 
 pub use fullshard_testing::CLIENT;
 
-use fullshard_models::{CausalLm, from_json};
+use fullshard_models::{AnyModel, from_json};
 use fullshard_optim::{AdamW, Optimizer};
 use fullshard_parallel::{Options, Placement, Stored};
 use fullshard_pjrt::{CompileOptions, Flag, HostTensor};
@@ -11,7 +11,7 @@ use fullshard_step::{Batch, StepSpec};
 use fullshard_train::{Compiler, Metrics, Runner};
 
 /// A model from the text of its config.
-pub fn model(config: &str) -> Box<dyn CausalLm> {
+pub fn model(config: &str) -> Box<dyn AnyModel> {
     from_json(config).unwrap()
 }
 

@@ -104,7 +104,7 @@ fn check(run: &Run, client: &Client) -> Result<()> {
     say!("");
     say!(
         "{} of {} parameters on {} ({}), {}",
-        spec.model.tree().class,
+        spec.model.class(),
         format::grouped(spec.parameter_count()),
         format::count(settings.devices, "device"),
         run.config.platform().name(),

@@ -4,7 +4,7 @@
 
 use super::{Chunks, counted, scaled_gradients, shifted, sum_and_count};
 use crate::layers::{by_token, dims};
-use crate::model::Loss;
+use crate::task::Loss;
 use fullshard_graph::{DType, Error, Result, Tensor, TensorType, custom_call, custom_vjp};
 
 /// The name that platforms know the loss by.

@@ -2,7 +2,7 @@
 
 /// The number of letters to change, add or take away to make one text the other. A `*` in the
 /// first stands for any letters, at no cost.
-pub(crate) fn distance(pattern: &str, text: &str) -> usize {
+pub fn distance(pattern: &str, text: &str) -> usize {
     let text: Vec<char> = text.chars().collect();
     let mut row: Vec<usize> = (0..=text.len()).collect();
     for letter in pattern.chars() {
