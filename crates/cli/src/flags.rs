@@ -3,7 +3,7 @@
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use fullshard::Result;
-use fullshard::config::{ConfigError, Flag, Flags, Given, RunConfig, Takes};
+use fullshard::config::{ConfigError, Flag, FlagValue, Flags, Given, RunConfig, Takes};
 use std::ffi::OsStr;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
@@ -204,6 +204,11 @@ impl<L: FlagList> FromArgMatches for Flagged<L> {
         *self = Flagged::from_arg_matches(matches)?;
         Ok(())
     }
+}
+
+/// Reads a count of at least 1, for flags of single commands.
+pub fn count(word: &str) -> Result<usize, String> {
+    usize::read(&[word.to_owned()])
 }
 
 fn is_config(path: &Path) -> bool {

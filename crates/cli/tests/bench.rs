@@ -321,7 +321,7 @@ fn mistakes_are_told_before_a_device_is_touched() {
     folder.write("dropout.json", &with("\"attn_pdrop\": 0", "\"attn_pdrop\": 1.5"));
     for (config, expected) in [
         ("missing.json", "cannot read the config missing.json: No such file"),
-        (".", "cannot read the config .: Is a directory"),
+        (".", "cannot read the config ./config.json: No such file"),
         ("broken.json", "in broken.json: the config is no JSON object: EOF while parsing"),
         ("list.json", "the config is no JSON object: it is []"),
         ("odd.json", "`n_embd` is 17, but must be a multiple of `n_head`, which is 2"),
@@ -350,7 +350,7 @@ fn mistakes_are_told_before_a_device_is_touched() {
         (&["--fsdp_config", r#"{"xla_fsdp_settings": {"compute_dtype": "int8"}}"#], "\"bfloat16\""),
         (&["--fsdp_config", half, "--dtype", "bfloat16"], "contradict each other: leave one"),
         (&["--fsdp_config", eight, "--bf16"], "`compute_dtype: float8_e4m3fn` of the FSDP config"),
-        (&["--fsdp_config", half, "--fp8"], "what is not in 8 bits is in bfloat16"),
+        (&["--fsdp_config", half, "--fp8"], "what is not in FP8 is in bfloat16"),
         (&["--fp8", "--dtype", "float32"], "`--dtype float32` and `--fp8` contradict each other"),
         (&["--fp8", "--batch", "1", "--seq", "15"], "must be multiples of 16. Choose others"),
         (&["--fsdp", "full_shard offload"], "`--fsdp` is offload, which is not supported"),
@@ -361,7 +361,7 @@ fn mistakes_are_told_before_a_device_is_touched() {
         (&["--batch", "100000", "--num_cores", "100000"], "stand in for at most 256 devices"),
         (&["--seq", "17"], "17 tokens are longer than the 16 positions of the model"),
         (&["--seq", "1"], "the number of tokens in a sequence is 1, but must be at least 2"),
-        (&["--batch", "1000000000000000000"], "lower --batch, --seq"),
+        (&["--batch", "1000000000000000000"], "lower --per_device_train_batch_size"),
         (&["--optim", "lion"], "no optimizer is called `lion`; there are adamw"),
         (&["--optim_args", "momentum=0.9"], "AdamW takes no argument `momentum`"),
         (&["--freeze", "transformer.wtee.*"], "nothing matches `transformer.wtee.*`"),
@@ -389,11 +389,11 @@ fn misuse_is_told_with_the_usage() {
         (&["--seq", "0"], count),
         (&["--gradient_accumulation_steps", "0"], count),
         (&["--steps", "0"], count),
-        (&["--dtype", "float8"], "[possible values: float32, bfloat16, float16]"),
+        (&["--dtype", "float8"], "[possible values: float32, bfloat16, float16, float8_e4m3fn]"),
         (&["--remat", "some"], "[possible values: none, dots, full]"),
         (&["--scan_layers", "maybe"], "[possible values: auto, true, false]"),
         (&["--device", "abacus"], "abacus"),
-        (&["--no_such_flag"], "--no-such-flag"),
+        (&["--no_such_flag"], "--no_such_flag"),
     ] {
         refused(&folder, "tiny.json", args, 2, expected);
     }

@@ -107,7 +107,7 @@ fn mistakes_are_told_and_leave_nothing() {
         (with(&["--num_cores", "0"]), "it must be a whole number of at least 1"),
         (with(&["--do_eval", "perhaps"]), "it must be true or false"),
         (with(&["--eval_strategy", "sometimes"]), "[possible values: no, steps, epoch]"),
-        (with(&["--num_train_epoch", "1"]), "--num-train-epochs"),
+        (with(&["--num_train_epoch", "1"]), "--num_train_epochs"),
         (with(&["--model_type", "gpt2"]), "cannot be used with"),
         (with(&["--dataset_name", "wikitext"]), "cannot be used with"),
     ] {

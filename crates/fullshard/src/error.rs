@@ -21,6 +21,12 @@ pub enum Error {
     /// A model's config.
     #[error(transparent)]
     Model(#[from] fullshard_models::ConfigError),
+    /// A model that cannot be registered.
+    #[error(transparent)]
+    Registry(#[from] fullshard_models::NameTaken),
+    /// Tracing.
+    #[error(transparent)]
+    Trace(#[from] fullshard_graph::Error),
     /// How a model is sharded.
     #[error(transparent)]
     Fsdp(#[from] fullshard_parallel::FsdpConfigError),

@@ -84,7 +84,9 @@ impl RunConfig {
         let missing = || Error::Usage("there is no model: name a config.json with --config".into());
         let model = ChosenModel::of(&self.model)?.ok_or_else(missing)?.model;
         let tokens = self.data.block_size.unwrap_or(model.dimensions().positions);
-        self.step_spec(model, tokens)
+        let spec = self.step_spec(model, tokens)?;
+        self.compile_options(spec.model.attention_form())?;
+        Ok(spec)
     }
 }
 

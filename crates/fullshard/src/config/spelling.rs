@@ -122,7 +122,11 @@ fn apply_precision(
         // What `--fp8` leaves out of FP8 is in bfloat16, so the two go together.
         let refined = other.1 == "`--fp8`" && chosen.0 == Compute::Bfloat16;
         if chosen.0 != other.0 && !refined {
-            return Err(contradiction(chosen.1, other.1));
+            let way_out = match other.1.as_str() {
+                "`--fp8`" => "what is not in FP8 is in bfloat16: leave one of them out",
+                _ => "leave one of them out",
+            };
+            return Err(contradiction(chosen.1, other.1, way_out));
         }
         chosen = other;
     }
@@ -139,7 +143,8 @@ fn apply_remat(
     let flag = given.has("remat").then_some(config.remat.policy).flatten();
     if switch(given, "gradient_checkpointing")? {
         if flag.is_some_and(|policy| policy != Remat::Full) {
-            return Err(contradiction("`--remat`".into(), "`--gradient_checkpointing`".into()));
+            let (first, second) = ("`--remat`".into(), "`--gradient_checkpointing`".into());
+            return Err(contradiction(first, second, "leave one of them out"));
         }
         config.remat.policy = Some(Remat::Full);
     } else if flag.is_none() && fsdp.is_some_and(|fsdp| fsdp.gradient_checkpointing) {
@@ -148,7 +153,6 @@ fn apply_remat(
     Ok(())
 }
 
-fn contradiction(first: String, second: String) -> ConfigError {
-    let way_out = "leave one of them out";
+fn contradiction(first: String, second: String, way_out: &'static str) -> ConfigError {
     FsdpConfigError::Contradiction { first, second, way_out }.into()
 }

@@ -3,14 +3,13 @@
 mod breakdown;
 mod print;
 
-use crate::flags::{Flagged, StepFlags};
+use crate::flags::{Flagged, StepFlags, count};
 use crate::output::print_json;
 use clap::{Args, Subcommand};
 use fullshard::bench::{BenchOptions, PlanReport, bench};
 use fullshard::config::RunConfig;
 use fullshard::{Error, Result};
 use std::fs;
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
@@ -31,14 +30,14 @@ pub struct StepArgs {
     #[command(flatten)]
     step: Flagged<StepFlags>,
     /// Sequences per micro-batch, over all devices [default: 8].
-    #[arg(long, value_name = "B")]
-    batch: Option<NonZeroUsize>,
+    #[arg(long, value_name = "B", value_parser = count)]
+    batch: Option<usize>,
     /// Tokens per sequence; by default all positions of the model.
-    #[arg(long, value_name = "S")]
-    seq: Option<NonZeroUsize>,
+    #[arg(long, value_name = "S", value_parser = count)]
+    seq: Option<usize>,
     /// Steps to measure, once launched ahead and once one by one.
-    #[arg(long, value_name = "K", default_value = "10")]
-    steps: NonZeroUsize,
+    #[arg(long, value_name = "K", default_value = "10", value_parser = count)]
+    steps: usize,
     /// Steps before the clock runs.
     #[arg(long, value_name = "W", default_value_t = 2)]
     warmup: usize,
@@ -70,22 +69,21 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 fn run_step(args: &StepArgs) -> Result<()> {
     let config = args.config()?;
     let options = args.options();
-    if args.plan || args.text.is_some() {
-        let spec = config.bench_spec()?;
-        warn(config.warnings(&spec));
-        if let Some(path) = &args.text {
-            return write_text(&spec.step_program()?.to_text(), path);
-        }
-        let plan = PlanReport::new(&config, &options, &spec)?;
-        return match args.json {
-            true => print_json(&plan),
-            false => {
-                print::plan(&plan);
-                Ok(())
-            }
-        };
+    let spec = config.bench_spec()?;
+    warn(config.warnings(&spec));
+    let plan = PlanReport::new(&config, &options, &spec)?;
+    if args.plan && args.json {
+        return print_json(&plan);
     }
-    warn(config.warnings(&config.bench_spec()?));
+    if !args.json {
+        print::plan(&plan);
+    }
+    if let Some(path) = &args.text {
+        return write_text(&spec.step_program()?.to_text(), path);
+    }
+    if args.plan {
+        return Ok(());
+    }
     let report = bench(&config, &options)?;
     match args.json {
         true => print_json(&report)?,
@@ -101,18 +99,18 @@ impl StepArgs {
         let devices = config.devices();
         let in_file = config.schedule != RunConfig::default().schedule;
         let default = if in_file { config.schedule.per_device_batch * devices } else { 8 };
-        let batch = self.batch.map_or(default, NonZeroUsize::get);
+        let batch = self.batch.unwrap_or(default);
         if !batch.is_multiple_of(devices) {
             return Err(fullshard_step::Error::Batch { batch, devices }.into());
         }
         config.schedule.per_device_batch = batch / devices;
-        config.data.block_size = self.seq.map(NonZeroUsize::get).or(config.data.block_size);
+        config.data.block_size = self.seq.or(config.data.block_size);
         Ok(config)
     }
 
     fn options(&self) -> BenchOptions {
         BenchOptions {
-            steps: self.steps.get(),
+            steps: self.steps,
             warmup: self.warmup,
             fixed_batch: self.fixed_batch,
             breakdown: self.breakdown,
