@@ -6,13 +6,15 @@
 mod common;
 #[path = "attention/dropout.rs"]
 mod dropout;
+#[path = "attention/masks.rs"]
+mod masks;
 
 use common::{difference, eval, random};
 use fullshard_graph::{
     Argument, DType, Program, Result, Tensor, TensorType, concatenate, constant, value_aux_and_grad,
 };
 use fullshard_models::layers::attention::{
-    Heads, Scores, attention, blockwise, fused, obstacle, reference,
+    Heads, Mask, Scores, attention, blockwise, fused, obstacle, reference,
 };
 use fullshard_models::{Body, Forms, Layer, LayerBody, Parameter, Place, Scope, Tracer};
 use fullshard_pjrt::HostTensor;
@@ -89,7 +91,8 @@ fn traced(
     let attend = |inputs: Vec<Tensor>| {
         let [query, key, value] = inputs.try_into().unwrap();
         let heads = Heads { query, key, value };
-        let scores = Scores { dropout, ..Scores::scaled(tracer.compute_dtype(), 0.7)? };
+        let scores =
+            Scores { dropout, ..Scores::scaled(Mask::causal(), tracer.compute_dtype(), 0.7)? };
         let mixed = Scope::root(&tracer, |scope| Ok(vec![form(scope, &heads, &scores)?]))?;
         Ok(((&mixed[0] * weights)?.sum_all()?, mixed))
     };
@@ -202,7 +205,7 @@ fn long_sequences_are_computed_in_blocks() {
 #[test]
 fn the_kernel_is_for_what_it_can_do() {
     let program = Program::trace("scores", &[], |_| {
-        let scores = Scores::scaled(DType::Bf16, 0.125)?;
+        let scores = Scores::scaled(Mask::causal(), DType::Bf16, 0.125)?;
         let found = |dtype, sequence, head, scores: &Scores| {
             obstacle(dtype, sequence, head, scores.form(), false).unwrap_or_default()
         };

@@ -35,7 +35,7 @@
 //! ```
 //!
 //! - [`AdamW`], [`Adafactor`] and [`Sgd`] are the optimizers; [`from_name`] finds one by the
-//!   name that Hugging Face's Trainer gives it.
+//!   name that Hugging Face's Trainer gives it, and [`register`] adds one of another crate.
 //! - [`global_norm`] and [`clip_factor`] clip gradients.
 //! - [`decays`] says which parameters weight decay applies to.
 //! - [`Schedule`] is the learning rate over the steps of a run; [`ScheduleOptions`] makes one by
@@ -44,6 +44,7 @@
 
 mod adafactor;
 mod adamw;
+mod arguments;
 mod clip;
 mod decay;
 mod error;
@@ -58,10 +59,11 @@ mod sums;
 
 pub use adafactor::{Adafactor, StepSize};
 pub use adamw::AdamW;
+pub use arguments::Arguments;
 pub use clip::{clip_factor, global_norm};
 pub use decay::decays;
 pub use error::Error;
-pub use named::{OPTIMIZERS, Options, from_name};
+pub use named::{OptimizerKind, Options, from_name, optimizers, register};
 pub use optimizer::{Optimizer, Slot, SlotKind, Update, Updated};
 pub use schedule::{SCHEDULES, Schedule, Shape, StableDecay};
 pub use schedule_options::ScheduleOptions;

@@ -3,8 +3,8 @@
 
 use fullshard_graph::{Argument, DType, Program, TensorType};
 use fullshard_optim::{
-    AdamW, Cut, Error, OPTIMIZERS, Optimizer, Options, SCHEDULES, Schedule, ScheduleOptions, Shape,
-    Shard, SlotKind, Update, decays, from_name,
+    AdamW, Arguments, Cut, Error, Optimizer, OptimizerKind, Options, SCHEDULES, Schedule,
+    ScheduleOptions, Sgd, Shape, Shard, SlotKind, Update, decays, from_name, optimizers, register,
 };
 
 fn arguments(arguments: &str) -> Options {
@@ -25,12 +25,33 @@ fn matrix() -> Shard {
 
 #[test]
 fn every_name_is_an_optimizer() {
-    for name in OPTIMIZERS {
+    for name in optimizers() {
         let optimizer = from_name(name, &Options::default()).unwrap();
         assert_eq!(optimizer.scalars(1, 0.1).len(), optimizer.scalar_count(), "{name}");
     }
     let error = refused("adam", &Options::default()).to_string();
     assert!(error.contains("`adam`") && error.contains("adamw_torch"), "{error}");
+}
+
+#[test]
+fn other_crates_add_optimizers() {
+    let kind = OptimizerKind {
+        names: &["plain", "plain_descent"],
+        make: |options| {
+            let arguments = Arguments::parse("Plain", &options.arguments, &["momentum"])?;
+            let momentum = arguments.number("momentum")?.unwrap_or(0.5);
+            Ok(Box::new(Sgd { momentum, ..Sgd::default() }))
+        },
+    };
+    register(kind).unwrap();
+    let found = from_name("plain_descent", &arguments("momentum=0")).unwrap();
+    assert_eq!(found.slots(&matrix()), []);
+    assert!(refused("adam", &Options::default()).to_string().contains("plain_descent"));
+    assert_eq!(register(kind), Err(Error::NameTaken { name: "plain" }));
+    let ours = OptimizerKind { names: &["other", "sgd"], ..kind };
+    let error = register(ours).unwrap_err().to_string();
+    assert!(error.starts_with("`sgd` is an optimizer already"), "{error}");
+    assert!(!optimizers().contains(&"other"));
 }
 
 #[test]

@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn kernels_that_drop_are_in_no_graph() {
-        let form = |dropout| Form { factor: Some(0.125), upcast: false, dropout };
+        let form = |dropout| Form { dropout, ..Form::default() };
         let graphs = |kind, dropout| {
             let flags = compiler_flags(kind, form(dropout));
             flags.into_iter().find(|flag| flag.starts_with("xla_gpu_enable_command_buffer="))

@@ -1,7 +1,7 @@
 //! GPT-2's mathematics.
 
 use super::Gpt2Config;
-use crate::layers::attention::{Heads, Scores, attention, merge_heads, split_heads};
+use crate::layers::attention::{Heads, Mask, Scores, attention, merge_heads, split_heads};
 use crate::layers::{Conv1d, DEAR, Embedding, Linear, by_sequence, dims, layer_norm, loss, stream};
 use crate::model::{Dimensions, Model};
 use crate::scope::Scope;
@@ -96,7 +96,7 @@ impl Gpt2 {
         let [query, key, value] = [0, 1, 2].map(|i| heads(&projections[i]));
         let heads = Heads { query: query?, key: key?, value: value? };
         let mixed = merge_heads(&attention(nn, &heads, &self.scores(nn)?)?, x)?;
-        let x = self.into_stream().apply(nn, "c_proj", &mixed)?;
+        let x = self.residual_projection().apply(nn, "c_proj", &mixed)?;
         nn.dropout("resid_dropout", &x, config.resid_pdrop)
     }
 
@@ -108,7 +108,8 @@ impl Gpt2 {
 
     fn scores(&self, nn: &Scope<'_>) -> Result<Scores> {
         let config = &self.config;
-        let mut scores = Scores::scaled(nn.compute_dtype(), self.attention_scale())?;
+        let mut scores =
+            Scores::scaled(Mask::causal(), nn.compute_dtype(), self.attention_scale())?;
         if config.scale_attn_by_inverse_layer_idx {
             let number = (nn.layer()? + 1.0)?.convert(scores.scale.dtype())?;
             scores.scale = (scores.scale / number)?;
@@ -125,12 +126,12 @@ impl Gpt2 {
         let projection = Conv1d::new(config.n_inner).std(config.initializer_range);
         let inner = projection.apply(nn, "c_fc", x)?.named(DEAR)?;
         let inner = config.activation_function.apply(nn, "act", &inner)?;
-        let x = self.into_stream().apply(nn, "c_proj", &inner)?;
+        let x = self.residual_projection().apply(nn, "c_proj", &inner)?;
         nn.dropout("dropout", &x, config.resid_pdrop)
     }
 
     /// A projection whose result is added to the stream, as two in each layer are.
-    fn into_stream(&self) -> Conv1d {
+    fn residual_projection(&self) -> Conv1d {
         let config = &self.config;
         let std = config.initializer_range / (2.0 * config.n_layer as f64).sqrt();
         Conv1d::new(config.n_embd).std(std)

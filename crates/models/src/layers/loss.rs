@@ -63,11 +63,18 @@ pub fn apply(
     sum_and_count(loss)
 }
 
-/// The loss as its definition says, from logits `[..., vocabulary]`.
+/// The loss of predicting the next token as its definition says, from logits `[..., vocabulary]`.
 pub fn reference(logits: &Tensor, labels: &Tensor) -> Result<Loss> {
     let logits = by_token(&widened(logits)?)?;
-    let [_, vocabulary] = dims("logits", &logits)?;
-    let labels = shifted(labels)?;
+    cross_entropy(&logits, &shifted(labels)?)
+}
+
+/// The summed cross-entropy of logits `[..., classes]`, each with a label of its own, `[...]` in
+/// `i32`. Labels that are no class, such as [`IGNORED`], do not count.
+pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Loss> {
+    let logits = by_token(&widened(logits)?)?;
+    let [rows, vocabulary] = dims("logits", &logits)?;
+    let labels = labels.reshape(&[rows])?;
     let counts = counted(&labels, vocabulary)?;
     let chances = logits.log_softmax(1)?;
     let places = labels.maximum(&zeros(labels.dtype(), &[])?)?.expand(1)?;
@@ -133,7 +140,7 @@ fn shifted(labels: &Tensor) -> Result<Tensor> {
 }
 
 /// Which labels count: those that are tokens of the vocabulary.
-fn counted(labels: &Tensor, vocabulary: usize) -> Result<Tensor> {
+pub fn counted(labels: &Tensor, vocabulary: usize) -> Result<Tensor> {
     let end = full(labels.dtype(), &[], vocabulary as f64)?;
     let below_end = labels.compare(Comparison::Less, &end)?;
     labels.compare(Comparison::GreaterEqual, &zeros(labels.dtype(), &[])?)?.and(&below_end)

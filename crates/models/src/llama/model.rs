@@ -1,7 +1,7 @@
 //! Llama's mathematics.
 
 use super::LlamaConfig;
-use crate::layers::attention::{Heads, Scores, attention, merge_heads, split_heads};
+use crate::layers::attention::{Heads, Mask, Scores, attention, merge_heads, split_heads};
 use crate::layers::rotary::Angles;
 use crate::layers::{DEAR, Embedding, Linear, by_sequence, dims, loss, rms_norm, stream};
 use crate::model::{Dimensions, Model};
@@ -108,7 +108,7 @@ impl Llama {
             value: projected("v_proj", config.num_key_value_heads)?.named(DEAR)?,
         };
         let scale = (config.head_dim as f64).sqrt().recip();
-        let scores = Scores::scaled(nn.compute_dtype(), scale)?;
+        let scores = Scores::scaled(Mask::causal(), nn.compute_dtype(), scale)?;
         let scores = Scores { dropout: config.attention_dropout, ..scores };
         let mixed = merge_heads(&attention(nn, &heads, &scores)?, x)?;
         linear(config.hidden_size).apply(nn, "o_proj", &mixed)

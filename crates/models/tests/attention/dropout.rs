@@ -11,7 +11,7 @@ use fullshard_graph::{
 };
 use fullshard_models::Scope;
 use fullshard_models::layers::attention::{
-    GRAPHS_WITHOUT_CUDNN, Heads, Scores, attention, fused, reference,
+    GRAPHS_WITHOUT_CUDNN, Heads, Mask, Scores, attention, fused, reference,
 };
 use fullshard_pjrt::HostTensor;
 use std::collections::BTreeMap;
@@ -28,7 +28,8 @@ fn three_layers(tracer: &Shrinking) -> String {
     let argument = Argument::new(TensorType::new(DType::Bf16, &[BATCH, HEADS, 64, 16]));
     let program = Program::trace("layers", &[argument], |inputs| {
         let (value, mut gradients) = value_and_grad(&[&inputs[0]], |inputs| {
-            let scores = Scores { dropout: RATE, ..Scores::scaled(DType::Bf16, 0.25)? };
+            let scores =
+                Scores { dropout: RATE, ..Scores::scaled(Mask::causal(), DType::Bf16, 0.25)? };
             let mixed = Scope::root(tracer, |scope| {
                 let layer = |scope: &Scope<'_>, x: &Tensor| {
                     let [query, key, value] = [x.clone(), x.clone(), x.clone()];

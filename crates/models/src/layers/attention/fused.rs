@@ -13,7 +13,7 @@
 //! counter begins anew with the process, the seed of the run plays no part, and all devices drop
 //! the same of the sequences they each have.
 
-use super::{DEAR, Form, Heads};
+use super::{DEAR, Form, Heads, Pattern};
 use fullshard_graph::{
     DType, Error, Key, Result, Tensor, TensorType, custom_call, custom_vjp, zeros,
 };
@@ -58,6 +58,11 @@ pub fn obstacle(
         () if scores.dropout > 0.0 && looped => {
             "in a loop over layers it would drop other probabilities on the way back".into()
         }
+        () if head == 0 => "the model has no attention heads".into(),
+        () if scores.pattern != Pattern::Causal => {
+            format!("the mask is {}, but the kernel here is for causal ones", scores.pattern)
+        }
+        () if scores.padding => "keys can be padding, which the kernel here does not mask".into(),
         () if scores.upcast => "products in f32 were asked for".into(),
         () if scores.factor.is_none() => "scores are scaled by the layer".into(),
         () => return None,
