@@ -25,11 +25,10 @@ mod draw;
 
 pub use draw::Draw;
 
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::{barrier, constant, full, zeros};
 use crate::tensor::Tensor;
-use crate::types::TensorType;
+use fullshard_core::{DType, TensorType};
 
 /// Rounds for keys made from keys: these are scalars, so the usual margin costs nothing.
 const KEY_ROUNDS: usize = 20;

@@ -6,8 +6,8 @@ mod common;
 
 use common::compile;
 use fullshard_graph::{
-    Argument, DType, Group, Mesh, Policy, Program, Result, Tensor, TensorType, custom_vjp, module,
-    remat, scan, transient, value_and_grad,
+    Argument, DType, Group, Mesh, MeshExt, Policy, Program, Result, Tensor, TensorType, custom_vjp,
+    module, remat, scan, transient, value_and_grad,
 };
 use fullshard_pjrt::hlo::{CollectiveKind, Module, collectives};
 use fullshard_pjrt::plugins::{PluginKind, Store};

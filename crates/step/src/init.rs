@@ -9,6 +9,7 @@
 
 use crate::error::Error;
 use crate::spec::{StateTensor, StepSpec};
+use fullshard_graph::MeshExt;
 use fullshard_graph::{
     Comparison, DType, Group, Key, Program, Result, Sharding, Tensor, constant, iota, scan, select,
     zeros,
@@ -83,15 +84,14 @@ impl StepSpec {
         let places: Vec<usize> = (0..state.len()).filter(is_blank).collect();
         let shardings: Vec<Sharding> =
             places.iter().map(|&place| state[place].sharding.clone()).collect();
+        let local_dims = |&place: &usize| state[place].sharding.local_dims(&state[place].ty);
+        let local_dims = places.iter().map(local_dims).collect::<Result<Vec<_>, _>>()?;
         let program = self.init_program("blanks", &shardings, |_, _, group| {
-            let blank = |&place: &usize| match parameters.get(place) {
+            let blank = |(&place, dims): (&usize, &Vec<usize>)| match parameters.get(place) {
                 Some(stored) if stored.initializer == Initializer::Ones => ones(group, stored),
-                _ => {
-                    let slot = &state[place];
-                    zeros(DType::F32, &slot.sharding.local_dims(&slot.ty)?)
-                }
+                _ => zeros(DType::F32, dims),
             };
-            places.iter().map(blank).collect()
+            places.iter().zip(&local_dims).map(blank).collect()
         })?;
         let launches = vec![InitLaunch { name: Key::hash(""), layer: 0, places }];
         Ok(InitProgram { program, launches })

@@ -6,7 +6,6 @@
 //! compiled.
 #![forbid(unsafe_code)]
 
-mod chips;
 mod error;
 mod flops;
 mod init;
@@ -15,9 +14,9 @@ mod program;
 mod sizes;
 mod spec;
 
-pub use chips::Chip;
 pub use error::Error;
 pub use flops::{Flops, utilization};
+pub use fullshard_core::Chip;
 pub use init::{InitLaunch, InitProgram};
 pub use platform::{compiler_flags, dialect, forms, loops_layers};
 pub use program::{METRICS, program_hash};

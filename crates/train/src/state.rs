@@ -104,7 +104,7 @@ pub(crate) fn upload(
         let (found, expected) = (tensor.ty().to_string(), expected.ty.to_string());
         return Err(mismatch(&format!("argument {index}"), &found, &expected));
     }
-    Ok(Array::from_host(client, tensor, expected.sharding, program.devices())?)
+    Ok(Array::from_host(client, tensor, expected.tiling, program.devices())?)
 }
 
 /// The numbers of a tensor that every device has whole.

@@ -7,9 +7,7 @@ use crate::target::Target;
 use clap::Args;
 use fullshard_pjrt::hlo::{self, CollectiveSummary};
 use fullshard_pjrt::plugins::PluginKind;
-use fullshard_pjrt::{
-    CompiledMemory, Executable, GpuModel, GpuTarget, OptimizedProgram, Topology, TpuSlice,
-};
+use fullshard_pjrt::{CompiledMemory, Executable, GpuTarget, OptimizedProgram, Topology, TpuSlice};
 use serde::Serialize;
 use std::fmt;
 use std::fs;
@@ -75,8 +73,10 @@ impl Machine {
     fn parse(text: &str) -> Result<Machine> {
         match GpuTarget::parse(text) {
             Ok(target) => Ok(Machine::Gpu(target)),
-            Err(error) if GpuModel::is_named_by(text) => Err(error.into()),
-            Err(_) => Ok(Machine::Tpu(TpuSlice::parse(text)?)),
+            Err(error) if GpuTarget::is_named_by(text) => {
+                Err(fullshard_pjrt::Error::from(error).into())
+            }
+            Err(_) => Ok(Machine::Tpu(TpuSlice::parse(text).map_err(fullshard_pjrt::Error::from)?)),
         }
     }
 

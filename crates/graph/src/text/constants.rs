@@ -1,8 +1,8 @@
 //! Constants in the text.
 
-use crate::dtype::{Class, DType};
+use super::types::mlir;
 use crate::op::Constant;
-use crate::types::TensorType;
+use fullshard_core::{DType, NumberClass, TensorType};
 use half::{bf16, f16};
 use std::fmt::Write as _;
 
@@ -19,7 +19,7 @@ pub(super) fn dense(value: &Constant, ty: &TensorType) -> String {
         }
         Constant::Dense(bytes) => format!("\"0x{}\"", hex(&blob(ty.dtype, bytes))),
     };
-    format!("dense<{text}> : {ty}")
+    format!("dense<{text}> : {}", mlir(ty))
 }
 
 /// A number as a constant's one element.
@@ -35,12 +35,14 @@ pub(super) fn number(dtype: DType, value: f64) -> String {
 pub(super) fn extreme(dtype: DType, largest: bool) -> String {
     let bits = dtype.size() as u32 * 8;
     match (dtype.class(), largest) {
-        (Class::Float, _) => float(dtype, if largest { f64::INFINITY } else { f64::NEG_INFINITY }),
-        (Class::Bool, largest) => largest.to_string(),
-        (Class::Unsigned, false) => "0".into(),
-        (Class::Unsigned, true) => ((1_u128 << bits) - 1).to_string(),
-        (Class::Signed, false) => (-(1_i128 << (bits - 1))).to_string(),
-        (Class::Signed, true) => ((1_i128 << (bits - 1)) - 1).to_string(),
+        (NumberClass::Float, _) => {
+            float(dtype, if largest { f64::INFINITY } else { f64::NEG_INFINITY })
+        }
+        (NumberClass::Bool, largest) => largest.to_string(),
+        (NumberClass::Unsigned, false) => "0".into(),
+        (NumberClass::Unsigned, true) => ((1_u128 << bits) - 1).to_string(),
+        (NumberClass::Signed, false) => (-(1_i128 << (bits - 1))).to_string(),
+        (NumberClass::Signed, true) => ((1_i128 << (bits - 1)) - 1).to_string(),
     }
 }
 
@@ -71,7 +73,7 @@ fn element(dtype: DType, bytes: &[u8]) -> String {
             }
         }
         DType::F64 => float(dtype, f64::from_le_bytes(take(bytes))),
-        DType::F8E5M2 | DType::F8E4M3FN => format!("0x{:02X}", bytes[0]),
+        _ => format!("0x{:02X}", bytes[0]),
     }
 }
 
@@ -84,12 +86,26 @@ fn float(dtype: DType, value: f64) -> String {
         DType::F16 => format!("0x{:04X}", f16::from_f64(value).to_bits()),
         DType::Bf16 => format!("0x{:04X}", bf16::from_f64(value).to_bits()),
         DType::F64 => format!("0x{:016X}", value.to_bits()),
-        DType::F8E5M2 if value.is_nan() => "0x7E".into(),
-        DType::F8E4M3FN if value.is_nan() => "0x7F".into(),
-        DType::F8E5M2 => format!("0x{:02X}", if value > 0.0 { 0x7C } else { 0xFC }),
-        // This type has no infinities; its largest stand in.
-        DType::F8E4M3FN => format!("0x{:02X}", if value > 0.0 { 0x7E } else { 0xFE }),
-        _ => format!("0x{:08X}", (value as f32).to_bits()),
+        DType::F32 => format!("0x{:08X}", (value as f32).to_bits()),
+        _ => format!("0x{:02X}", eight_bits(dtype, value)),
+    }
+}
+
+/// What is not a number, or infinite, in a type of 8 bits. The largest stand in for infinities where
+/// there are none.
+fn eight_bits(dtype: DType, value: f64) -> u8 {
+    let (nan, largest, smallest) = match dtype {
+        DType::F8E5M2 => (0x7E, 0x7C, 0xFC),
+        DType::F8E4M3FN => (0x7F, 0x7E, 0xFE),
+        DType::F8E4M3 => (0x7C, 0x78, 0xF8),
+        DType::F8E3M4 => (0x78, 0x70, 0xF0),
+        DType::F8E8M0FNU => (0xFF, 0xFE, 0x00),
+        _ => (0x80, 0x7F, 0xFF),
+    };
+    match value {
+        value if value.is_nan() => nan,
+        value if value > 0.0 => largest,
+        _ => smallest,
     }
 }
 
