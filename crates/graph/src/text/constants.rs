@@ -17,7 +17,9 @@ pub(super) fn dense(value: &Constant, ty: &TensorType) -> String {
             let elements = bytes.chunks(ty.dtype.size()).map(|bytes| element(ty.dtype, bytes));
             format!("[{}]", elements.collect::<Vec<_>>().join(", "))
         }
-        Constant::Dense(bytes) => format!("\"0x{}\"", hex(&blob(ty.dtype, bytes))),
+        // Packed bits would be shorter, but newer compilers refuse them.
+        Constant::Dense(bytes) if ty.dtype == DType::Bool => nested(bytes, &ty.dims),
+        Constant::Dense(bytes) => format!("\"0x{}\"", hex(bytes)),
     };
     format!("dense<{text}> : {}", mlir(ty))
 }
@@ -117,13 +119,16 @@ fn decimal(text: &str) -> String {
     }
 }
 
-/// Bytes as the text wants them: truth values are packed, eight to a byte, the first lowest.
-fn blob(dtype: DType, bytes: &[u8]) -> Vec<u8> {
-    if dtype != DType::Bool {
-        return bytes.to_vec();
+/// Truth values in brackets, one pair per dimension; nothing at all for no values.
+fn nested(values: &[u8], dims: &[usize]) -> String {
+    match dims {
+        _ if values.is_empty() => String::new(),
+        [] => element(DType::Bool, values),
+        [count, inner @ ..] => {
+            let parts = values.chunks(values.len() / count).map(|part| nested(part, inner));
+            format!("[{}]", parts.collect::<Vec<_>>().join(", "))
+        }
     }
-    let pack = |bits: &[u8]| bits.iter().enumerate().fold(0, |byte, (i, bit)| byte | (bit << i));
-    bytes.chunks(8).map(pack).collect()
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -137,6 +142,20 @@ fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn truth_values_are_written_one_by_one() {
+        let text = |dims: &[usize], values: &[u8]| {
+            dense(&Constant::Dense(values.to_vec()), &TensorType::new(DType::Bool, dims))
+        };
+        assert_eq!(
+            text(&[2, 1, 2], &[1, 0, 0, 1]),
+            "dense<[[[true, false]], [[false, true]]]> : tensor<2x1x2xi1>"
+        );
+        assert_eq!(text(&[2, 0], &[]), "dense<> : tensor<2x0xi1>");
+        let many = text(&[17], &[[1].as_slice(), &[0; 16]].concat());
+        assert_eq!(many, format!("dense<[true{}]> : tensor<17xi1>", ", false".repeat(16)));
+    }
 
     #[test]
     fn what_has_no_decimal_form_is_written_as_bits() {
