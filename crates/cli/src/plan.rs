@@ -3,8 +3,8 @@
 use crate::error::Result;
 use crate::format;
 use crate::step::{StepFlags, compute_name, dtype_name};
+use fullshard_parallel::WrapPlan;
 use fullshard_parallel::wrap::{Column, UnitGroup};
-use fullshard_parallel::{Remat, WrapPlan};
 use fullshard_plan::MemoryEstimate;
 use fullshard_step::{StepSpec, UnitRow};
 
@@ -24,19 +24,10 @@ pub fn print(spec: &StepSpec, step: &StepFlags) -> Result<()> {
         compute_name(spec),
         dtype_name(placement.wire.reduce),
         step.optim,
-        remat_name(placement.remat),
+        placement.remat.name(),
     );
     println!("\n{}\n", table(spec)?);
     Ok(())
-}
-
-/// The word for what layers remember.
-pub fn remat_name(remat: Remat) -> &'static str {
-    match remat {
-        Remat::None => "none",
-        Remat::Dots => "dots",
-        Remat::Full => "full",
-    }
 }
 
 /// Prints what a step should need on each device.

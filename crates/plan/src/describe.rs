@@ -63,19 +63,11 @@ impl Settings {
                 None => placement.wire.compute.name().to_owned(),
             },
             reduce_dtype: placement.wire.reduce.name().to_owned(),
-            remat: remat_name(placement.remat).to_owned(),
+            remat: placement.remat.name().to_owned(),
             strategy: placement.options.strategy.name().to_owned(),
             optimizer: spec.optimizer.name().to_owned(),
             scan_layers: placement.options.scan_layers,
         }
-    }
-}
-
-fn remat_name(remat: Remat) -> &'static str {
-    match remat {
-        Remat::None => "none",
-        Remat::Dots => "dots",
-        Remat::Full => "full",
     }
 }
 

@@ -201,7 +201,7 @@ impl SettingsReport {
             eight_bit_products: products.as_ref().map(|products| products.eight_bit),
             not_in_eight_bits: products.map_or_else(Vec::new, |products| products.others),
             reduce_dtype: dtype_name(placement.wire.reduce),
-            remat: plan::remat_name(placement.remat),
+            remat: placement.remat.name(),
             scan_layers: placement.options.scan_layers,
             gather_ahead: placement.options.gather_ahead,
             frozen: placement.options.frozen.clone(),
