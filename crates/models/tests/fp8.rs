@@ -7,7 +7,7 @@ mod common;
 use common::{difference, eval, random};
 use fullshard_graph::{DType, Policy, Result, Tensor, constant, remat, scan, value_aux_and_grad};
 use fullshard_models::from_json;
-use fullshard_models::layers::DEAR;
+use fullshard_models::layers::checkpoint::MLP_IN;
 use fullshard_models::layers::fp8::{eight_bit_linear, products, quantize};
 use fullshard_models::layers::linear::Order;
 use fullshard_pjrt::HostTensor;
@@ -119,7 +119,7 @@ fn layer(order: Order, way: &Way, inputs: &[HostTensor; 4]) -> Vec<Vec<f64>> {
         let half = half.collect::<Result<Vec<Tensor>>>()?;
         let linear = |inputs: &[Tensor]| {
             let result = eight_bit_linear(&inputs[0], &inputs[1], Some(&inputs[2]), order)?;
-            Ok(vec![result.named(DEAR)?])
+            Ok(vec![result.named(MLP_IN)?])
         };
         let (_, results, gradients) =
             value_aux_and_grad(&[&half[0], &half[1], &half[2]], |inputs| {
@@ -192,8 +192,8 @@ const HALF_STEP: f64 = 1.0 / 256.0;
 
 #[test]
 fn results_and_gradients_are_those_of_the_rounded_numbers() {
-    let dear = Policy::Named(vec![DEAR.into()]);
-    let ways = [Way::Plain, Way::Remembered(Policy::Nothing), Way::Remembered(dear), Way::Looped];
+    let named = Policy::Named(vec![MLP_IN.into()]);
+    let ways = [Way::Plain, Way::Remembered(Policy::Nothing), Way::Remembered(named), Way::Looped];
     for order in [Order::InputFirst, Order::OutputFirst] {
         let inputs = arguments(order);
         let exact = expected(order, &inputs, true);

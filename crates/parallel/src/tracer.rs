@@ -7,7 +7,7 @@ use fullshard_graph::{
     DType, Error, Group, Key, Policy, Result, Tensor, barrier, custom_vjp, iota, remat, scan,
     transient,
 };
-use fullshard_models::layers::DEAR;
+use fullshard_models::layers::checkpoint;
 use fullshard_models::{Body, Forms, Layer, LayerBody, Parameter, Place, Tracer};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -139,7 +139,7 @@ impl<'a> Sharded<'a> {
         let policy = match self.placement.remat {
             _ if self.in_remat.get() => return body(place, carries),
             Remat::None => return body(place, carries),
-            Remat::Dots => Policy::Named(vec![DEAR.into()]),
+            Remat::Dots => Policy::Named(checkpoint::ALL.iter().map(|&name| name.into()).collect()),
             Remat::Full => Policy::Nothing,
         };
         let path = place.module_path();

@@ -2,7 +2,9 @@
 
 use super::Gpt2Config;
 use crate::layers::attention::{Heads, Mask, Scores, attention, merge_heads, split_heads};
-use crate::layers::{Conv1d, DEAR, Embedding, Linear, by_sequence, dims, layer_norm, loss, stream};
+use crate::layers::{
+    Conv1d, Embedding, Linear, by_sequence, checkpoint, dims, layer_norm, loss, stream,
+};
 use crate::model::{Dimensions, Model};
 use crate::scope::Scope;
 use crate::task::{CausalLm, Loss};
@@ -81,7 +83,7 @@ impl Gpt2 {
         let normal = layer_norm::apply(nn, "ln_1", x, epsilon)?;
         let mixed =
             nn.module("attn", "GPT2Attention", |nn| self.attention(nn, &normal, sequence))?;
-        let x = (x + mixed)?.named(DEAR)?;
+        let x = (x + mixed)?.named(checkpoint::ATTN_RESIDUAL)?;
         let normal = layer_norm::apply(nn, "ln_2", &x, epsilon)?;
         x + nn.module("mlp", "GPT2MLP", |nn| self.feed_forward(nn, &normal))?
     }
@@ -92,7 +94,7 @@ impl Gpt2 {
         nn.leaf("attn_dropout", "Dropout")?;
         let projection = Conv1d::new(3 * config.n_embd).std(config.initializer_range);
         let projections = projection.apply_parts(nn, "c_attn", x, 3)?;
-        let heads = |x: &Tensor| split_heads(&x.named(DEAR)?, sequence, config.n_head);
+        let heads = |x: &Tensor| split_heads(&x.named(checkpoint::QKV)?, sequence, config.n_head);
         let [query, key, value] = [0, 1, 2].map(|i| heads(&projections[i]));
         let heads = Heads { query: query?, key: key?, value: value? };
         let mixed = merge_heads(&attention(nn, &heads, &self.scores(nn)?)?, x)?;
@@ -124,7 +126,7 @@ impl Gpt2 {
         let config = &self.config;
         nn.children(&["c_fc", "c_proj", "act", "dropout"])?;
         let projection = Conv1d::new(config.n_inner).std(config.initializer_range);
-        let inner = projection.apply(nn, "c_fc", x)?.named(DEAR)?;
+        let inner = projection.apply(nn, "c_fc", x)?.named(checkpoint::MLP_IN)?;
         let inner = config.activation_function.apply(nn, "act", &inner)?;
         let x = self.residual_projection().apply(nn, "c_proj", &inner)?;
         nn.dropout("dropout", &x, config.resid_pdrop)

@@ -10,7 +10,7 @@ mod mask;
 pub use fused::{GRAPHS_WITHOUT_CUDNN, fused, obstacle};
 pub use mask::{Mask, Pattern};
 
-use super::{DEAR, by_token, dims, lowest, wide, widened};
+use super::{by_token, checkpoint, dims, lowest, wide, widened};
 use crate::scope::Scope;
 use crate::tracer::Declaration;
 use fullshard_graph::{
@@ -130,7 +130,7 @@ pub fn attention(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Te
         true => blockwise(scope, heads, scores, BLOCK)?,
         false => reference(scope, heads, scores)?,
     };
-    mixed.named(DEAR)
+    mixed.named(checkpoint::ATTN_OUT)
 }
 
 /// Attention as its definition says.

@@ -5,6 +5,7 @@
 
 pub mod activation;
 pub mod attention;
+pub mod checkpoint;
 pub mod conv1d;
 pub mod embedding;
 pub mod fp8;
@@ -22,11 +23,6 @@ pub use linear::Linear;
 
 use crate::scope::Scope;
 use fullshard_graph::{DType, Error, Result, Tensor, barrier, custom_vjp};
-
-/// The name of values that are worth keeping where what is cheap is computed again: all that
-/// matrix products and attention give and the way back needs, with the bias and the stream added
-/// to it, so that products can end with that.
-pub const DEAR: &str = "dear";
 
 /// The standard deviation that weights begin with unless a model has its own.
 pub const DEFAULT_STD: f64 = 0.02;

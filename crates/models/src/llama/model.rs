@@ -3,7 +3,7 @@
 use super::LlamaConfig;
 use crate::layers::attention::{Heads, Mask, Scores, attention, merge_heads, split_heads};
 use crate::layers::rotary::Angles;
-use crate::layers::{DEAR, Embedding, Linear, by_sequence, dims, loss, rms_norm, stream};
+use crate::layers::{Embedding, Linear, by_sequence, checkpoint, dims, loss, rms_norm, stream};
 use crate::model::{Dimensions, Model};
 use crate::scope::Scope;
 use crate::task::{CausalLm, Loss};
@@ -89,7 +89,7 @@ impl Llama {
         let normal = self.norm(nn, "input_layernorm", x)?;
         let mixed =
             nn.module("self_attn", "LlamaAttention", |nn| self.attention(nn, &normal, angles))?;
-        let x = (x + mixed)?.named(DEAR)?;
+        let x = (x + mixed)?.named(checkpoint::ATTN_RESIDUAL)?;
         let normal = self.norm(nn, "post_attention_layernorm", &x)?;
         x + nn.module("mlp", "LlamaMLP", |nn| self.feed_forward(nn, &normal))?
     }
@@ -103,9 +103,13 @@ impl Llama {
             split_heads(&x, angles.sequence(), heads)
         };
         let heads = Heads {
-            query: angles.turn(&projected("q_proj", config.num_attention_heads)?)?.named(DEAR)?,
-            key: angles.turn(&projected("k_proj", config.num_key_value_heads)?)?.named(DEAR)?,
-            value: projected("v_proj", config.num_key_value_heads)?.named(DEAR)?,
+            query: angles
+                .turn(&projected("q_proj", config.num_attention_heads)?)?
+                .named(checkpoint::QKV)?,
+            key: angles
+                .turn(&projected("k_proj", config.num_key_value_heads)?)?
+                .named(checkpoint::QKV)?,
+            value: projected("v_proj", config.num_key_value_heads)?.named(checkpoint::QKV)?,
         };
         let scale = (config.head_dim as f64).sqrt().recip();
         let scores = Scores::scaled(Mask::causal(), nn.compute_dtype(), scale)?;
@@ -121,7 +125,7 @@ impl Llama {
             |output| Linear::new(output).bias(config.mlp_bias).std(config.initializer_range);
         let projected = |name| linear(config.intermediate_size).apply(nn, name, x);
         let (gate, up) = (projected("gate_proj")?, projected("up_proj")?);
-        let (gate, up) = (gate.named(DEAR)?, up.named(DEAR)?);
+        let (gate, up) = (gate.named(checkpoint::MLP_IN)?, up.named(checkpoint::MLP_IN)?);
         let inner = config.hidden_act.gated(nn, "act_fn", &gate, &up)?;
         linear(config.hidden_size).apply(nn, "down_proj", &inner)
     }

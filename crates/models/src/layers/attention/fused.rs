@@ -13,7 +13,8 @@
 //! counter begins anew with the process, the seed of the run plays no part, and all devices drop
 //! the same of the sequences they each have.
 
-use super::{DEAR, Form, Heads, Pattern};
+use super::{Form, Heads, Pattern};
+use crate::layers::checkpoint;
 use fullshard_graph::{
     DType, Error, Key, Result, Tensor, TensorType, custom_call, custom_vjp, zeros,
 };
@@ -80,7 +81,7 @@ pub fn fused(heads: &Heads, scores: Form, name: &str) -> Result<Tensor> {
     let [query, key, value] = &inputs;
     let constants = [query.stop_gradient()?, key.stop_gradient()?, value.stop_gradient()?];
     let (mixed, sums) = kernel.forward(&constants)?;
-    let (mixed, sums) = (mixed.named(DEAR)?, sums.named(DEAR)?);
+    let (mixed, sums) = (mixed.named(checkpoint::ATTN_OUT)?, sums.named(checkpoint::ATTN_STATS)?);
     // The results go in, and the kernel's gradients are those of what they were made of: so they
     // are values like any other, which may be kept where all around is computed again.
     let mut results = custom_vjp(
