@@ -173,7 +173,7 @@ fn kernels_of_attention_drop_in_training() {
         let text = spec.step_program().unwrap().to_text();
         let found = (calls(&text, there), calls(&text, back));
         assert_eq!(found, expected, "loop: {looped}, {remat:?}");
-        assert_eq!(spec.attention_obstacle().is_some(), looped);
+        assert_eq!(spec.attention_unsupported_reason().is_some(), looped);
         let text = spec.eval_program(2).unwrap().to_text();
         assert!(text.contains("@__cudnn$fmhaSoftmax(") && !text.contains(there), "evaluation");
     }

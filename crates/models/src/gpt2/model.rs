@@ -81,9 +81,9 @@ impl Gpt2 {
     fn block(&self, nn: &Scope<'_>, x: &Tensor, sequence: usize) -> Result<Tensor> {
         let epsilon = self.config.layer_norm_epsilon;
         let normal = layer_norm::apply(nn, "ln_1", x, epsilon)?;
-        let mixed =
+        let attn_out =
             nn.module("attn", "GPT2Attention", |nn| self.attention(nn, &normal, sequence))?;
-        let x = (x + mixed)?.named(checkpoint::ATTN_RESIDUAL)?;
+        let x = (x + attn_out)?.named(checkpoint::ATTN_RESIDUAL)?;
         let normal = layer_norm::apply(nn, "ln_2", &x, epsilon)?;
         x + nn.module("mlp", "GPT2MLP", |nn| self.feed_forward(nn, &normal))?
     }
@@ -97,8 +97,8 @@ impl Gpt2 {
         let heads = |x: &Tensor| split_heads(&x.named(checkpoint::QKV)?, sequence, config.n_head);
         let [query, key, value] = [0, 1, 2].map(|i| heads(&projections[i]));
         let heads = Heads { query: query?, key: key?, value: value? };
-        let mixed = merge_heads(&attention(nn, &heads, &self.scores(nn)?)?, x)?;
-        let x = self.residual_projection().apply(nn, "c_proj", &mixed)?;
+        let attn_out = merge_heads(&attention(nn, &heads, &self.scores(nn)?)?, x)?;
+        let x = self.residual_projection().apply(nn, "c_proj", &attn_out)?;
         nn.dropout("resid_dropout", &x, config.resid_pdrop)
     }
 

@@ -1,13 +1,13 @@
 //! The loss of predicting the next token, in forms that agree: [`reference()`] from logits,
 //! [`chunked`] from what goes into the head, without ever having all logits in memory. The CPU has
-//! the latter as a [`called()`] function, too.
+//! the latter as a [`loss_custom_call`], too.
 //!
 //! Labels are `[batch, sequence]` and not shifted. Those that are no token of the vocabulary do not
 //! count: [`IGNORED`] is the usual one, and any other is left out like it.
 
-mod called;
+mod custom_call;
 
-pub use called::{LOSS, called};
+pub use custom_call::{LOSS, loss_custom_call};
 
 use super::linear::{self, Linear};
 use super::{by_token, dims, lowest, wide, widened, width};
@@ -51,8 +51,8 @@ pub fn apply(
         } else {
             let forms = scope.forms();
             let size = chunk_size(labels.ty().elements(), vocabulary, forms.large_chunks);
-            if forms.called_loss && called::computes_in(hidden.dtype()) {
-                called(hidden, &head, labels, size)?
+            if forms.called_loss && custom_call::computes_in(hidden.dtype()) {
+                loss_custom_call(hidden, &head, labels, size)?
             } else {
                 let tile = if forms.padded_vocabulary { TILE } else { 1 };
                 chunked(hidden, &head, labels, size, tile)?

@@ -87,9 +87,9 @@ impl Llama {
     fn layer(&self, nn: &Scope<'_>, x: &Tensor, angles: &Angles) -> Result<Tensor> {
         nn.children(&["self_attn", "mlp", "input_layernorm", "post_attention_layernorm"])?;
         let normal = self.norm(nn, "input_layernorm", x)?;
-        let mixed =
+        let attn_out =
             nn.module("self_attn", "LlamaAttention", |nn| self.attention(nn, &normal, angles))?;
-        let x = (x + mixed)?.named(checkpoint::ATTN_RESIDUAL)?;
+        let x = (x + attn_out)?.named(checkpoint::ATTN_RESIDUAL)?;
         let normal = self.norm(nn, "post_attention_layernorm", &x)?;
         x + nn.module("mlp", "LlamaMLP", |nn| self.feed_forward(nn, &normal))?
     }
@@ -102,20 +102,18 @@ impl Llama {
             let x = linear(heads * config.head_dim).apply(nn, name, x)?;
             split_heads(&x, angles.sequence(), heads)
         };
+        let rotated = |name, heads| angles.apply_rotary(&projected(name, heads)?);
+        let (queries, keys) = (config.num_attention_heads, config.num_key_value_heads);
         let heads = Heads {
-            query: angles
-                .turn(&projected("q_proj", config.num_attention_heads)?)?
-                .named(checkpoint::QKV)?,
-            key: angles
-                .turn(&projected("k_proj", config.num_key_value_heads)?)?
-                .named(checkpoint::QKV)?,
-            value: projected("v_proj", config.num_key_value_heads)?.named(checkpoint::QKV)?,
+            query: rotated("q_proj", queries)?.named(checkpoint::QKV)?,
+            key: rotated("k_proj", keys)?.named(checkpoint::QKV)?,
+            value: projected("v_proj", keys)?.named(checkpoint::QKV)?,
         };
         let scale = (config.head_dim as f64).sqrt().recip();
         let scores = Scores::scaled(Mask::causal(), nn.compute_dtype(), scale)?;
         let scores = Scores { dropout: config.attention_dropout, ..scores };
-        let mixed = merge_heads(&attention(nn, &heads, &scores)?, x)?;
-        linear(config.hidden_size).apply(nn, "o_proj", &mixed)
+        let attn_out = merge_heads(&attention(nn, &heads, &scores)?, x)?;
+        linear(config.hidden_size).apply(nn, "o_proj", &attn_out)
     }
 
     fn feed_forward(&self, nn: &Scope<'_>, x: &Tensor) -> Result<Tensor> {

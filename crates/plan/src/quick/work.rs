@@ -113,7 +113,7 @@ impl<'a> Step<'a> {
             widths: widths as f64 / layers,
             size: spec.placement.wire.compute.size() as f64,
             stacked: 0.0,
-            fused: spec.attention_obstacle().is_none(),
+            fused: spec.attention_unsupported_reason().is_none(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Attention as one kernel of cuDNN, forwards and backwards, which keeps no probabilities.
 //!
-//! The kernel is a custom call that XLA's GPU compiler knows. What it cannot do is told by
-//! [`obstacle`], and computed in blocks instead.
+//! The kernel is a custom call that XLA's GPU compiler knows. What it cannot do is reported by
+//! [`unsupported_reason`], and computed in blocks instead.
 //!
 //! What it drops follows from a seed, which stands in the call, and from a counter, which the
 //! runtime keeps for each call in a program and moves on each time the call runs. So calls with one
@@ -40,8 +40,8 @@ pub const GRAPHS_WITHOUT_CUDNN: &str = "xla_gpu_enable_command_buffer=CONDITIONA
 /// What the seed is where nothing is dropped, so that all such calls are the same to the compiler.
 const NO_SEED: u32 = 42;
 
-/// What stands in the way of the kernel, if anything does, for layers that are a loop or not.
-pub fn obstacle(
+/// Why the kernel cannot compute it, if it cannot, for layers that are scanned or not.
+pub fn unsupported_reason(
     dtype: DType,
     sequence: usize,
     head: usize,
@@ -80,12 +80,13 @@ pub fn fused(heads: &Heads, scores: Form, name: &str) -> Result<Tensor> {
     let inputs = [straight(&heads.query)?, straight(&heads.key)?, straight(&heads.value)?];
     let [query, key, value] = &inputs;
     let constants = [query.stop_gradient()?, key.stop_gradient()?, value.stop_gradient()?];
-    let (mixed, sums) = kernel.forward(&constants)?;
-    let (mixed, sums) = (mixed.named(checkpoint::ATTN_OUT)?, sums.named(checkpoint::ATTN_STATS)?);
+    let (attn_out, sums) = kernel.forward(&constants)?;
+    let (attn_out, sums) =
+        (attn_out.named(checkpoint::ATTN_OUT)?, sums.named(checkpoint::ATTN_STATS)?);
     // The results go in, and the kernel's gradients are those of what they were made of: so they
     // are values like any other, which may be kept where all around is computed again.
     let mut results = custom_vjp(
-        &[query, key, value, &sums, &mixed],
+        &[query, key, value, &sums, &attn_out],
         |inputs| Ok(vec![result(&inputs)?]),
         |inputs| Ok((vec![result(&inputs)?], inputs)),
         |kept, gradients| kernel.gradients(&kept, &gradients[0]),
@@ -135,15 +136,17 @@ impl Kernel {
 
     /// The gradients of queries, keys and values, and zeros for what was made of them.
     fn gradients(&self, kept: &[Tensor], gradient: &Tensor) -> Result<Vec<Tensor>> {
-        let [query, key, value, sums, mixed] = kept else { return Err(wrong("five kept values")) };
+        let [query, key, value, sums, attn_out] = kept else {
+            return Err(wrong("five kept values"));
+        };
         let types = [swapped(query), swapped(key), swapped(value), workspace()];
         let operands = [STRAIGHT, STRAIGHT, STRAIGHT, &[2, 1, 0], STRAIGHT, STRAIGHT];
         let results = custom_call(&self.target("Backward"))
             .backend_config(&self.config(kept, &BACKWARD_PRODUCTS), JSON_CONFIG)
             .layouts(&operands, &[SWAPPED, SWAPPED, SWAPPED, &[0]])
-            .call(&[query, key, value, sums, gradient, mixed], &types)?;
+            .call(&[query, key, value, sums, gradient, attn_out], &types)?;
         let gradients = results[..3].iter().map(|gradient| gradient.transpose(&[0, 2, 1, 3]));
-        let zeros = [sums, mixed].map(|made| zeros(made.dtype(), made.dims()));
+        let zeros = [sums, attn_out].map(|made| zeros(made.dtype(), made.dims()));
         gradients.chain(zeros).collect()
     }
 
