@@ -9,7 +9,7 @@ use fullshard_models::layers::{attention, fp8};
 use fullshard_parallel::{Options, Placement};
 use fullshard_pjrt::CompileOptions;
 use fullshard_pjrt::plugins::PluginKind;
-use fullshard_step::{Batch, StepSpec, compiler_flags, dialect, forms, loops_layers};
+use fullshard_step::{Batch, StepSpec, compiler_flags, dialect, loops_layers, lowering};
 
 /// What indices of 32 bits can tell apart.
 const MOST_TOKENS: usize = i32::MAX as usize;
@@ -141,7 +141,7 @@ impl RunConfig {
             remat: Some(self.remat()),
             scan_layers,
             gather_ahead: self.fsdp.gather_ahead,
-            forms: forms(kind),
+            lowering: lowering(kind),
             dialect: dialect(kind),
             frozen: self.model.freeze.clone(),
         })

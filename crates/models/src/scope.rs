@@ -3,7 +3,7 @@
 //! A parameter is declared where it is used: its name, shape and initializer stand in one place,
 //! and the module tree comes from tracing the model once without values.
 
-use crate::lowering::Forms;
+use crate::lowering::LoweringOptions;
 use crate::module::{Initializer, Parameter, join};
 use crate::tracer::{Declaration, Layer, Place, Tracer};
 use fullshard_graph::{DType, Error, Result, Tensor, constant, module};
@@ -148,9 +148,9 @@ impl<'a> Scope<'a> {
         self.tracer.compute_dtype()
     }
 
-    /// Which forms of the same mathematics suit the platform.
-    pub fn forms(&self) -> Forms {
-        self.tracer.forms()
+    /// Which of several forms that agree suit the platform.
+    pub fn lowering(&self) -> LoweringOptions {
+        self.tracer.lowering()
     }
 
     /// Whether all of this is recomputed in the backward pass.

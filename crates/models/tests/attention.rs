@@ -16,7 +16,7 @@ use fullshard_graph::{
 use fullshard_models::layers::attention::{
     Heads, Mask, Scores, attention, blockwise, fused, reference, unsupported_reason,
 };
-use fullshard_models::{Body, Forms, Layer, LayerBody, Parameter, Place, Scope, Tracer};
+use fullshard_models::{Body, Layer, LayerBody, LoweringOptions, Parameter, Place, Scope, Tracer};
 use fullshard_pjrt::HostTensor;
 
 /// A tracer without parameters, whose dropout takes everything times what is kept, or times a mask.
@@ -74,8 +74,8 @@ impl Tracer for Shrinking {
         self.dtype
     }
 
-    fn forms(&self) -> Forms {
-        Forms { fused_attention: self.has_kernel, ..Forms::default() }
+    fn lowering(&self) -> LoweringOptions {
+        LoweringOptions { fused_attention: self.has_kernel, ..LoweringOptions::default() }
     }
 }
 

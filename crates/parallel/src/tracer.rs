@@ -8,7 +8,7 @@ use fullshard_graph::{
     transient,
 };
 use fullshard_models::layers::checkpoint;
-use fullshard_models::{Body, Forms, Layer, LayerBody, Parameter, Place, Tracer};
+use fullshard_models::{Body, Layer, LayerBody, LoweringOptions, Parameter, Place, Tracer};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
@@ -361,8 +361,8 @@ impl Tracer for Sharded<'_> {
         self.placement.options.config.settings.buffer_dtype.unwrap_or(self.compute_dtype())
     }
 
-    fn forms(&self) -> Forms {
-        self.placement.options.forms
+    fn lowering(&self) -> LoweringOptions {
+        self.placement.options.lowering
     }
 
     fn is_recomputed(&self) -> bool {

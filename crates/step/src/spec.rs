@@ -83,7 +83,7 @@ impl StepSpec {
     /// Why attention is not cuDNN's kernel in a training step, if it is not.
     pub fn attention_unsupported_reason(&self) -> Option<String> {
         let options = &self.placement.options;
-        if !options.forms.fused_attention {
+        if !options.lowering.fused_attention {
             return Some("only NVIDIA's GPUs have it".to_owned());
         }
         let (head, form) = (self.model.dimensions().head, self.model.attention_form());

@@ -124,7 +124,7 @@ pub fn attention(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Te
     let (form, dtype) = (Form { dropout, ..scores.form() }, heads.query.dtype());
     let is_unsupported =
         || unsupported_reason(dtype, sequence, head, form, scope.is_looped()).is_some();
-    if scope.forms().fused_attention && !is_unsupported() {
+    if scope.lowering().fused_attention && !is_unsupported() {
         return fused(heads, form, &scope.name(DROPOUT));
     }
     let attn_out = match sequence >= BLOCKWISE_FROM {

@@ -49,12 +49,12 @@ pub fn apply(
         let loss = if vocabulary < CHUNKED_FROM {
             reference(&hidden.linear(&head.t()?)?, labels)?
         } else {
-            let forms = scope.forms();
-            let size = chunk_size(labels.ty().elements(), vocabulary, forms.large_chunks);
-            if forms.called_loss && custom_call::computes_in(hidden.dtype()) {
+            let options = scope.lowering();
+            let size = chunk_size(labels.ty().elements(), vocabulary, options.large_chunks);
+            if options.loss_custom_call && custom_call::computes_in(hidden.dtype()) {
                 loss_custom_call(hidden, &head, labels, size)?
             } else {
-                let tile = if forms.padded_vocabulary { TILE } else { 1 };
+                let tile = if options.padded_vocabulary { TILE } else { 1 };
                 chunked(hidden, &head, labels, size, tile)?
             }
         };

@@ -63,7 +63,7 @@ pub(crate) fn by_token(x: &Tensor) -> Result<Tensor> {
 
 /// Embedded sequences `[batch, sequence, width]` as the stream that goes through the layers.
 pub(crate) fn stream(scope: &Scope<'_>, x: &Tensor) -> Result<Tensor> {
-    if scope.forms().token_rows { by_token(x) } else { Ok(x.clone()) }
+    if scope.lowering().flatten_batch { by_token(x) } else { Ok(x.clone()) }
 }
 
 /// What was made of a stream, for each of the tokens `[batch, sequence]`.
@@ -75,7 +75,7 @@ pub(crate) fn by_sequence(x: &Tensor, tokens: &Tensor) -> Result<Tensor> {
 /// Rows and a bias. Where sums are separate, the bias' gradient is summed from rows that were
 /// written: passes that do both run at half the speed of memory.
 pub(crate) fn biased(scope: &Scope<'_>, rows: &Tensor, bias: &Tensor) -> Result<Tensor> {
-    if !scope.forms().separate_sums {
+    if !scope.lowering().separate_sums {
         return rows + bias;
     }
     let add = |inputs: Vec<Tensor>| Ok(vec![(&inputs[0] + &inputs[1])?]);

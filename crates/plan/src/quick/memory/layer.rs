@@ -118,7 +118,7 @@ impl Layer {
             mixed: model.heads * model.head,
             taken: sum.0 / model.layers,
             given: sum.1 / model.layers,
-            recomputed: spec.placement.options.forms.recomputed_activations,
+            recomputed: spec.placement.options.lowering.recomputed_activations,
         }
     }
 
