@@ -163,7 +163,7 @@ impl RunConfig {
 /// Refuses FP8 where no matmul can be in it.
 fn check_eight_bit(spec: &StepSpec) -> Result<()> {
     match spec.eight_bit_products() {
-        Some(products) if products.eight_bit == 0 && !products.others.is_empty() => {
+        Some(products) if products.fp8 == 0 && !products.others.is_empty() => {
             Err(Error::Usage(format!(
                 "no matmul of a layer can run in FP8, `{}` the first: the tokens of a device and \
                  both sizes of a weight must be multiples of {}. Choose others, or compute in \

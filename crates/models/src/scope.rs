@@ -158,9 +158,9 @@ impl<'a> Scope<'a> {
         self.tracer.is_recomputed()
     }
 
-    /// Whether the matmuls here are of 8-bit numbers: those of layers, where requested.
-    pub fn has_eight_bit_products(&self) -> bool {
-        self.place.layer.is_some() && self.tracer.has_eight_bit_products()
+    /// Whether the matmuls here are in FP8: those of layers, where requested.
+    pub fn uses_fp8(&self) -> bool {
+        self.place.layer.is_some() && self.tracer.uses_fp8()
     }
 
     /// A table that is no parameter, rounded to the type such tables have.

@@ -105,8 +105,8 @@ pub trait Tracer {
         false
     }
 
-    /// Whether the matmuls of layers are of 8-bit numbers.
-    fn has_eight_bit_products(&self) -> bool {
+    /// Whether the matmuls of layers are in FP8.
+    fn uses_fp8(&self) -> bool {
         false
     }
 }

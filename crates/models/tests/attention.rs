@@ -221,7 +221,7 @@ fn the_kernel_is_for_what_it_can_do() {
             unsupported_reason(DType::Bf16, 1024, 64, dropping.form(), true).unwrap_or_default();
         assert!(looped.contains("in a loop over layers"), "{looped}");
         let upcast = Scores { upcast: true, ..scores.clone() };
-        assert!(found(DType::Bf16, 1024, 64, &upcast).contains("f32 were asked for"));
+        assert!(found(DType::Bf16, 1024, 64, &upcast).contains("f32 are requested"));
         let by_layer = Scores { factor: None, ..scores };
         assert!(found(DType::Bf16, 1024, 64, &by_layer).contains("scaled by the layer"));
         Ok(vec![])

@@ -369,7 +369,7 @@ impl Tracer for Sharded<'_> {
         self.in_remat.get()
     }
 
-    fn has_eight_bit_products(&self) -> bool {
+    fn uses_fp8(&self) -> bool {
         self.placement.options.config.settings.fp8
     }
 }

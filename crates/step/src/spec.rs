@@ -74,10 +74,10 @@ impl StepSpec {
     }
 
     /// Which products of layers run in 8 bits, if any should.
-    pub fn eight_bit_products(&self) -> Option<fp8::Products> {
+    pub fn eight_bit_products(&self) -> Option<fp8::Matmuls> {
         let tokens = self.batch.sequences / self.placement.devices() * self.batch.tokens;
         let asked = self.placement.options.config.settings.fp8;
-        asked.then(|| fp8::products(&self.model.tree(), tokens))
+        asked.then(|| fp8::matmuls(&self.model.tree(), tokens))
     }
 
     /// Why attention is not cuDNN's kernel in a training step, if it is not.

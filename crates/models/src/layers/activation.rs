@@ -77,7 +77,7 @@ impl Activation {
         }
     }
 
-    /// Its value, with a gradient that keeps nothing but `x`. If all around is computed again, the
+    /// Its value, with a gradient that saves nothing but `x`. If all around is recomputed, the
     /// value comes at the same time as the slope, and one pass does for both.
     fn with_slope(
         self,

@@ -19,7 +19,7 @@ use fullshard_graph::{
 use std::ops::Range;
 
 /// Sequences at least this long are computed in blocks: below it, the probabilities are small and
-/// one product is faster than several.
+/// one matmul is faster than several.
 pub const BLOCKWISE_FROM: usize = 512;
 
 /// The queries of a block. Smaller ones compute less of the future, larger ones are faster.
@@ -49,7 +49,7 @@ pub struct Scores {
     pub scale: Tensor,
     /// The same as a number, where it is known while tracing.
     pub factor: Option<f64>,
-    /// Whether the products themselves are in `f32`.
+    /// Whether the matmuls themselves are in `f32`.
     pub upcast: bool,
     /// The probability that a probability is dropped in training.
     pub dropout: f64,
@@ -64,7 +64,7 @@ pub struct Form {
     pub padding: bool,
     /// What scores are multiplied by, where it is the same in every layer.
     pub factor: Option<f64>,
-    /// Whether the products themselves are in `f32`.
+    /// Whether the matmuls themselves are in `f32`.
     pub upcast: bool,
     /// The probability that a probability is dropped in training.
     pub dropout: f64,

@@ -27,7 +27,7 @@ pub const CHUNKED_FROM: usize = 1024;
 /// The bytes that the logits of a chunk may take, in `f32`.
 const CHUNK_BYTES: usize = 512 << 20;
 
-/// The same where memory is ample: each chunk adds to the whole gradient of the head.
+/// The same where memory is ample: each chunk adds to the full gradient of the head.
 const LARGE_CHUNK_BYTES: usize = 2 << 30;
 
 /// What a chunk's tokens and a padded vocabulary are whole multiples of: the width that the

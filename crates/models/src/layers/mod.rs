@@ -40,7 +40,7 @@ pub(crate) fn widened(x: &Tensor) -> Result<Tensor> {
     x.convert(wide(x.dtype()))
 }
 
-/// The dimensions of a tensor that must have so many of them.
+/// The dimensions of a tensor that must have `RANK` of them.
 pub(crate) fn dims<const RANK: usize>(what: &str, x: &Tensor) -> Result<[usize; RANK]> {
     x.dims().try_into().map_err(|_| {
         Error::new(what, format!("{} was given, but {RANK} dimensions are needed", x.ty()))

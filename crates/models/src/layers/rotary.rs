@@ -72,7 +72,7 @@ pub struct Angles {
 }
 
 impl Rotary {
-    /// The longest sequence of a model made for so many positions: dynamic scaling is for longer
+    /// The longest sequence of a model made for a number of positions: dynamic scaling is for longer
     /// ones.
     pub fn longest(&self, positions: usize) -> usize {
         match self.scaling {

@@ -1,13 +1,13 @@
-//! Attention as one kernel of cuDNN, forwards and backwards, which keeps no probabilities.
+//! Attention as one kernel of cuDNN, forward and backward, which saves no probabilities.
 //!
 //! The kernel is a custom call that XLA's GPU compiler knows. What it cannot do is reported by
 //! [`unsupported_reason`], and computed in blocks instead.
 //!
 //! What it drops follows from a seed, which stands in the call, and from a counter, which the
 //! runtime keeps for each call in a program and moves on each time the call runs. So calls with one
-//! seed that run equally often drop the same: on the way there, when that is computed again, and on
-//! the way back. The seed is made from the name of the place, which makes every layer's its own. In
-//! a loop over layers the way back runs through the counter in the wrong order; and a CUDA graph
+//! seed that run equally often drop the same: in the forward pass, when that is recomputed, and in
+//! the backward pass. The seed is made from the name of the place, which makes every layer's its own. In
+//! a loop over layers the backward pass runs through the counter in the wrong order; and a CUDA graph
 //! would keep the counter as it was when it was recorded, so programs with calls that drop need the
 //! flag [`GRAPHS_WITHOUT_CUDNN`]. Three things differ from the dropout of other forms: the
 //! counter begins anew with the process, the seed of the run plays no part, and all devices drop
@@ -57,14 +57,14 @@ pub fn unsupported_reason(
         }
         () if !sequence.is_multiple_of(2) => format!("{sequence} tokens are an odd number"),
         () if scores.dropout > 0.0 && looped => {
-            "in a loop over layers it would drop other probabilities on the way back".into()
+            "in a loop over layers it would drop other probabilities in the backward pass".into()
         }
         () if head == 0 => "the model has no attention heads".into(),
         () if scores.pattern != Pattern::Causal => {
             format!("the mask is {}, but the kernel here is for causal ones", scores.pattern)
         }
         () if scores.padding => "keys can be padding, which the kernel here does not mask".into(),
-        () if scores.upcast => "products in f32 were asked for".into(),
+        () if scores.upcast => "matmuls in f32 are requested".into(),
         () if scores.factor.is_none() => "scores are scaled by the layer".into(),
         () => return None,
     };
@@ -84,7 +84,7 @@ pub fn fused(heads: &Heads, scores: Form, name: &str) -> Result<Tensor> {
     let (attn_out, sums) =
         (attn_out.named(checkpoint::ATTN_OUT)?, sums.named(checkpoint::ATTN_STATS)?);
     // The results go in, and the kernel's gradients are those of what they were made of: so they
-    // are values like any other, which may be kept where all around is computed again.
+    // are values like any other, which may be saved where all around is recomputed.
     let mut results = custom_vjp(
         &[query, key, value, &sums, &attn_out],
         |inputs| Ok(vec![result(&inputs)?]),
@@ -107,7 +107,7 @@ fn seed(dropout: f64, name: &str) -> u32 {
     if dropout > 0.0 { Key::hash(name)[0] } else { NO_SEED }
 }
 
-/// What the kernel is told in both directions.
+/// What the kernel is given in both directions.
 #[derive(Clone, Copy)]
 struct Kernel {
     /// What scores are multiplied by.
@@ -119,7 +119,7 @@ struct Kernel {
 }
 
 impl Kernel {
-    /// The values weighed, `[batch, sequence, heads, head]`, and what the way back needs of the
+    /// The values weighed, `[batch, sequence, heads, head]`, and what the backward pass needs of the
     /// sums.
     fn forward(&self, inputs: &[Tensor]) -> Result<(Tensor, Tensor)> {
         let &[batch, sequence, heads, _] = inputs[0].dims() else { return Err(wrong("four dims")) };
@@ -156,7 +156,7 @@ impl Kernel {
         format!("__cudnn$fmhaSoftmax{dropout}{direction}")
     }
 
-    /// What the compiler is told of the kernel.
+    /// What the compiler is given of the kernel.
     fn config(&self, inputs: &[Tensor], products: &[Product]) -> String {
         let (query, key) = (inputs[0].dims(), inputs[1].dims());
         let strings = |numbers: &[usize]| -> Vec<String> {
