@@ -9,7 +9,7 @@ use fullshard_models::AnyModel;
 use fullshard_models::layers::{attention, fp8};
 use fullshard_parallel::{Options, Placement};
 use fullshard_pjrt::CompileOptions;
-use fullshard_step::{Batch, StepSpec, compiler_flags, dialect, forms, loops_layers};
+use fullshard_step::{Batch, StepSpec, compiler_flags, dialect, loops_layers, lowering};
 
 /// What indices of 32 bits can tell apart.
 const MOST_TOKENS: usize = i32::MAX as usize;
@@ -141,7 +141,7 @@ impl RunConfig {
             remat: Some(self.remat()),
             scan_layers,
             gather_ahead: self.fsdp.gather_ahead,
-            forms: forms(kind),
+            lowering: lowering(kind),
             dialect: dialect(kind),
             frozen: self.model.freeze.clone(),
         })
@@ -163,7 +163,7 @@ impl RunConfig {
 /// Refuses FP8 where no matmul can be in it.
 fn check_eight_bit(spec: &StepSpec) -> Result<()> {
     match spec.eight_bit_products() {
-        Some(products) if products.eight_bit == 0 && !products.others.is_empty() => {
+        Some(products) if products.fp8 == 0 && !products.others.is_empty() => {
             Err(Error::Usage(format!(
                 "no matmul of a layer can run in FP8, `{}` the first: the tokens of a device and \
                  both sizes of a weight must be multiples of {}. Choose others, or compute in \

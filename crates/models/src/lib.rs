@@ -85,7 +85,7 @@ pub use config::{ConfigError, default_config, from_file, from_json};
 pub use declare::{Declared, declare};
 pub use fields::Fields;
 pub use layers::loss::{IGNORED, label_count};
-pub use lowering::Forms;
+pub use lowering::LoweringOptions;
 pub use model::{AnyModel, Dimensions, Model, boxed};
 pub use module::{Initializer, Module, Parameter};
 pub use nearest::{distance, nearest};

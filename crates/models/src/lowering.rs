@@ -1,24 +1,24 @@
-//! Forms of the same mathematics, of which platforms want different ones.
+//! Lowering options: forms of the same mathematics, of which platforms want different ones.
 
-/// Which of several forms that agree a model is traced in. The default is the plain one of each.
+/// Which of several forms that agree a model is lowered to. The default is the plain one of each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Forms {
-    /// The vocabulary is padded to whole tiles where it is the width of a large product.
+pub struct LoweringOptions {
+    /// The vocabulary is padded to whole tiles where it is the width of a large matmul.
     pub padded_vocabulary: bool,
     /// The loss takes many tokens at a time, as memory allows.
     pub large_chunks: bool,
-    /// The loss is a call of the platform.
-    pub called_loss: bool,
-    /// Attention is a kernel, where it can be.
+    /// The loss is a custom call of the platform.
+    pub loss_custom_call: bool,
+    /// Attention is a fused kernel, where it can be.
     pub fused_attention: bool,
-    /// The stream of a model is `[tokens, width]` rather than `[batch, sequence, width]`.
-    pub token_rows: bool,
-    /// Activation functions are computed again on the way back rather than kept.
+    /// The residual stream is `[tokens, width]` rather than `[batch, sequence, width]`.
+    pub flatten_batch: bool,
+    /// Activation functions are recomputed in the backward pass rather than saved.
     pub recomputed_activations: bool,
-    /// The last of layers that are written out keeps what it computes where others compute it
-    /// again: its way back is next.
+    /// The last of unrolled layers saves what it computes where others recompute it: its backward
+    /// pass is next.
     pub last_layer_kept: bool,
-    /// A projection of several parts is one product for each, rather than one that is cut.
+    /// A projection of several parts is one matmul for each, rather than one whose result is split.
     pub split_projections: bool,
     /// Gradients are written before they are summed over tokens.
     pub separate_sums: bool,

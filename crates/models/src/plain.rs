@@ -1,11 +1,11 @@
-//! The plainest tracer: all parameters whole, all layers written out, no dropout.
+//! The plainest tracer: full parameters, unrolled layers, no dropout.
 
 use crate::module::{Module, Parameter};
 use crate::tracer::{Body, Layer, LayerBody, Place, Tracer};
 use fullshard_graph::{DType, Error, Result, Tensor};
 use std::collections::HashMap;
 
-/// Traces a model on one device with whole parameters.
+/// Traces a model on one device with full parameters.
 pub struct Plain {
     parameters: HashMap<String, Tensor>,
     dtype: DType,

@@ -3,7 +3,7 @@
 //! A parameter is declared where it is used: its name, shape and initializer stand in one place,
 //! and the module tree comes from tracing the model once without values.
 
-use crate::lowering::Forms;
+use crate::lowering::LoweringOptions;
 use crate::module::{Initializer, Parameter, join};
 use crate::tracer::{Declaration, Layer, Place, Tracer};
 use fullshard_graph::{DType, Error, Result, Tensor, constant, module};
@@ -148,9 +148,9 @@ impl<'a> Scope<'a> {
         self.tracer.compute_dtype()
     }
 
-    /// Which forms of the same mathematics suit the platform.
-    pub fn forms(&self) -> Forms {
-        self.tracer.forms()
+    /// Which of several forms that agree suit the platform.
+    pub fn lowering(&self) -> LoweringOptions {
+        self.tracer.lowering()
     }
 
     /// Whether all of this is recomputed in the backward pass.
@@ -158,9 +158,9 @@ impl<'a> Scope<'a> {
         self.tracer.is_recomputed()
     }
 
-    /// Whether the matmuls here are of 8-bit numbers: those of layers, where requested.
-    pub fn has_eight_bit_products(&self) -> bool {
-        self.place.layer.is_some() && self.tracer.has_eight_bit_products()
+    /// Whether the matmuls here are in FP8: those of layers, where requested.
+    pub fn uses_fp8(&self) -> bool {
+        self.place.layer.is_some() && self.tracer.uses_fp8()
     }
 
     /// A table that is no parameter, rounded to the type such tables have.

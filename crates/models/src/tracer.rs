@@ -1,7 +1,7 @@
 //! Who traces a model: hands out its parameters and decides how its parts are run.
 
 use crate::layers::attention::Form;
-use crate::lowering::Forms;
+use crate::lowering::LoweringOptions;
 use crate::module::{Parameter, join};
 use fullshard_graph::{DType, Result, Tensor};
 
@@ -95,9 +95,9 @@ pub trait Tracer {
         self.compute_dtype()
     }
 
-    /// Which forms of the same mathematics suit the platform.
-    fn forms(&self) -> Forms {
-        Forms::default()
+    /// Which of several forms that agree suit the platform.
+    fn lowering(&self) -> LoweringOptions {
+        LoweringOptions::default()
     }
 
     /// Whether all that is being traced is recomputed in the backward pass.
@@ -105,8 +105,8 @@ pub trait Tracer {
         false
     }
 
-    /// Whether the matmuls of layers are of 8-bit numbers.
-    fn has_eight_bit_products(&self) -> bool {
+    /// Whether the matmuls of layers are in FP8.
+    fn uses_fp8(&self) -> bool {
         false
     }
 }

@@ -10,7 +10,7 @@ use fullshard_graph::{
 use fullshard_models::{AnyModel, Body, Layer, LayerBody, Parameter, Place, Plain, Scope, Tracer};
 use std::collections::HashMap;
 
-/// Runs layers as a loop over stacked parameters, each computed again on the way back.
+/// Runs layers as a loop over stacked parameters, each recomputed in the backward pass.
 struct Looped {
     parameters: HashMap<String, Tensor>,
 }

@@ -10,7 +10,7 @@ use crate::stack::Stacks;
 use crate::wrap::{self, Unit};
 use fullshard_core::Layout;
 use fullshard_graph::{DType, Dialect, Mesh, Sharding};
-use fullshard_models::{Forms, Module};
+use fullshard_models::{LoweringOptions, Module};
 use std::collections::HashMap;
 
 /// The mesh axis that parameters and batches are cut over.
@@ -29,8 +29,8 @@ pub struct Options {
     pub scan_layers: bool,
     /// Whether a loop gathers the next layer while it computes one.
     pub gather_ahead: bool,
-    /// Which forms of a model suit the platform.
-    pub forms: Forms,
+    /// Which of several equal forms a model is lowered to on the platform.
+    pub lowering: LoweringOptions,
     /// How programs are written for the platform.
     pub dialect: Dialect,
     /// Names of parameters that stay as they are, with `*` for anything.
@@ -123,7 +123,7 @@ impl Placement {
 
     /// Whether the last layer keeps all it computes: its way back is next. In a loop it cannot.
     pub fn keeps_last_layer(&self) -> bool {
-        self.options.forms.last_layer_kept && !self.options.scan_layers
+        self.options.lowering.last_layer_kept && !self.options.scan_layers
     }
 
     /// The unit of the module at a path.

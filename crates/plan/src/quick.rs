@@ -61,7 +61,7 @@ fn time(
     collectives: &mut [Exchanged],
 ) -> Time {
     let head = spec.model.dimensions().head as f64;
-    let narrow = match spec.attention_obstacle() {
+    let narrow = match spec.attention_unsupported_reason() {
         None => FUSED_ATTENTION,
         Some(_) => (head / speeds.wide_head).min(1.0),
     };

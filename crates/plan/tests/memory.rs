@@ -167,7 +167,7 @@ fn on_gpus_the_last_layer_keeps_all() {
         let estimate = Setup { vocabulary, ..HALF }.on(PluginKind::Cuda, |options, _| {
             options.remat = Some(Remat::Full);
             options.scan_layers = false;
-            options.forms.last_layer_kept = kept;
+            options.lowering.last_layer_kept = kept;
         });
         estimate.activations
     };
@@ -202,7 +202,7 @@ fn on_gpus_gradients_take_the_place_of_what_is_kept() {
 fn on_cpus_nothing_is_shared() {
     let many = Setup { vocabulary: 1024, ..SETUP };
     let estimate = many.on(PluginKind::Cpu, |options, _| {
-        options.forms = fullshard_step::forms(PluginKind::Cpu);
+        options.lowering = fullshard_step::lowering(PluginKind::Cpu);
         options.remat = Some(Remat::Full);
     });
     assert_eq!(estimate.gradients, estimate.parameters);

@@ -30,7 +30,7 @@ pub use fullshard_core::Chip;
 pub use init::{InitLaunch, InitProgram};
 pub use layout::{StateTensor, TensorSpec};
 pub use ordered::{CountMismatch, Ordered};
-pub use platform::{compiler_flags, dialect, forms, loops_layers};
+pub use platform::{compiler_flags, dialect, loops_layers, lowering};
 pub use program::{METRICS, program_hash};
 pub use sizes::{StateBytes, UnitRow};
 pub use spec::{Batch, StepSpec};

@@ -3,7 +3,7 @@
 
 use fullshard_core::Platform;
 use fullshard_graph::Dialect;
-use fullshard_models::Forms;
+use fullshard_models::LoweringOptions;
 use fullshard_models::layers::attention::{Form, GRAPHS_WITHOUT_CUDNN};
 
 /// Whether layers are a loop, where nobody says. On CPU always, since its compiler computes the
@@ -18,20 +18,21 @@ pub fn loops_layers(platform: Platform, layers: usize) -> bool {
     }
 }
 
-/// Which forms of a model. On CPU the vocabulary is not padded: products of any width run equally
-/// well there, and padding copies the embedding. On GPUs attention is cuDNN's; memory is ample for
-/// large chunks of logits, each of which adds to the whole gradient of the head, and for a layer
-/// beside one of them; parts of a projection are not cut out of it, and sums and updates have kernels of their own, which alone
-/// run at the speed of memory. TPUs want sequences in a dimension of their own, and activation functions where
-/// the products are: by their compiler's cycles the post's 2B step is 10 % longer otherwise.
-pub fn forms(platform: Platform) -> Forms {
+/// Which of several forms that agree a model is lowered to. On CPU the vocabulary is not padded:
+/// matmuls of any width run equally well there, and padding copies the embedding. On GPUs attention
+/// is cuDNN's; memory is ample for large chunks of logits, each of which adds to the full gradient
+/// of the head, and for a layer beside one of them; parts of a projection are not split from it,
+/// and sums and updates have kernels of their own, which alone run at the speed of memory. TPUs want
+/// sequences in a dimension of their own, and activation functions where the matmuls are: by their
+/// compiler's cycles the post's 2B step is 10 % longer otherwise.
+pub fn lowering(platform: Platform) -> LoweringOptions {
     let gpu = platform == Platform::Cuda;
-    Forms {
+    LoweringOptions {
         padded_vocabulary: platform != Platform::Cpu,
         large_chunks: gpu,
-        called_loss: platform == Platform::Cpu,
+        loss_custom_call: platform == Platform::Cpu,
         fused_attention: gpu,
-        token_rows: platform != Platform::Tpu,
+        flatten_batch: platform != Platform::Tpu,
         recomputed_activations: platform != Platform::Tpu,
         last_layer_kept: gpu,
         split_projections: gpu,

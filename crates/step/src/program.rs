@@ -183,7 +183,7 @@ impl StepSpec {
     /// which reads and writes too much at a time and takes long to compile.
     fn apart(&self, parameter: &Tensor, shared: &Shared) -> Result<(Tensor, Shared)> {
         let large = parameter.ty().elements() >= LARGE_UPDATE;
-        if !(large && self.placement.options.forms.separate_updates) {
+        if !(large && self.placement.options.lowering.separate_updates) {
             return Ok((parameter.clone(), shared.clone()));
         }
         let mut apart = [parameter, &shared.scalars, &shared.good].to_vec();

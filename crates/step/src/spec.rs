@@ -74,21 +74,21 @@ impl StepSpec {
     }
 
     /// Which products of layers run in 8 bits, if any should.
-    pub fn eight_bit_products(&self) -> Option<fp8::Products> {
+    pub fn eight_bit_products(&self) -> Option<fp8::Matmuls> {
         let tokens = self.batch.sequences / self.placement.devices() * self.batch.tokens;
         let asked = self.placement.options.config.settings.fp8;
-        asked.then(|| fp8::products(&self.model.tree(), tokens))
+        asked.then(|| fp8::matmuls(&self.model.tree(), tokens))
     }
 
     /// Why attention is not cuDNN's kernel in a training step, if it is not.
-    pub fn attention_obstacle(&self) -> Option<String> {
+    pub fn attention_unsupported_reason(&self) -> Option<String> {
         let options = &self.placement.options;
-        if !options.forms.fused_attention {
+        if !options.lowering.fused_attention {
             return Some("only NVIDIA's GPUs have it".to_owned());
         }
         let (head, form) = (self.model.dimensions().head, self.model.attention_form());
         let (dtype, tokens) = (self.placement.wire.compute, self.batch.tokens);
-        attention::obstacle(dtype, tokens, head, form, options.scan_layers)
+        attention::unsupported_reason(dtype, tokens, head, form, options.scan_layers)
     }
 
     /// The tokens of one step, over all devices and accumulated batches.

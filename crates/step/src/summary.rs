@@ -95,7 +95,7 @@ impl StepSpec {
             optimizer: self.optimizer.name().to_owned(),
             max_grad_norm: self.max_grad_norm,
             compute_dtype: placement.wire.compute.torch_name().to_owned(),
-            eight_bit_products: products.as_ref().map(|products| products.eight_bit),
+            eight_bit_products: products.as_ref().map(|products| products.fp8),
             not_in_eight_bits: products.map_or_else(Vec::new, |products| products.others),
             reduce_dtype: placement.wire.reduce.torch_name().to_owned(),
             remat: placement.remat.name().to_owned(),

@@ -9,7 +9,7 @@ mod common;
 
 use common::*;
 use fullshard_graph::{DType, Dialect};
-use fullshard_models::Forms;
+use fullshard_models::LoweringOptions;
 use fullshard_parallel::{FsdpConfig, Options, Remat, Settings, Strategy, WrapPolicy};
 use fullshard_step::Batch;
 use fullshard_train::Metrics;
@@ -85,16 +85,16 @@ fn options(case: &Case) -> Options {
         }),
         scan_layers: choice("layers") != "written out",
         gather_ahead: choice("layers") == "ahead" && !nothing_ahead,
-        forms: Forms {
+        lowering: LoweringOptions {
             padded_vocabulary: choice("layers") != "ahead",
-            called_loss: choice("layers") == "looped",
-            token_rows: choice("layers") != "written out",
+            loss_custom_call: choice("layers") == "looped",
+            flatten_batch: choice("layers") != "written out",
             recomputed_activations: choice("layers") == "ahead",
             last_layer_kept: choice("reshard") != "no",
             split_projections: choice("layers") == "ahead",
             separate_sums: choice("layers") == "ahead",
             separate_updates: choice("layers") == "ahead",
-            ..Forms::default()
+            ..LoweringOptions::default()
         },
         dialect: Dialect {
             called_products: choice("layers") == "looped",

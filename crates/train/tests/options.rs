@@ -128,9 +128,9 @@ fn no_more_is_computed_again_than_asked() {
     let counts = |remat, last_layer_kept| {
         let mut options = Options { remat: Some(remat), ..options((1, false, false)) };
         options.config.settings.compute_dtype = DType::Bf16;
-        options.forms.fused_attention = true;
-        options.forms.recomputed_activations = true;
-        options.forms.last_layer_kept = last_layer_kept;
+        options.lowering.fused_attention = true;
+        options.lowering.recomputed_activations = true;
+        options.lowering.last_layer_kept = last_layer_kept;
         let text = spec(config, 1, &options, batch, adamw()).step_program().unwrap().to_text();
         let calls = |what: &str| text.matches(what).count();
         (calls("stablehlo.dot_general"), calls("@__cudnn$fmhaSoftmax("))
@@ -168,12 +168,12 @@ fn kernels_of_attention_drop_in_training() {
     ] {
         let mut options = Options { remat: Some(remat), ..options((1, false, looped)) };
         options.config.settings.compute_dtype = DType::Bf16;
-        options.forms.fused_attention = true;
+        options.lowering.fused_attention = true;
         let spec = spec(config, 1, &options, batch, adamw());
         let text = spec.step_program().unwrap().to_text();
         let found = (calls(&text, there), calls(&text, back));
         assert_eq!(found, expected, "loop: {looped}, {remat:?}");
-        assert_eq!(spec.attention_obstacle().is_some(), looped);
+        assert_eq!(spec.attention_unsupported_reason().is_some(), looped);
         let text = spec.eval_program(2).unwrap().to_text();
         assert!(text.contains("@__cudnn$fmhaSoftmax(") && !text.contains(there), "evaluation");
     }

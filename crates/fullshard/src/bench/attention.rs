@@ -35,7 +35,7 @@ const CUDNN: &str = "__cudnn$fmha";
 impl AttentionReport {
     /// What a step is traced with.
     pub fn new(spec: &StepSpec) -> AttentionReport {
-        let reason = spec.attention_obstacle();
+        let reason = spec.attention_unsupported_reason();
         let form = match reason {
             None => Form::Cudnn,
             Some(_) if spec.batch.tokens >= BLOCKWISE_FROM => Form::Blocks,

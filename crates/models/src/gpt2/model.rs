@@ -2,7 +2,9 @@
 
 use super::Gpt2Config;
 use crate::layers::attention::{Heads, Mask, Scores, attention, merge_heads, split_heads};
-use crate::layers::{Conv1d, DEAR, Embedding, Linear, by_sequence, dims, layer_norm, loss, stream};
+use crate::layers::{
+    Conv1d, Embedding, Linear, by_sequence, checkpoint, dims, layer_norm, loss, stream,
+};
 use crate::model::{Dimensions, Model};
 use crate::scope::Scope;
 use crate::task::{CausalLm, Loss};
@@ -79,9 +81,9 @@ impl Gpt2 {
     fn block(&self, nn: &Scope<'_>, x: &Tensor, sequence: usize) -> Result<Tensor> {
         let epsilon = self.config.layer_norm_epsilon;
         let normal = layer_norm::apply(nn, "ln_1", x, epsilon)?;
-        let mixed =
+        let attn_out =
             nn.module("attn", "GPT2Attention", |nn| self.attention(nn, &normal, sequence))?;
-        let x = (x + mixed)?.named(DEAR)?;
+        let x = (x + attn_out)?.named(checkpoint::ATTN_RESIDUAL)?;
         let normal = layer_norm::apply(nn, "ln_2", &x, epsilon)?;
         x + nn.module("mlp", "GPT2MLP", |nn| self.feed_forward(nn, &normal))?
     }
@@ -92,11 +94,11 @@ impl Gpt2 {
         nn.leaf("attn_dropout", "Dropout")?;
         let projection = Conv1d::new(3 * config.n_embd).std(config.initializer_range);
         let projections = projection.apply_parts(nn, "c_attn", x, 3)?;
-        let heads = |x: &Tensor| split_heads(&x.named(DEAR)?, sequence, config.n_head);
+        let heads = |x: &Tensor| split_heads(&x.named(checkpoint::QKV)?, sequence, config.n_head);
         let [query, key, value] = [0, 1, 2].map(|i| heads(&projections[i]));
         let heads = Heads { query: query?, key: key?, value: value? };
-        let mixed = merge_heads(&attention(nn, &heads, &self.scores(nn)?)?, x)?;
-        let x = self.residual_projection().apply(nn, "c_proj", &mixed)?;
+        let attn_out = merge_heads(&attention(nn, &heads, &self.scores(nn)?)?, x)?;
+        let x = self.residual_projection().apply(nn, "c_proj", &attn_out)?;
         nn.dropout("resid_dropout", &x, config.resid_pdrop)
     }
 
@@ -124,7 +126,7 @@ impl Gpt2 {
         let config = &self.config;
         nn.children(&["c_fc", "c_proj", "act", "dropout"])?;
         let projection = Conv1d::new(config.n_inner).std(config.initializer_range);
-        let inner = projection.apply(nn, "c_fc", x)?.named(DEAR)?;
+        let inner = projection.apply(nn, "c_fc", x)?.named(checkpoint::MLP_IN)?;
         let inner = config.activation_function.apply(nn, "act", &inner)?;
         let x = self.residual_projection().apply(nn, "c_proj", &inner)?;
         nn.dropout("dropout", &x, config.resid_pdrop)

@@ -70,14 +70,14 @@ impl Activation {
     pub fn apply(self, scope: &Scope<'_>, name: &str, x: &Tensor) -> Result<Tensor> {
         scope.leaf(name, self.class)?;
         match self.slope {
-            Some(slope) if scope.forms().recomputed_activations => {
+            Some(slope) if scope.lowering().recomputed_activations => {
                 self.with_slope(slope, x, scope.is_recomputed())
             }
             _ => self.kept_or_recomputed(scope, &[x], |x| self.of(&x[0])),
         }
     }
 
-    /// Its value, with a gradient that keeps nothing but `x`. If all around is computed again, the
+    /// Its value, with a gradient that saves nothing but `x`. If all around is recomputed, the
     /// value comes at the same time as the slope, and one pass does for both.
     fn with_slope(
         self,
@@ -113,7 +113,7 @@ impl Activation {
         inputs: &[&Tensor],
         function: impl Fn(&[Tensor]) -> Result<Tensor>,
     ) -> Result<Tensor> {
-        if !scope.forms().recomputed_activations {
+        if !scope.lowering().recomputed_activations {
             let inputs: Vec<Tensor> = inputs.iter().map(|&input| input.clone()).collect();
             return function(&inputs);
         }

@@ -7,10 +7,10 @@
 mod fused;
 mod mask;
 
-pub use fused::{GRAPHS_WITHOUT_CUDNN, fused, obstacle};
+pub use fused::{GRAPHS_WITHOUT_CUDNN, fused, unsupported_reason};
 pub use mask::{Mask, Pattern};
 
-use super::{DEAR, by_token, dims, lowest, wide, widened};
+use super::{by_token, checkpoint, dims, lowest, wide, widened};
 use crate::scope::Scope;
 use crate::tracer::Declaration;
 use fullshard_graph::{
@@ -19,7 +19,7 @@ use fullshard_graph::{
 use std::ops::Range;
 
 /// Sequences at least this long are computed in blocks: below it, the probabilities are small and
-/// one product is faster than several.
+/// one matmul is faster than several.
 pub const BLOCKWISE_FROM: usize = 512;
 
 /// The queries of a block. Smaller ones compute less of the future, larger ones are faster.
@@ -49,7 +49,7 @@ pub struct Scores {
     pub scale: Tensor,
     /// The same as a number, where it is known while tracing.
     pub factor: Option<f64>,
-    /// Whether the products themselves are in `f32`.
+    /// Whether the matmuls themselves are in `f32`.
     pub upcast: bool,
     /// The probability that a probability is dropped in training.
     pub dropout: f64,
@@ -64,7 +64,7 @@ pub struct Form {
     pub padding: bool,
     /// What scores are multiplied by, where it is the same in every layer.
     pub factor: Option<f64>,
-    /// Whether the products themselves are in `f32`.
+    /// Whether the matmuls themselves are in `f32`.
     pub upcast: bool,
     /// The probability that a probability is dropped in training.
     pub dropout: f64,
@@ -122,15 +122,16 @@ pub fn attention(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Te
     let [_, _, sequence, head] = dims("query", &heads.query)?;
     let dropout = if scope.is_training() { scores.dropout } else { 0.0 };
     let (form, dtype) = (Form { dropout, ..scores.form() }, heads.query.dtype());
-    let is_obstructed = || obstacle(dtype, sequence, head, form, scope.is_looped()).is_some();
-    if scope.forms().fused_attention && !is_obstructed() {
+    let is_unsupported =
+        || unsupported_reason(dtype, sequence, head, form, scope.is_looped()).is_some();
+    if scope.lowering().fused_attention && !is_unsupported() {
         return fused(heads, form, &scope.name(DROPOUT));
     }
-    let mixed = match sequence >= BLOCKWISE_FROM {
+    let attn_out = match sequence >= BLOCKWISE_FROM {
         true => blockwise(scope, heads, scores, BLOCK)?,
         false => reference(scope, heads, scores)?,
     };
-    mixed.named(DEAR)
+    attn_out.named(checkpoint::ATTN_OUT)
 }
 
 /// Attention as its definition says.
@@ -139,7 +140,7 @@ pub fn reference(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Te
     let (queries, keys) = (grouped.query.dims()[3], grouped.key.dims()[2]);
     let probabilities = probabilities(&grouped, scores, 0..queries, 0..keys)?;
     let probabilities = scope.drop_values(DROPOUT, &probabilities, scores.dropout)?;
-    mixed(&probabilities, &grouped.value)?.reshape(heads.query.dims())
+    attn_out(&probabilities, &grouped.value)?.reshape(heads.query.dims())
 }
 
 /// Attention in blocks of queries, each with the keys that any of its queries may attend to. A
@@ -170,7 +171,7 @@ pub fn blockwise(
             let probabilities = probabilities(&heads, &scores, queries, keys)?;
             let name = format!("{DROPOUT}.{start}");
             let probabilities = scope.drop_values(&name, &probabilities, scores.dropout)?;
-            Ok(vec![mixed(&probabilities, &heads.value)?])
+            Ok(vec![attn_out(&probabilities, &heads.value)?])
         })?);
     }
     concatenate(&blocks.iter().collect::<Vec<_>>(), 3)?.reshape(heads.query.dims())
@@ -221,7 +222,7 @@ fn probabilities(
 }
 
 /// The values weighed by probabilities.
-fn mixed(probabilities: &Tensor, value: &Tensor) -> Result<Tensor> {
+fn attn_out(probabilities: &Tensor, value: &Tensor) -> Result<Tensor> {
     einsum("bgrqk,bgkd->bgrqd", probabilities, value)
 }
 

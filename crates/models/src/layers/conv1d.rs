@@ -40,7 +40,7 @@ impl Conv1d {
         x: &Tensor,
         parts: usize,
     ) -> Result<Vec<Tensor>> {
-        if !nn.forms().split_projections {
+        if !nn.lowering().split_projections {
             return self.apply(nn, name, x)?.split(x.rank() - 1, parts);
         }
         nn.module_of_many(name, CLASS, |nn| {

@@ -66,8 +66,7 @@ impl<'a> Linear<'a> {
 
 pub(super) const CLASS: &str = "Linear";
 
-/// A linear layer over the last dimension: in 8 bits if the scope is for that and the sizes allow
-/// it.
+/// A linear layer over the last dimension: in FP8 if the scope is for that and the sizes allow it.
 pub(super) fn linear(
     scope: &Scope<'_>,
     x: &Tensor,
@@ -76,11 +75,8 @@ pub(super) fn linear(
     order: Order,
 ) -> Result<Tensor> {
     let tokens: usize = x.dims().iter().rev().skip(1).product();
-    if scope.has_eight_bit_products()
-        && x.dtype() == DType::Bf16
-        && fp8::fits(tokens, weight.dims())
-    {
-        return fp8::eight_bit_linear(x, weight, bias, order);
+    if scope.uses_fp8() && x.dtype() == DType::Bf16 && fp8::fits(tokens, weight.dims()) {
+        return fp8::fp8_linear(x, weight, bias, order);
     }
     let product = match order {
         Order::InputFirst => x.linear(weight)?,

@@ -1,13 +1,13 @@
 //! The loss of predicting the next token, in forms that agree: [`reference()`] from logits,
 //! [`chunked`] from what goes into the head, without ever having all logits in memory. The CPU has
-//! the latter as a [`called()`] function, too.
+//! the latter as a [`loss_custom_call`], too.
 //!
 //! Labels are `[batch, sequence]` and not shifted. Those that are no token of the vocabulary do not
 //! count: [`IGNORED`] is the usual one, and any other is left out like it.
 
-mod called;
+mod custom_call;
 
-pub use called::{LOSS, called};
+pub use custom_call::{LOSS, loss_custom_call};
 
 use super::linear::{self, Linear};
 use super::{by_token, dims, lowest, wide, widened, width};
@@ -27,7 +27,7 @@ pub const CHUNKED_FROM: usize = 1024;
 /// The bytes that the logits of a chunk may take, in `f32`.
 const CHUNK_BYTES: usize = 512 << 20;
 
-/// The same where memory is ample: each chunk adds to the whole gradient of the head.
+/// The same where memory is ample: each chunk adds to the full gradient of the head.
 const LARGE_CHUNK_BYTES: usize = 2 << 30;
 
 /// What a chunk's tokens and a padded vocabulary are whole multiples of: the width that the
@@ -49,12 +49,12 @@ pub fn apply(
         let loss = if vocabulary < CHUNKED_FROM {
             reference(&hidden.linear(&head.t()?)?, labels)?
         } else {
-            let forms = scope.forms();
-            let size = chunk_size(labels.ty().elements(), vocabulary, forms.large_chunks);
-            if forms.called_loss && called::computes_in(hidden.dtype()) {
-                called(hidden, &head, labels, size)?
+            let options = scope.lowering();
+            let size = chunk_size(labels.ty().elements(), vocabulary, options.large_chunks);
+            if options.loss_custom_call && custom_call::computes_in(hidden.dtype()) {
+                loss_custom_call(hidden, &head, labels, size)?
             } else {
-                let tile = if forms.padded_vocabulary { TILE } else { 1 };
+                let tile = if options.padded_vocabulary { TILE } else { 1 };
                 chunked(hidden, &head, labels, size, tile)?
             }
         };

@@ -72,7 +72,7 @@ pub struct Angles {
 }
 
 impl Rotary {
-    /// The longest sequence of a model made for so many positions: dynamic scaling is for longer
+    /// The longest sequence of a model made for a number of positions: dynamic scaling is for longer
     /// ones.
     pub fn longest(&self, positions: usize) -> usize {
         match self.scaling {
@@ -160,25 +160,25 @@ impl Angles {
     }
 
     /// Turns queries or keys, `[batch, heads, sequence, head]`: number `i` of the first half of a
-    /// head makes a pair with number `i` of the second. The way back turns the other way.
-    pub fn turn(&self, x: &Tensor) -> Result<Tensor> {
-        let mut turned = custom_vjp(
+    /// head makes a pair with number `i` of the second. The backward pass turns the other way.
+    pub fn apply_rotary(&self, x: &Tensor) -> Result<Tensor> {
+        let mut rotated = custom_vjp(
             &[x, &self.cosines, &self.sines],
-            |inputs| Ok(vec![turned(&inputs)?]),
-            |inputs| Ok((vec![turned(&inputs)?], inputs[1..].to_vec())),
+            |inputs| Ok(vec![rotated(&inputs)?]),
+            |inputs| Ok((vec![rotated(&inputs)?], inputs[1..].to_vec())),
             |tables, gradients| {
                 let [cosines, sines] = &tables[..] else { return Err(lost()) };
                 let back = [gradients[0].clone(), cosines.clone(), (sines * -1.0)?];
                 let none = |table: &Tensor| zeros(table.dtype(), table.dims());
-                Ok(vec![turned(&back)?, none(cosines)?, none(sines)?])
+                Ok(vec![rotated(&back)?, none(cosines)?, none(sines)?])
             },
         )?;
-        turned.pop().ok_or_else(lost)
+        rotated.pop().ok_or_else(lost)
     }
 }
 
 /// Heads turned by the angles of these cosines and sines.
-fn turned(inputs: &[Tensor]) -> Result<Tensor> {
+fn rotated(inputs: &[Tensor]) -> Result<Tensor> {
     let [x, cosines, sines] = inputs else { return Err(lost()) };
     let [_, _, _, head] = dims("heads", x)?;
     let half = head / 2;

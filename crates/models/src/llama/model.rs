@@ -3,7 +3,7 @@
 use super::LlamaConfig;
 use crate::layers::attention::{Heads, Mask, Scores, attention, merge_heads, split_heads};
 use crate::layers::rotary::Angles;
-use crate::layers::{DEAR, Embedding, Linear, by_sequence, dims, loss, rms_norm, stream};
+use crate::layers::{Embedding, Linear, by_sequence, checkpoint, dims, loss, rms_norm, stream};
 use crate::model::{Dimensions, Model};
 use crate::scope::Scope;
 use crate::task::{CausalLm, Loss};
@@ -87,9 +87,9 @@ impl Llama {
     fn layer(&self, nn: &Scope<'_>, x: &Tensor, angles: &Angles) -> Result<Tensor> {
         nn.children(&["self_attn", "mlp", "input_layernorm", "post_attention_layernorm"])?;
         let normal = self.norm(nn, "input_layernorm", x)?;
-        let mixed =
+        let attn_out =
             nn.module("self_attn", "LlamaAttention", |nn| self.attention(nn, &normal, angles))?;
-        let x = (x + mixed)?.named(DEAR)?;
+        let x = (x + attn_out)?.named(checkpoint::ATTN_RESIDUAL)?;
         let normal = self.norm(nn, "post_attention_layernorm", &x)?;
         x + nn.module("mlp", "LlamaMLP", |nn| self.feed_forward(nn, &normal))?
     }
@@ -102,16 +102,18 @@ impl Llama {
             let x = linear(heads * config.head_dim).apply(nn, name, x)?;
             split_heads(&x, angles.sequence(), heads)
         };
+        let rotated = |name, heads| angles.apply_rotary(&projected(name, heads)?);
+        let (queries, keys) = (config.num_attention_heads, config.num_key_value_heads);
         let heads = Heads {
-            query: angles.turn(&projected("q_proj", config.num_attention_heads)?)?.named(DEAR)?,
-            key: angles.turn(&projected("k_proj", config.num_key_value_heads)?)?.named(DEAR)?,
-            value: projected("v_proj", config.num_key_value_heads)?.named(DEAR)?,
+            query: rotated("q_proj", queries)?.named(checkpoint::QKV)?,
+            key: rotated("k_proj", keys)?.named(checkpoint::QKV)?,
+            value: projected("v_proj", keys)?.named(checkpoint::QKV)?,
         };
         let scale = (config.head_dim as f64).sqrt().recip();
         let scores = Scores::scaled(Mask::causal(), nn.compute_dtype(), scale)?;
         let scores = Scores { dropout: config.attention_dropout, ..scores };
-        let mixed = merge_heads(&attention(nn, &heads, &scores)?, x)?;
-        linear(config.hidden_size).apply(nn, "o_proj", &mixed)
+        let attn_out = merge_heads(&attention(nn, &heads, &scores)?, x)?;
+        linear(config.hidden_size).apply(nn, "o_proj", &attn_out)
     }
 
     fn feed_forward(&self, nn: &Scope<'_>, x: &Tensor) -> Result<Tensor> {
@@ -121,7 +123,7 @@ impl Llama {
             |output| Linear::new(output).bias(config.mlp_bias).std(config.initializer_range);
         let projected = |name| linear(config.intermediate_size).apply(nn, name, x);
         let (gate, up) = (projected("gate_proj")?, projected("up_proj")?);
-        let (gate, up) = (gate.named(DEAR)?, up.named(DEAR)?);
+        let (gate, up) = (gate.named(checkpoint::MLP_IN)?, up.named(checkpoint::MLP_IN)?);
         let inner = config.hidden_act.gated(nn, "act_fn", &gate, &up)?;
         linear(config.hidden_size).apply(nn, "down_proj", &inner)
     }

@@ -9,7 +9,7 @@ use fullshard_graph::{
 };
 use fullshard_models::Scope;
 use fullshard_models::layers::attention::{
-    Form, Heads, Mask, Pattern, Scores, blockwise, obstacle, reference,
+    Form, Heads, Mask, Pattern, Scores, blockwise, reference, unsupported_reason,
 };
 use fullshard_pjrt::HostTensor;
 
@@ -185,7 +185,8 @@ fn masks_that_do_not_fit_are_refused() {
 
 #[test]
 fn the_kernel_names_the_masks_it_is_not_for() {
-    let found = |form: Form| obstacle(DType::Bf16, 1024, 64, form, false).unwrap_or_default();
+    let found =
+        |form: Form| unsupported_reason(DType::Bf16, 1024, 64, form, false).unwrap_or_default();
     let of = |pattern| found(Form { pattern, ..Form::default() });
     assert_eq!(of(Pattern::Causal), "");
     assert!(of(Pattern::Full).contains("the mask is full"));

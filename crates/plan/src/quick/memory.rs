@@ -183,12 +183,12 @@ fn logits(spec: &StepSpec, kind: PluginKind) -> u64 {
     if model.vocabulary < CHUNKED_FROM {
         return (2 * tokens * model.vocabulary * F32) as u64;
     }
-    let forms = &placement.options.forms;
-    let tile = if forms.padded_vocabulary { TILE } else { 1 };
+    let lowering = &placement.options.lowering;
+    let tile = if lowering.padded_vocabulary { TILE } else { 1 };
     let vocabulary = model.vocabulary.next_multiple_of(tile);
-    let chunk = chunk_size(tokens, vocabulary, forms.large_chunks);
+    let chunk = chunk_size(tokens, vocabulary, lowering.large_chunks);
     let size = placement.wire.compute.size();
-    if forms.called_loss {
+    if lowering.loss_custom_call {
         let heads = if size == F32 { 1 } else { 2 };
         return ((chunk + heads * model.hidden) * vocabulary * F32) as u64;
     }

@@ -113,7 +113,7 @@ impl<'a> Step<'a> {
             widths: widths as f64 / layers,
             size: spec.placement.wire.compute.size() as f64,
             stacked: 0.0,
-            fused: spec.attention_obstacle().is_none(),
+            fused: spec.attention_unsupported_reason().is_none(),
         }
     }
 
@@ -226,14 +226,14 @@ impl<'a> Step<'a> {
 
     fn head(&self, passes: &Passes) -> Work {
         let model = self.spec.model.dimensions();
-        let tile = if self.spec.placement.options.forms.padded_vocabulary { TILE } else { 1 };
+        let tile = if self.spec.placement.options.lowering.padded_vocabulary { TILE } else { 1 };
         let padded = model.vocabulary.next_multiple_of(tile);
         let (hidden, vocabulary) = (model.hidden as f64, padded as f64);
         // Each chunk adds to the gradient of the head.
         let chunk = chunk_size(
             self.tokens as usize,
             padded,
-            self.spec.placement.options.forms.large_chunks,
+            self.spec.placement.options.lowering.large_chunks,
         )
         .max(1);
         let chunks = if model.vocabulary < CHUNKED_FROM { 1.0 } else { self.tokens / chunk as f64 };

@@ -5,7 +5,7 @@ pub use fullshard_core::Layout;
 use fullshard_models::from_json;
 use fullshard_parallel::{FsdpConfig, Options, Placement, Remat, Strategy, WrapPolicy};
 use fullshard_plan::Machine;
-use fullshard_step::{Batch, StepSpec, dialect, forms};
+use fullshard_step::{Batch, StepSpec, dialect, lowering};
 
 /// A step of a model on a machine.
 #[derive(Debug, Clone)]
@@ -99,7 +99,7 @@ impl Case {
             remat: Some(self.remat),
             scan_layers: self.scan,
             gather_ahead: self.ahead,
-            forms: forms(machine.kind),
+            lowering: lowering(machine.kind),
             dialect: dialect(machine.kind),
             ..Options::default()
         };

@@ -124,7 +124,7 @@ fn check(run: &Run, client: &Client) -> Result<()> {
             say!("{:<20} {} a device", "parameters", format::bytes(bytes));
         }
     }
-    if spec.placement.options.forms.fused_attention {
+    if spec.placement.options.lowering.fused_attention {
         say!("{}", AttentionReport::new(spec));
     }
     if let Some(limit) = Limit::of(client, &run.config) {

@@ -23,9 +23,9 @@ pub enum Pattern {
     Causal,
     /// All. There may be more or fewer keys than queries.
     Full,
-    /// The last so many up to its own, which counts.
+    /// The last ones up to its own, which counts: this number of them.
     Window(usize),
-    /// Those up to its own, and all of so many leading ones.
+    /// Those up to its own, and all of this number of leading ones.
     Prefix(usize),
 }
 
@@ -68,7 +68,7 @@ impl Mask {
         Ok(Mask { keys: Some(is_key), ..self })
     }
 
-    /// Refuses what does not fit so many queries and keys.
+    /// Refuses what does not fit the numbers of queries and keys.
     pub(super) fn check(&self, batch: usize, queries: usize, keys: usize) -> Result<()> {
         if queries != keys && self.pattern != Pattern::Full {
             let reason = format!("a {} mask of {queries} queries and {keys} keys", self.pattern);

@@ -100,7 +100,7 @@ impl Layer {
         let gates = widths.iter().filter(into_inner).count() / model.layers;
         let sum = widths.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
         let all_scores = tokens * model.heads * sequence;
-        let fused = spec.attention_obstacle().is_none();
+        let fused = spec.attention_unsupported_reason().is_none();
         let (blocks, scores) = match sequence < BLOCKWISE_FROM {
             _ if fused => (1, 0),
             true => (1, all_scores),
@@ -118,7 +118,7 @@ impl Layer {
             mixed: model.heads * model.head,
             taken: sum.0 / model.layers,
             given: sum.1 / model.layers,
-            recomputed: spec.placement.options.forms.recomputed_activations,
+            recomputed: spec.placement.options.lowering.recomputed_activations,
         }
     }
 

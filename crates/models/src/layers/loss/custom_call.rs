@@ -17,7 +17,12 @@ pub(super) fn computes_in(dtype: DType) -> bool {
 
 /// The loss by a call that has logits of `size` tokens at a time, when a gradient is taken; else
 /// [`super::chunked`].
-pub fn called(hidden: &Tensor, head: &Tensor, labels: &Tensor, size: usize) -> Result<Loss> {
+pub fn loss_custom_call(
+    hidden: &Tensor,
+    head: &Tensor,
+    labels: &Tensor,
+    size: usize,
+) -> Result<Loss> {
     let (hidden, labels, size) = (by_token(hidden)?, shifted(labels)?, size.max(1));
     let results = custom_vjp(
         &[&hidden, head, &labels],
