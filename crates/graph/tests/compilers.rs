@@ -4,6 +4,7 @@
 //! Ops of one tensor are compiled so by `tests/ops`, where FULLSHARD_TEST_COMPILERS is set.
 #![allow(clippy::unwrap_used)]
 
+use fullshard_graph::MeshExt;
 use fullshard_graph::{
     Argument, Comparison, DType, Function, Group, Mesh, Policy, Program, Reduction, Result, Tensor,
     TensorType, barrier, cond, custom_vjp, full, remat, scan, value_and_grad, while_loop,
