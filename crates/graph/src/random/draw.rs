@@ -184,7 +184,7 @@ fn significant_bits(op: &str, dtype: DType) -> Result<u32> {
         DType::Bf16 => 8,
         DType::F8E4M3FN => 4,
         DType::F8E5M2 => 3,
-        _ => return Err(Error::new(op, format!("{dtype} is no floating-point type"))),
+        _ => return Err(Error::new(op, format!("cannot draw {dtype}; draw f32 and convert"))),
     })
 }
 

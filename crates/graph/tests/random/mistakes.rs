@@ -23,7 +23,7 @@ fn mistakes_are_named() {
         error(&twice).ends_with("dimension 1 of [4, 2] in 2 parts by an axis that cuts it already")
     );
     let whole = |key: &Key, _: &Mesh| key.draw(&[2]).uniform(DType::I32);
-    assert_eq!(error(&whole), "uniform: i32 is no floating-point type");
+    assert_eq!(error(&whole), "uniform: cannot draw s32; draw f32 and convert");
     let limits = |key: &Key, _: &Mesh| key.draw(&[2]).truncated_normal(DType::F32, 2.0, -2.0);
     assert_eq!(error(&limits), "truncated_normal: no normal numbers from 2 to -2");
     let chance = |key: &Key, _: &Mesh| key.draw(&[2]).bernoulli(1.5);
