@@ -40,7 +40,7 @@ pub fn read_arguments(
             let reason = format!("`{name}` is {} but the program takes {}", tensor.ty(), wanted.ty);
             return Err(Error::file(path, reason));
         }
-        Ok(Array::from_host(client, &tensor, wanted.sharding, program.devices())?)
+        Ok(Array::from_host(client, &tensor, wanted.tiling, program.devices())?)
     };
     (0..count).map(read).collect()
 }

@@ -58,6 +58,6 @@ fn products_whose_sizes_do_not_fit_stay_in_bfloat16_by_name() {
     let others = ["0.mlp.c_fc", "0.mlp.c_proj", "1.mlp.c_fc", "1.mlp.c_proj"];
     let others = others.map(|name| format!("transformer.h.{name}"));
     assert_eq!(settings["not_in_eight_bits"], serde_json::json!(others));
-    assert!(said.contains("4 products run in bfloat16, not in 8 bits"), "{said}");
+    assert!(said.contains("4 matmuls run in bfloat16, not in FP8"), "{said}");
     assert!(said.contains("transformer.h.1.mlp.c_fc"), "{said}");
 }

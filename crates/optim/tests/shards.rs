@@ -6,7 +6,7 @@ mod common;
 use common::{
     Course, Layers, Placed, Trained, call, compile, difference, size, step_program, train,
 };
-use fullshard_graph::{Argument, DType, Mesh, Program, Tensor, TensorType};
+use fullshard_graph::{Argument, DType, Mesh, MeshExt, Program, Tensor, TensorType};
 use fullshard_optim::{Adafactor, AdamW, Cut, Optimizer, Sgd, SlotKind, clip_factor, global_norm};
 use fullshard_pjrt::HostTensor;
 use fullshard_pjrt::hlo::{CollectiveKind, collectives};

@@ -3,7 +3,7 @@
 //!
 //! Padding exists in parts alone. It is zero, and so is its gradient.
 
-use fullshard_graph::{Mesh, Result, Sharding, Tensor};
+use fullshard_graph::{Mesh, MeshError, Result, Sharding, Tensor};
 use fullshard_models::Initializer;
 
 /// The flat layout pads each device's part to a multiple of this, so that a part is whole rows of
@@ -86,7 +86,7 @@ impl Stored {
     }
 
     /// How the stored tensor is cut over an axis.
-    pub fn sharding(&self, mesh: &Mesh, axis: &str) -> Result<Sharding> {
+    pub fn sharding(&self, mesh: &Mesh, axis: &str) -> Result<Sharding, MeshError> {
         let cut = [axis];
         let mut dims: Vec<&[&str]> = vec![&[]; self.stored_dims().len()];
         if self.layout != Layout::Whole {

@@ -56,6 +56,9 @@ pub enum Error {
     /// The placement.
     #[error(transparent)]
     Placement(#[from] fullshard_parallel::Error),
+    /// The mesh or a sharding over it.
+    #[error(transparent)]
+    Mesh(#[from] fullshard_core::MeshError),
     /// Tracing.
     #[error(transparent)]
     Trace(#[from] fullshard_graph::Error),

@@ -87,12 +87,17 @@ impl StepSpec {
             (0..state.len()).filter(|&place| is_blank(&state[place])).collect();
         let blanks: Vec<&StateTensor> = places.iter().map(|&place| &state[place]).collect();
         let shardings = blanks.map(|made| made.tensor.sharding.clone());
+        let local = |made: &&StateTensor| made.tensor.sharding.local_dims(&made.tensor.ty);
+        let local = blanks.iter().map(local).collect::<std::result::Result<Vec<_>, _>>()?;
         let launches = vec![InitLaunch { name: Key::hash(""), layer: 0, places }];
         self.init_program("blanks", &shardings, launches, |group, _, _| {
-            blanks.try_map(|made| match (&made.slot, stored(made)) {
-                (None, stored) if stored.initializer == Initializer::Ones => ones(group, stored),
-                _ => zeros(DType::F32, &made.tensor.sharding.local_dims(&made.tensor.ty)?),
-            })
+            let blank = |(made, dims): (&&StateTensor, &Vec<usize>)| match stored(made) {
+                stored if made.slot.is_none() && stored.initializer == Initializer::Ones => {
+                    ones(group, stored)
+                }
+                _ => zeros(DType::F32, dims),
+            };
+            blanks.iter().zip(&local).map(blank).collect()
         })
     }
 

@@ -10,7 +10,6 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
-mod chips;
 mod error;
 mod flops;
 mod init;
@@ -25,9 +24,9 @@ mod summary;
 pub use arguments::{
     EvalArguments, InitInputs, StepArguments, StepInputs, StepResults, TrainState,
 };
-pub use chips::Chip;
 pub use error::Error;
 pub use flops::{Flops, utilization};
+pub use fullshard_core::Chip;
 pub use init::{InitLaunch, InitProgram};
 pub use layout::{StateTensor, TensorSpec};
 pub use ordered::{CountMismatch, Ordered};

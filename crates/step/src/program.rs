@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::layout::TensorSpec;
 use crate::ordered::Ordered;
 use crate::spec::{StepSpec, shard};
+use fullshard_graph::MeshExt;
 use fullshard_graph::{
     Argument, DType, Group, Key, Program, Result, Sharding, Tensor, barrier, concatenate, constant,
     module, scan, select, value_aux_and_grad, zeros,

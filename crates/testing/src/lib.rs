@@ -41,8 +41,8 @@ pub fn call(loaded: &LoadedExecutable, inputs: &[HostTensor]) -> Vec<HostTensor>
         .iter()
         .enumerate()
         .map(|(i, tensor)| {
-            let sharding = loaded.argument_type(i).unwrap().sharding;
-            Array::from_host(&CLIENT, tensor, sharding, loaded.devices()).unwrap()
+            let tiling = loaded.argument_type(i).unwrap().tiling;
+            Array::from_host(&CLIENT, tensor, tiling, loaded.devices()).unwrap()
         })
         .collect();
     let results = loaded.execute_arrays(&arrays.iter().collect::<Vec<_>>()).unwrap();

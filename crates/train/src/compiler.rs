@@ -68,3 +68,12 @@ impl Compiler<'_> {
         Ok(Compiled { program, time: start.elapsed(), cached, hash: program_hash(text) })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn custom_calls_are_registered_by_the_names_that_programs_call() {
+        assert_eq!(fullshard_graph::PRODUCT, fullshard_pjrt::PRODUCT);
+        assert_eq!(fullshard_models::layers::loss::LOSS, fullshard_pjrt::LOSS);
+    }
+}

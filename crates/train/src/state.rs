@@ -39,7 +39,7 @@ impl Argument {
         if *expected != *tensor.ty() {
             return Err(mismatch(&self.name, &tensor.ty().to_string(), &expected.to_string()));
         }
-        Ok(Array::from_host(client, tensor, Arc::clone(&self.array.sharding), &self.devices)?)
+        Ok(Array::from_host(client, tensor, Arc::clone(&self.array.tiling), &self.devices)?)
     }
 
     /// Puts what a run begins with where the program takes it: a parameter that is given by its

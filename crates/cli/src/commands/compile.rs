@@ -9,7 +9,7 @@ use fullshard::{Error, Result};
 use fullshard_pjrt::hlo::{self, CollectiveSummary};
 use fullshard_pjrt::plugins::PluginKind;
 use fullshard_pjrt::{
-    CompiledMemory, Executable, GpuModel, GpuTarget, OptimizedProgram, Plugin, Topology, TpuSlice,
+    CompiledMemory, Executable, GpuTarget, OptimizedProgram, Plugin, Topology, TpuSlice,
 };
 use serde::Serialize;
 use std::fmt;
@@ -81,8 +81,10 @@ impl Machine {
     fn parse(text: &str) -> Result<Machine> {
         match GpuTarget::parse(text) {
             Ok(target) => Ok(Machine::Gpu(target)),
-            Err(error) if GpuModel::is_named_by(text) => Err(error.into()),
-            Err(_) => Ok(Machine::Tpu(TpuSlice::parse(text)?)),
+            Err(error) if GpuTarget::is_named_by(text) => {
+                Err(fullshard_pjrt::Error::from(error).into())
+            }
+            Err(_) => Ok(Machine::Tpu(TpuSlice::parse(text).map_err(fullshard_pjrt::Error::from)?)),
         }
     }
 

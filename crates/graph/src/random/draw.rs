@@ -1,12 +1,12 @@
 //! Numbers of several distributions, drawn with a key for each element of a tensor.
 
 use super::{Key, number, threefry};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::mesh::Group;
 use crate::op::Comparison;
 use crate::ops::{full, iota, ones, select, zeros};
 use crate::tensor::Tensor;
+use fullshard_core::DType;
 use std::f64::consts::{FRAC_1_SQRT_2, PI, SQRT_2};
 
 /// Rounds for the numbers themselves: a third less work than the usual twenty, at each element

@@ -1,7 +1,9 @@
 //! Training parameters on virtual CPU devices, however they are cut.
 #![allow(dead_code, clippy::unwrap_used)]
 
-use fullshard_graph::{Argument, DType, Mesh, Program, Result, Sharding, Tensor, TensorType};
+use fullshard_graph::{
+    Argument, DType, Mesh, MeshExt, Program, Result, Sharding, Tensor, TensorType,
+};
 use fullshard_optim::{Cut, Optimizer, Shard, SlotKind, Update};
 use fullshard_pjrt::{CompileOptions, Flag, HostTensor, LoadedExecutable};
 pub use fullshard_testing::call;

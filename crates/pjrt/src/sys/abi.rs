@@ -6,7 +6,7 @@
 
 use super::*;
 use crate::plugin::Plugin;
-use crate::plugins::{PluginKind, Store, find};
+use crate::plugins::{Platform, Store, find};
 use std::path::Path;
 
 /// The size a plugin expects of these arguments; none if it does not have that function.
@@ -101,7 +101,7 @@ fn check(path: &Path) {
 #[test]
 fn our_layouts_suit_the_plugins_we_fetch() {
     let store = Store::default_location().unwrap();
-    for kind in [PluginKind::Cpu, PluginKind::Tpu] {
+    for kind in [Platform::Cpu, Platform::Tpu] {
         check(&store.install(kind).unwrap().path);
     }
 }
@@ -110,7 +110,7 @@ fn our_layouts_suit_the_plugins_we_fetch() {
 #[test]
 fn our_layouts_suit_the_cuda_plugin_if_there_is_one() {
     let store = Store::default_location().unwrap();
-    if let Some(located) = find(PluginKind::Cuda, None, &store).unwrap() {
+    if let Some(located) = find(Platform::Cuda, None, &store).unwrap() {
         check(&located.path);
     }
 }

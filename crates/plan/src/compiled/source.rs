@@ -89,11 +89,17 @@ impl Compiler {
         };
         match machine.kind {
             PluginKind::Tpu => {
-                let topology = Topology::tpu(self.plugin, &TpuSlice::parse(&machine.name)?)?;
+                let topology = Topology::tpu(
+                    self.plugin,
+                    &TpuSlice::parse(&machine.name).map_err(fullshard_pjrt::Error::from)?,
+                )?;
                 self.ahead(text, &topology, kept)
             }
             PluginKind::Cuda => {
-                let topology = Topology::gpu(self.plugin, &GpuTarget::parse(&machine.name)?)?;
+                let topology = Topology::gpu(
+                    self.plugin,
+                    &GpuTarget::parse(&machine.name).map_err(fullshard_pjrt::Error::from)?,
+                )?;
                 self.ahead(text, &topology, kept)
             }
             PluginKind::Cpu => {

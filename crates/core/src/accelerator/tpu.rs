@@ -1,35 +1,63 @@
-//! TPU slices by the names people use: `v4-8`, `v5p-128`, or a topology such as `v4:2x2x1`.
+//! TPU generations, and slices by the names people use: `v4-8`, `v5p-128`, or a topology such as
+//! `v4:2x2x1`.
 
-use crate::error::{Error, Result};
+use super::{Chip, UnknownAccelerator};
 
-/// A generation of TPU.
+/// A generation of TPU: how its chips make up slices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum TpuGeneration {
-    V2,
-    V3,
-    V4,
-    V5e,
-    V5p,
-    V6e,
-    V7x,
+pub struct TpuGeneration {
+    /// The usual name, such as `v5p`.
+    pub name: &'static str,
+    /// Other names people write.
+    pub aliases: &'static [&'static str],
+    /// Dimensions of its torus.
+    pub torus_rank: usize,
+    /// The side of a full pod, for those whose links wrap around at that length only.
+    pub pod_side: Option<usize>,
+    /// Cores of each chip: what the number in `v4-8` counts.
+    pub cores_per_chip: usize,
+    /// Both cores of a chip act as one device.
+    pub megacore: bool,
+    /// The most chips of one slice.
+    pub max_chips: usize,
 }
 
-/// What a generation's slices look like.
-struct Traits {
-    name: &'static str,
-    /// Other names people write.
-    aliases: &'static [&'static str],
-    /// Dimensions of its torus.
-    rank: usize,
-    /// The side of a whole pod, for those whose links wrap around at that length only.
-    pod_side: Option<usize>,
-    /// What the number in `v4-8` counts, for each chip.
-    counted_per_chip: usize,
-    /// Both cores of a chip act as one device.
-    megacore: bool,
-    /// The most chips there are.
-    max_chips: usize,
+/// A generation with a torus of two dimensions, in square pods.
+const fn flat(name: &'static str, pod_side: usize, cores_per_chip: usize) -> TpuGeneration {
+    TpuGeneration {
+        name,
+        aliases: &[],
+        torus_rank: 2,
+        pod_side: Some(pod_side),
+        cores_per_chip,
+        megacore: false,
+        max_chips: pod_side * pod_side,
+    }
+}
+
+/// A generation with a torus of three dimensions, made of cubes of 64 chips.
+const fn cubic(name: &'static str, megacore: bool, max_chips: usize) -> TpuGeneration {
+    TpuGeneration {
+        name,
+        aliases: &[],
+        torus_rank: 3,
+        pod_side: None,
+        cores_per_chip: 2,
+        megacore,
+        max_chips,
+    }
+}
+
+#[allow(missing_docs)]
+impl TpuGeneration {
+    pub const V2: TpuGeneration = flat("v2", 16, 2);
+    pub const V3: TpuGeneration = flat("v3", 32, 2);
+    pub const V4: TpuGeneration = cubic("v4", true, 4096);
+    pub const V5E: TpuGeneration = TpuGeneration { aliases: &["v5litepod"], ..flat("v5e", 16, 1) };
+    pub const V5P: TpuGeneration = TpuGeneration { aliases: &["v5"], ..cubic("v5p", true, 8960) };
+    pub const V6E: TpuGeneration = flat("v6e", 16, 1);
+    pub const V7X: TpuGeneration =
+        TpuGeneration { aliases: &["v7x"], ..cubic("tpu7x", false, 9216) };
 }
 
 impl TpuGeneration {
@@ -38,76 +66,52 @@ impl TpuGeneration {
         TpuGeneration::V2,
         TpuGeneration::V3,
         TpuGeneration::V4,
-        TpuGeneration::V5e,
-        TpuGeneration::V5p,
-        TpuGeneration::V6e,
-        TpuGeneration::V7x,
+        TpuGeneration::V5E,
+        TpuGeneration::V5P,
+        TpuGeneration::V6E,
+        TpuGeneration::V7X,
     ];
 
-    fn traits(self) -> Traits {
-        let flat = |name, aliases, side, counted_per_chip| Traits {
-            name,
-            aliases,
-            rank: 2,
-            pod_side: Some(side),
-            counted_per_chip,
-            megacore: false,
-            max_chips: side * side,
-        };
-        let cubic = |name, aliases, megacore, max_chips| Traits {
-            name,
-            aliases,
-            rank: 3,
-            pod_side: None,
-            counted_per_chip: 2,
-            megacore,
-            max_chips,
-        };
-        match self {
-            TpuGeneration::V2 => flat("v2", &[], 16, 2),
-            TpuGeneration::V3 => flat("v3", &[], 32, 2),
-            TpuGeneration::V4 => cubic("v4", &[], true, 4096),
-            TpuGeneration::V5e => flat("v5e", &["v5litepod"], 16, 1),
-            TpuGeneration::V5p => cubic("v5p", &["v5"], true, 8960),
-            TpuGeneration::V6e => flat("v6e", &[], 16, 1),
-            TpuGeneration::V7x => cubic("tpu7x", &["v7x"], false, 9216),
-        }
+    fn parse(name: &str) -> Option<&'static TpuGeneration> {
+        let mut all = TpuGeneration::ALL.iter();
+        all.find(|generation| generation.name == name || generation.aliases.contains(&name))
     }
 
-    /// The usual name, such as `v5p`.
-    pub fn name(self) -> &'static str {
-        self.traits().name
+    /// The figures of one of its devices, if they are known.
+    pub fn chip(&self) -> Option<&'static Chip> {
+        Chip::named(self.name)
     }
 
-    fn parse(name: &str) -> Option<TpuGeneration> {
-        let matches = |traits: Traits| traits.name == name || traits.aliases.contains(&name);
-        TpuGeneration::ALL.iter().copied().find(|generation| matches(generation.traits()))
+    /// The number of devices that a program sees of each chip: the chip, or its cores where they
+    /// are apart.
+    pub fn devices_per_chip(&self) -> usize {
+        if self.megacore { 1 } else { self.cores_per_chip }
     }
 }
 
 /// A slice of a TPU pod: a box of chips.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TpuSlice {
-    generation: TpuGeneration,
+    generation: &'static TpuGeneration,
     dims: Vec<usize>,
 }
 
 impl TpuSlice {
     /// Reads an accelerator name (`v4-8`) or a topology (`v4:2x2x1`).
-    pub fn parse(text: &str) -> Result<TpuSlice> {
+    pub fn parse(text: &str) -> Result<TpuSlice, UnknownAccelerator> {
         let lower = text.to_ascii_lowercase();
-        let unknown = |hint: String| Error::UnknownAccelerator { name: text.to_owned(), hint };
+        let unknown = |hint: String| UnknownAccelerator { name: text.to_owned(), hint };
         let generation = |name: &str| {
             TpuGeneration::parse(name).ok_or_else(|| {
-                let known: Vec<_> = TpuGeneration::ALL.iter().map(|known| known.name()).collect();
+                let known: Vec<_> = TpuGeneration::ALL.iter().map(|known| known.name).collect();
                 unknown(format!("the generations are {}", known.join(", ")))
             })
         };
         if let Some((name, dims)) = lower.split_once(':') {
             let generation = generation(name)?;
-            let dims = parse_dims(dims, generation.traits().rank).ok_or_else(|| {
-                let example = example_dims(generation.traits().rank);
-                unknown(format!("a topology is written {}:{example}", generation.name()))
+            let dims = parse_dims(dims, generation.torus_rank).ok_or_else(|| {
+                let example = example_dims(generation.torus_rank);
+                unknown(format!("a topology is written {}:{example}", generation.name))
             })?;
             return TpuSlice::checked(generation, dims, text);
         }
@@ -120,18 +124,22 @@ impl TpuSlice {
         Err(unknown("write a slice as v4-8, or a topology as v4:2x2x1".into()))
     }
 
-    fn checked(generation: TpuGeneration, dims: Vec<usize>, text: &str) -> Result<TpuSlice> {
+    fn checked(
+        generation: &'static TpuGeneration,
+        dims: Vec<usize>,
+        text: &str,
+    ) -> Result<TpuSlice, UnknownAccelerator> {
         let slice = TpuSlice { generation, dims };
-        let max = generation.traits().max_chips;
+        let max = generation.max_chips;
         if slice.chips() > max {
-            let hint = format!("a {} pod has at most {max} chips", generation.name());
-            return Err(Error::UnknownAccelerator { name: text.to_owned(), hint });
+            let hint = format!("a {} pod has at most {max} chips", generation.name);
+            return Err(UnknownAccelerator { name: text.to_owned(), hint });
         }
         Ok(slice)
     }
 
     /// The generation of its chips.
-    pub fn generation(&self) -> TpuGeneration {
+    pub fn generation(&self) -> &'static TpuGeneration {
         self.generation
     }
 
@@ -147,33 +155,26 @@ impl TpuSlice {
 
     /// The number of devices a program sees: chips, or cores where the two of a chip are apart.
     pub fn devices(&self) -> usize {
-        let traits = self.generation.traits();
-        let cores_apart = traits.counted_per_chip == 2 && !traits.megacore;
-        self.chips() * if cores_apart { 2 } else { 1 }
+        self.chips() * self.generation.devices_per_chip()
     }
 
     /// Which dimensions have links that wrap around. The rest are open at the ends.
     pub fn wrap(&self) -> [bool; 3] {
-        let wraps = |dim: usize| match self.generation.traits().pod_side {
+        let wraps = |dim: usize| match self.generation.pod_side {
             Some(side) => dim == side,
             None => self.dims.iter().all(|&dim| dim % 4 == 0),
         };
         std::array::from_fn(|i| self.dims.get(i).is_some_and(|&dim| wraps(dim)))
     }
 
-    /// libtpu's name for it.
+    /// Its topology, as libtpu writes it: `v4:2x2x1`.
     pub fn topology_name(&self) -> String {
         let dims: Vec<String> = self.dims.iter().map(usize::to_string).collect();
-        format!("{}:{}", self.generation.name(), dims.join("x"))
-    }
-
-    /// libtpu's name for how the cores of a chip are used.
-    pub(crate) fn chip_config(&self) -> &'static str {
-        if self.generation.traits().megacore { "megacore" } else { "default" }
+        format!("{}:{}", self.generation.name, dims.join("x"))
     }
 
     /// The box of chips that one host drives.
-    pub(crate) fn chips_per_host(&self) -> [usize; 3] {
+    pub fn chips_per_host(&self) -> [usize; 3] {
         let side = |i: usize| self.dims.get(i).copied().unwrap_or(1).min(2);
         [side(0), side(1), 1]
     }
@@ -181,8 +182,8 @@ impl TpuSlice {
 
 impl std::fmt::Display for TpuSlice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let counted = self.chips() * self.generation.traits().counted_per_chip;
-        write!(f, "{}-{counted}", self.generation.name())
+        let counted = self.chips() * self.generation.cores_per_chip;
+        write!(f, "{}-{counted}", self.generation.name)
     }
 }
 
@@ -196,33 +197,34 @@ fn example_dims(rank: usize) -> &'static str {
 }
 
 /// The box that a slice of a given size is: as even as it can be.
-fn dims_for(generation: TpuGeneration, count: usize) -> Option<Vec<usize>> {
-    let traits = generation.traits();
-    let chips = count / traits.counted_per_chip;
-    let whole = count.is_multiple_of(traits.counted_per_chip);
-    if !whole || !chips.is_power_of_two() || (chips < 4 && (traits.rank == 3 || chips == 2)) {
+fn dims_for(generation: &'static TpuGeneration, count: usize) -> Option<Vec<usize>> {
+    let chips = count / generation.cores_per_chip;
+    let whole = count.is_multiple_of(generation.cores_per_chip);
+    if !whole
+        || !chips.is_power_of_two()
+        || (chips < 4 && (generation.torus_rank == 3 || chips == 2))
+    {
         return None;
     }
-    if traits.rank == 3 && chips == 4 {
+    if generation.torus_rank == 3 && chips == 4 {
         return Some(vec![2, 2, 1]);
     }
     let doublings = chips.trailing_zeros() as usize;
-    let dims = (0..traits.rank).map(|i| {
-        let share = (doublings + i) / traits.rank;
+    let dims = (0..generation.torus_rank).map(|i| {
+        let share = (doublings + i) / generation.torus_rank;
         1 << share
     });
     Some(dims.collect())
 }
 
-fn size_hint(generation: TpuGeneration) -> String {
-    let traits = generation.traits();
-    let smallest = 4 * traits.counted_per_chip;
-    let example = example_dims(traits.rank);
-    let name = traits.name;
+fn size_hint(generation: &TpuGeneration) -> String {
+    let smallest = 4 * generation.cores_per_chip;
+    let example = example_dims(generation.torus_rank);
+    let name = generation.name;
     format!(
         "slices go by powers of two from {name}-{smallest} to {name}-{}; for another shape write \
          the topology, such as {name}:{example}",
-        (traits.max_chips + 1).next_power_of_two() / 2 * traits.counted_per_chip
+        (generation.max_chips + 1).next_power_of_two() / 2 * generation.cores_per_chip
     )
 }
 

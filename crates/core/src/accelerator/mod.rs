@@ -1,44 +1,67 @@
-//! What the makers of accelerators say of them, by the kind that PJRT reports for a device.
+//! Accelerators: what their makers say of them, each figure once.
 //!
-//! Figures are of one device as a program sees it: of v2 and v3 that is a core, half a chip.
-//! Peaks are dense, without sparsity. A device that is not in the table has no peak here, and
-//! nothing is guessed.
+//! A [`Chip`] has the figures of one device as a program sees it: of TPU v2 and v3 that is a core,
+//! half a chip. Peaks are dense, without sparsity. A device that is not in the table has no peak
+//! here, and nothing is guessed. [`Gpu`] adds what a compiler needs to know of a GPU that is not
+//! there, [`TpuGeneration`] how chips make up slices.
 
+mod gpu;
 mod table;
+mod tpu;
 
-use fullshard_graph::DType;
+use crate::{DType, Platform};
+pub use gpu::{Gpu, GpuTarget};
 use table::CHIPS;
+pub use tpu::{TpuGeneration, TpuSlice};
 
 /// An accelerator.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Chip {
     /// The kinds that PJRT reports for it.
     #[serde(skip)]
-    kinds: &'static [&'static str],
+    pub kinds: &'static [&'static str],
+    /// The platform it belongs to.
+    #[serde(skip)]
+    pub platform: Platform,
     /// What people write for it, such as `v4` or `h200`.
     pub short: &'static str,
     /// Its name.
     pub name: &'static str,
-    /// Operations a second in `bf16` or `f16` with sums in `f32`. Not known of CPUs.
+    /// FLOP per second in `bf16` or `f16` with sums in `f32`. Not known of CPUs.
     pub bf16: Option<f64>,
-    /// Operations a second in 8-bit floating point, where there are units for it.
+    /// FLOP per second in 8-bit floating point, where there are units for it.
     pub fp8: Option<f64>,
-    /// Operations a second on `f32` tensors as XLA computes matrix products of them by default:
-    /// through TF32 on GPUs. Not published for TPUs.
+    /// FLOP per second on `f32` tensors as XLA computes matmuls of them by default: through TF32
+    /// on GPUs. Not published for TPUs.
     pub f32: Option<f64>,
-    /// Bytes of memory.
+    /// Bytes of memory, as it is sold.
     pub memory: f64,
     /// Bytes of memory that a program may use.
     pub usable: f64,
-    /// Bytes of memory read or written a second.
+    /// Bytes of memory read or written per second.
     pub bandwidth: f64,
-    /// Cycles a second; known of TPUs.
+    /// Cycles per second by which compilers count; known of TPUs.
     pub clock: Option<f64>,
-    /// Bytes a second over one of its links, one way.
+    /// Bytes per second over one of its links, one way.
     pub link: f64,
-    /// How many links there are: of TPUs two for each dimension of the torus, of GPUs to the
-    /// switch.
+    /// How many links there are: of TPUs two per dimension of the torus, of GPUs to the switch.
     pub links: usize,
+    /// What a compiler needs to know of a GPU.
+    #[serde(skip)]
+    pub gpu: Option<Gpu>,
+    /// The generation of a TPU.
+    #[serde(skip)]
+    pub tpu: Option<&'static TpuGeneration>,
+}
+
+/// A name that is no accelerator's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown accelerator `{name}`: {hint}")]
+pub struct UnknownAccelerator {
+    /// The name given.
+    pub name: String,
+    /// What would be right.
+    pub hint: String,
 }
 
 impl Chip {
@@ -55,7 +78,7 @@ impl Chip {
         CHIPS.iter().find(|chip| chip.short == short)
     }
 
-    /// Operations a second at most, when computing in a type.
+    /// The peak in FLOP per second when computing in a type.
     pub fn peak(&self, dtype: DType) -> Option<f64> {
         match dtype {
             DType::Bf16 | DType::F16 => self.bf16,
@@ -112,6 +135,17 @@ mod tests {
         {
             let chip = Chip::named(short).unwrap();
             assert_eq!(chip.link * chip.links as f64, gigabytes * 1e9, "{short}");
+        }
+    }
+
+    /// The clock at which the matrix units reach the peak is at most the highest there is, but for
+    /// rounding: else a figure is wrong.
+    #[test]
+    fn peaks_agree_with_matrix_units_and_clocks() {
+        for target in GpuTarget::models() {
+            let gpu = target.gpu.unwrap();
+            let ghz = gpu.matmul_ghz(target.bf16.unwrap());
+            assert!(ghz <= 1.001 * gpu.boost_ghz, "{}: {ghz}", target.short);
         }
     }
 

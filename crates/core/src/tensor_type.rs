@@ -1,6 +1,6 @@
 //! The type of a tensor: its element type and dimensions.
 
-use crate::dtype::DType;
+use crate::DType;
 
 /// An element type with dimensions.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -32,6 +32,11 @@ impl TensorType {
         self.dims.iter().fold(1, |count, &dim| count.saturating_mul(dim))
     }
 
+    /// The bytes of a dense tensor of this type; it saturates.
+    pub fn bytes(&self) -> usize {
+        self.elements().saturating_mul(self.dtype.size())
+    }
+
     /// The same dimensions with another element type.
     pub fn with_dtype(&self, dtype: DType) -> TensorType {
         TensorType::new(dtype, &self.dims)
@@ -39,11 +44,30 @@ impl TensorType {
 }
 
 impl std::fmt::Display for TensorType {
+    /// As in HLO: `f32[2,3]`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("tensor<")?;
-        for dim in &self.dims {
-            write!(f, "{dim}x")?;
+        write!(f, "{}[", self.dtype)?;
+        for (i, dim) in self.dims.iter().enumerate() {
+            write!(f, "{}{dim}", if i == 0 { "" } else { "," })?;
         }
-        write!(f, "{}>", self.dtype)
+        f.write_str("]")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_read_as_in_hlo() {
+        assert_eq!(TensorType::new(DType::Bf16, &[2, 3]).to_string(), "bf16[2,3]");
+        assert_eq!(TensorType::scalar(DType::Bool).to_string(), "pred[]");
+    }
+
+    #[test]
+    fn sizes_saturate() {
+        let huge = TensorType::new(DType::F64, &[usize::MAX, 2]);
+        assert_eq!((huge.elements(), huge.bytes()), (usize::MAX, usize::MAX));
+        assert_eq!(TensorType::new(DType::F64, &[3, 2]).bytes(), 48);
     }
 }
