@@ -53,7 +53,7 @@ fn inputs_follow_the_state() {
     let arguments = spec.step_arguments().unwrap();
     let inputs = arguments.inputs.map(|tensor| (tensor.name.as_str(), tensor.ty.to_string()));
     let [tokens, labels] = &inputs.batch[..] else { panic!("{:?}", inputs.batch) };
-    assert_eq!((tokens.0, labels.0), ("tokens", "labels"));
+    assert_eq!((tokens.0, labels.0), ("input_ids", "labels"));
     assert_eq!(arguments.inputs.batch[0].ty.dims, [2, 8, 16]);
     assert_eq!(spec.eval_arguments(8).unwrap().batch[1].ty.dims, [8, 16]);
     let flat = arguments.flatten();
