@@ -3,7 +3,7 @@
 //!
 //! The steps are those of the post on narrower models, since its own takes minutes to compile:
 //!
-//!     cargo test -p fullshard-train --test tpu -- --ignored --nocapture
+//!     cargo test -p fullshard-train --test tpu -- --include-ignored --nocapture
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -143,8 +143,8 @@ fn written_out_layers_are_let_go() {
 }
 
 #[test]
-#[ignore = "takes four minutes of a processor"]
-fn the_posts_model_fits_on_four_chips() {
+#[ignore = "long: four minutes of a processor"]
+fn long_the_posts_model_fits_on_four_chips() {
     let config = include_str!("../../../examples/configs/gpt2_config.json");
     let batch = Batch { sequences: 128, tokens: 1024, accumulation: 1, reduce_each: true };
     let spec = spec(config, CHIPS, &posted(true), batch, adafactor());
