@@ -225,8 +225,8 @@ fn for_v4(folder: &Folder, more: &[&str]) -> std::process::Output {
 }
 
 #[test]
-#[ignore = "takes a minute of a processor, and libtpu"]
-fn a_slice_is_planned_by_its_own_compiler() {
+#[ignore = "long: a minute of a processor, and libtpu"]
+fn long_a_slice_is_planned_by_its_own_compiler() {
     let output = for_v4(&Folder::new(), &["--per_device_train_batch_size", "4"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -244,8 +244,8 @@ fn a_slice_is_planned_by_its_own_compiler() {
 }
 
 #[test]
-#[ignore = "takes a minute of a processor, and libtpu"]
-fn what_the_compiler_finds_no_room_for_is_reported() {
+#[ignore = "long: a minute of a processor, and libtpu"]
+fn long_what_the_compiler_finds_no_room_for_is_reported() {
     let more = ["--per_device_train_batch_size", "560", "--remat", "none"];
     let output = for_v4(&Folder::new(), &more);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));

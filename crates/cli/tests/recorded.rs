@@ -247,8 +247,8 @@ fn resident(process: u32) -> u64 {
 }
 
 #[test]
-#[ignore = "2,000 steps, about two minutes, and reads /proc"]
-fn memory_stays_flat() {
+#[ignore = "long: 2,000 steps, about two minutes, and reads /proc"]
+fn long_memory_stays_flat() {
     let bench = Bench::new();
     let mut command = bench.command(
         "train --num_cores 2 --max_steps 2000 --per_device_train_batch_size 1 --block_size 16 \

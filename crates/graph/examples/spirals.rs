@@ -13,7 +13,7 @@ use fullshard_graph::{
     Argument, DType, Group, Key, Mesh, MeshExt, Program, Sharding, Tensor, TensorType, concatenate,
     constant, iota, value_and_grad, zeros,
 };
-use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
+use fullshard_pjrt::plugins::{Platform, Store, find_or_install};
 use fullshard_pjrt::{
     Array, Client, ClientOptions, CompileOptions, HostTensor, LoadedExecutable, Plugin,
 };
@@ -291,7 +291,7 @@ fn regions(classes: &[i32], points: &[Option<i32>], side: usize) -> String {
 
 /// A client with some virtual CPU devices.
 fn cpu(devices: usize) -> Result<Client> {
-    let located = find_or_install(PluginKind::Cpu, None, &Store::default_location()?)?;
+    let located = find_or_install(Platform::Cpu, None, &Store::default_location()?)?;
     let options = ClientOptions::new().cpu_device_count(devices);
     Ok(Client::new(Plugin::load(&located.path)?, &options)?)
 }

@@ -1,6 +1,5 @@
 //! The forms of attention agree, in values and gradients. The kernel needs a GPU:
-//!
-//!     FULLSHARD_TEST_DEVICE=cuda cargo test -p fullshard-models --test attention -- --ignored
+//! `./check --gpu`.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -248,8 +247,8 @@ fn the_kernel_is_called_where_the_platform_has_it() {
 }
 
 #[test]
-#[ignore = "needs a GPU of NVIDIA's"]
-fn the_kernel_agrees_with_the_reference() {
+#[ignore = "gpu: needs one of NVIDIA's"]
+fn gpu_the_kernel_agrees_with_the_reference() {
     for (heads, key_heads, sequence, head) in [(4, 4, 256, 64), (6, 2, 190, 128), (3, 3, 1024, 80)]
     {
         let (query, key) = ([2, heads, sequence, head], [2, key_heads, sequence, head]);

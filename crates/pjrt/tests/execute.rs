@@ -177,6 +177,10 @@ fn flags_are_given_per_program() {
         .flag_text("--xla_cpu_prefer_vector_width=128")
         .unwrap();
     client.compile(DOUBLE, &options).unwrap();
+    let wrong = options.flag_text("xla_cpu_prefer_vector_width=wide").unwrap();
+    let error = client.compile(DOUBLE, &wrong).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("xla_cpu_prefer_vector_width"), "{error}");
+    client.compile(DOUBLE, &CompileOptions::new(1)).unwrap();
 }
 
 #[test]

@@ -17,7 +17,7 @@
 
 use fullshard_models::from_json;
 use fullshard_parallel::{FsdpConfig, Options, Placement, Remat};
-use fullshard_pjrt::plugins::PluginKind;
+use fullshard_pjrt::plugins::Platform;
 use fullshard_plan::{Machine, quick};
 use fullshard_step::{Batch, StepSpec, lowering};
 
@@ -97,7 +97,7 @@ fn spec(row: &Row, machine: &Machine) -> StepSpec {
         config: FsdpConfig::from_json(&config).unwrap(),
         remat: Some(row.remat),
         scan_layers: true,
-        lowering: lowering(PluginKind::Tpu),
+        lowering: lowering(Platform::Tpu),
         ..Options::default()
     };
     let placement = Placement::new(&model.tree(), machine.devices, &options).unwrap();

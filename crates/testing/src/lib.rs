@@ -11,7 +11,7 @@ pub use compilers::compile_ahead;
 pub use recording::{RECORDINGS, Recording};
 
 use fullshard_graph::Program;
-use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
+use fullshard_pjrt::plugins::{Platform, Store, find_or_install};
 use fullshard_pjrt::{
     Array, Client, ClientOptions, CompileOptions, HostTensor, LoadedExecutable, Plugin,
 };
@@ -21,11 +21,11 @@ use std::sync::LazyLock;
 /// names, for the tests of one device.
 pub static CLIENT: LazyLock<Client> = LazyLock::new(|| {
     let kind = std::env::var("FULLSHARD_TEST_DEVICE").unwrap_or("cpu".into());
-    let kind: PluginKind = kind.parse().unwrap();
+    let kind: Platform = kind.parse().unwrap();
     let store = Store::default_location().unwrap();
     let located = find_or_install(kind, None, &store).unwrap();
     let options = match kind {
-        PluginKind::Cpu => ClientOptions::new().cpu_device_count(8),
+        Platform::Cpu => ClientOptions::new().cpu_device_count(8),
         _ => ClientOptions::new(),
     };
     Client::new(Plugin::load(&located.path).unwrap(), &options).unwrap()

@@ -7,7 +7,7 @@
 use fullshard_models::from_json;
 use fullshard_optim::AdamW;
 use fullshard_parallel::{FsdpConfig, Options, Placement};
-use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
+use fullshard_pjrt::plugins::{Platform, Store, find_or_install};
 use fullshard_pjrt::{Client, ClientOptions, CompileOptions, Plugin};
 use fullshard_step::{Batch, StepSpec};
 use fullshard_train::Compiler;
@@ -17,7 +17,7 @@ const ROUNDS: usize = 3;
 
 fn main() {
     let store = Store::default_location().unwrap();
-    let located = find_or_install(PluginKind::Cpu, None, &store).unwrap();
+    let located = find_or_install(Platform::Cpu, None, &store).unwrap();
     let plugin = Plugin::load(&located.path).unwrap();
     let client = Client::new(plugin, &ClientOptions::new().cpu_device_count(DEVICES)).unwrap();
     let compiler = Compiler { client: &client, cache: None, options: CompileOptions::new(DEVICES) };

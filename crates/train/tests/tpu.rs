@@ -3,7 +3,7 @@
 //!
 //! The steps are those of the post on narrower models, since its own takes minutes to compile:
 //!
-//!     cargo test -p fullshard-train --test tpu -- --ignored --nocapture
+//!     cargo test -p fullshard-train --test tpu -- --include-ignored --nocapture
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -12,7 +12,7 @@ use common::spec;
 use fullshard_optim::{Adafactor, Optimizer, Sgd};
 use fullshard_parallel::{Exchange, ExchangeKind, FsdpConfig, Options};
 use fullshard_pjrt::hlo::{CollectiveKind, Module, collectives};
-use fullshard_pjrt::plugins::{PluginKind, Store};
+use fullshard_pjrt::plugins::{Platform, Store};
 use fullshard_pjrt::{CompileOptions, CompiledMemory, Plugin, Topology, TpuSlice};
 use fullshard_step::{Batch, StepSpec};
 use std::sync::LazyLock;
@@ -24,7 +24,7 @@ const BATCH: Batch =
 
 static TOPOLOGY: LazyLock<Topology> = LazyLock::new(|| {
     let store = Store::default_location().unwrap();
-    let plugin = Plugin::load(&store.install(PluginKind::Tpu).unwrap().path).unwrap();
+    let plugin = Plugin::load(&store.install(Platform::Tpu).unwrap().path).unwrap();
     Topology::tpu(plugin, &TpuSlice::parse("v4-8").unwrap()).unwrap()
 });
 
@@ -144,8 +144,8 @@ fn written_out_layers_are_let_go() {
 }
 
 #[test]
-#[ignore = "takes four minutes of a processor"]
-fn the_posts_model_fits_on_four_chips() {
+#[ignore = "long: four minutes of a processor"]
+fn long_the_posts_model_fits_on_four_chips() {
     let config = include_str!("../../../examples/configs/gpt2_config.json");
     let batch = Batch { sequences: 128, tokens: 1024, accumulation: 1, sync_each_microbatch: true };
     let spec = spec(config, CHIPS, &posted(true), batch, adafactor());

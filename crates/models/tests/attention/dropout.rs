@@ -199,8 +199,8 @@ fn values(results: &[HostTensor]) -> Vec<Vec<f64>> {
 }
 
 #[test]
-#[ignore = "needs a GPU of NVIDIA's"]
-fn the_kernel_drops_the_same_on_the_way_back() {
+#[ignore = "gpu: needs one of NVIDIA's"]
+fn gpu_the_kernel_drops_the_same_on_the_way_back() {
     for (window, again) in WINDOWS.into_iter().flat_map(|it| [(it, false), (it, true)]) {
         let inputs = window.inputs();
         let program = compile_with(&[GRAPHS_WITHOUT_CUDNN], &inputs, |inputs| {
@@ -227,8 +227,8 @@ fn the_kernel_drops_the_same_on_the_way_back() {
 
 /// As gradients of several batches are added up: each goes there and back in a step of a loop.
 #[test]
-#[ignore = "needs a GPU of NVIDIA's"]
-fn accumulated_batches_drop_differently() {
+#[ignore = "gpu: needs one of NVIDIA's"]
+fn gpu_accumulated_batches_drop_differently() {
     let window = WINDOWS[0];
     let inputs = window.inputs();
     let program = compile_with(&[GRAPHS_WITHOUT_CUDNN], &inputs, |inputs| {
@@ -260,8 +260,8 @@ fn accumulated_batches_drop_differently() {
 /// With what the kernel dropped seen in its result, all that it gives is what the definition gives
 /// with the same dropped.
 #[test]
-#[ignore = "needs a GPU of NVIDIA's"]
-fn the_kernel_that_drops_agrees_with_the_reference() {
+#[ignore = "gpu: needs one of NVIDIA's"]
+fn gpu_the_kernel_that_drops_agrees_with_the_reference() {
     let dims = [BATCH, HEADS, WIDTH, WIDTH];
     let [_, _, value, _]: [HostTensor; 4] = WINDOWS[0].inputs().try_into().unwrap();
     let mut inputs = vec![random(&dims, 1), random(&dims, 2), value, random(&dims, 4)];

@@ -21,7 +21,6 @@ pub use store::{Installed, Store};
 
 pub use fullshard_core::Platform;
 /// The former name of [`Platform`].
-pub use fullshard_core::Platform as PluginKind;
 
 /// The environment variable that names the plugin library of a platform.
 pub fn variable(platform: Platform) -> &'static str {

@@ -151,7 +151,7 @@ impl Bench {
     pub fn child(&self, role: &str) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
-            .args(["child::plays_its_role", "--exact", "--nocapture"])
+            .args(["child::child_plays_its_role", "--ignored", "--exact", "--nocapture"])
             .env(ROLE, role)
             .env(BENCH, &self.root);
         command

@@ -8,14 +8,12 @@ use fullshard_pjrt::plugins::{Located, Platform, PluginError, Store, find, find_
 
 use crate::bench::{BENCH, Bench, ROLE};
 
-/// What a re-run of this binary does; nothing when run as a test.
+/// What a re-run of this binary does.
 #[test]
-fn plays_its_role() {
-    let (Ok(role), Some(root)) = (env::var(ROLE), env::var_os(BENCH)) else {
-        return;
-    };
-    let bench = Bench::at(root.into());
-    match role.as_str() {
+#[ignore = "child: what the drills run as another process"]
+fn child_plays_its_role() {
+    let bench = Bench::at(env::var_os(BENCH).unwrap().into());
+    match env::var(ROLE).unwrap().as_str() {
         "install" => {
             let installed = bench.install_with_pip(&bench.package()).unwrap();
             println!("answer: {}", installed.path.display());

@@ -20,7 +20,7 @@ use crate::describe::Budget;
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::report::{Basis, MachineSummary, Rates, Report};
-use fullshard_pjrt::plugins::PluginKind;
+use fullshard_pjrt::plugins::Platform;
 use fullshard_step::StepSpec;
 
 /// The plan of a step that was compiled for a machine.
@@ -85,14 +85,14 @@ fn gib(bytes: u64) -> f64 {
 /// What the figures of a kind of machine do not have in them.
 fn notes(machine: &Machine) -> Vec<String> {
     let notes: &[&str] = match machine.kind {
-        PluginKind::Tpu => &["input, the host and what lies between steps are not in the time"],
-        PluginKind::Cuda => &[
+        Platform::Tpu => &["input, the host and what lies between steps are not in the time"],
+        Platform::Cuda => &[
             "compiled without a GPU: kernels are not tuned, and cuDNN's graphs are not built",
             "products are taken to be as fast as tuned ones, at the share of its peak that an H200 \
              reaches",
             "input, the host and what lies between steps are not in the time",
         ],
-        PluginKind::Cpu => &["the time on CPUs counts memory alone, no arithmetic"],
+        Platform::Cpu => &["the time on CPUs counts memory alone, no arithmetic"],
     };
     notes.iter().map(|&note| note.to_owned()).collect()
 }

@@ -12,7 +12,7 @@ use crate::report::{Memory, Part};
 use fullshard_graph::DType;
 use fullshard_models::layers::loss::{CHUNKED_FROM, TILE, chunk_size};
 use fullshard_parallel::{Layout, Remat, Stored};
-use fullshard_pjrt::plugins::PluginKind;
+use fullshard_pjrt::plugins::Platform;
 use fullshard_step::{StepSpec, UnitRow};
 use serde::Serialize;
 
@@ -42,7 +42,7 @@ impl MemoryEstimate {
     pub const SURE: f64 = 4.0 / 3.0;
 
     /// The estimate for a step on devices of a kind.
-    pub fn new(spec: &StepSpec, kind: PluginKind) -> Result<MemoryEstimate, Error> {
+    pub fn new(spec: &StepSpec, kind: Platform) -> Result<MemoryEstimate, Error> {
         let state = spec.state_bytes()?;
         let peak = peak(spec, kind, gradients(spec, state.gradients));
         let gathered = gathered(spec);
@@ -94,16 +94,16 @@ impl Moment {
 }
 
 /// The moment at which most is alive.
-fn peak(spec: &StepSpec, kind: PluginKind, gradients: u64) -> Moment {
+fn peak(spec: &StepSpec, kind: Platform, gradients: u64) -> Moment {
     let (kept, at_work) = (layer::kept(spec, kind), layer::at_work(spec));
     let loss = Moment { gradients: 0, activations: kept.all, logits: logits(spec, kind) };
     // The CPU's compiler hardly ever puts one thing where another was.
-    if kind == PluginKind::Cpu {
+    if kind == Platform::Cpu {
         return Moment { gradients, activations: kept.all + at_work, ..loss };
     }
     // Layers that are written out let go of what they keep, one after the other, as their gradients
     // come: where the scheduler sees to it. A loop has all of its stacks from beginning to end.
-    if kind == PluginKind::Cuda && !spec.placement.options.scan_layers {
+    if kind == Platform::Cuda && !spec.placement.options.scan_layers {
         // What only the last layer keeps, it has at work.
         let others = kept.all - kept.more_of_last;
         let activations = others + at_work.max(kept.more_of_last);
@@ -176,7 +176,7 @@ fn largest_of_layers(spec: &StepSpec) -> u64 {
 /// takes the place of its logits. Where there are no chunks, all logits
 /// and their gradient in `f32`; where the loss is a call, a chunk of exponentials and all else that
 /// it takes and gives in `f32`.
-fn logits(spec: &StepSpec, kind: PluginKind) -> u64 {
+fn logits(spec: &StepSpec, kind: Platform) -> u64 {
     let (placement, batch) = (&spec.placement, &spec.batch);
     let model = spec.model.dimensions();
     let tokens = batch.sequences / placement.devices() * batch.tokens;
@@ -193,8 +193,8 @@ fn logits(spec: &StepSpec, kind: PluginKind) -> u64 {
         return ((chunk + heads * model.hidden) * vocabulary * F32) as u64;
     }
     let (logits_and_gradients, of_head) = match (kind, chunk < tokens) {
-        (PluginKind::Cuda, true) => (2 * size, F32),
-        (PluginKind::Cuda, false) => (size, size),
+        (Platform::Cuda, true) => (2 * size, F32),
+        (Platform::Cuda, false) => (size, size),
         (_, true) => (F32 + size, F32),
         (_, false) => (F32 + size, size),
     };
@@ -210,6 +210,6 @@ fn gradients(spec: &StepSpec, wide: u64) -> u64 {
 }
 
 /// What a loop stacks on its way forth, for its way back.
-pub(super) fn stacked(spec: &StepSpec, kind: PluginKind) -> u64 {
+pub(super) fn stacked(spec: &StepSpec, kind: Platform) -> u64 {
     if spec.placement.options.scan_layers { layer::kept(spec, kind).all } else { 0 }
 }

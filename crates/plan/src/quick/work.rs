@@ -19,7 +19,7 @@ use super::memory;
 use fullshard_models::layers::attention::{BLOCK, BLOCKWISE_FROM};
 use fullshard_models::layers::loss::{CHUNKED_FROM, TILE, chunk_size};
 use fullshard_parallel::{Remat, Stored};
-use fullshard_pjrt::plugins::PluginKind;
+use fullshard_pjrt::plugins::Platform;
 use fullshard_step::StepSpec;
 
 /// Work of one module in one direction, on one device.
@@ -54,7 +54,7 @@ pub(super) struct Passes {
 const F32: f64 = 4.0;
 
 /// All work of a step.
-pub(super) fn work(spec: &StepSpec, kind: PluginKind, passes: &Passes) -> Vec<Work> {
+pub(super) fn work(spec: &StepSpec, kind: Platform, passes: &Passes) -> Vec<Work> {
     let step = Step { stacked: memory::stacked(spec, kind) as f64, ..Step::new(spec) };
     let times = spec.batch.accumulation as f64;
     let mut all = vec![step.embedding(), step.forward(passes), step.head(passes)];
