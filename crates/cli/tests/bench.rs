@@ -354,9 +354,6 @@ fn mistakes_are_told_before_a_device_is_touched() {
         (&["--fsdp_config", half, "--fp8"], "what is not in FP8 is in bfloat16"),
         (&["--fp8", "--dtype", "float32"], "`--dtype float32` and `--fp8` contradict each other"),
         (&["--fp8", "--batch", "1", "--seq", "15"], "must be multiples of 16. Choose others"),
-        (&["--fsdp", "full_shard offload"], "`--fsdp` is offload, which is not supported"),
-        (&["--fsdp", "sharded"], "`--fsdp` is `sharded` but must be full_shard"),
-        (&["--fsdp", "full_shard no_shard"], "contradict each other: choose one"),
         (&["--batch", "3", "--num_cores", "2"], "make it a multiple of 2, or use fewer devices"),
         (&["--batch", "2", "--num_cores", "4"], "2 sequences cannot be cut over 4 devices"),
         (&["--batch", "100000", "--num_cores", "100000"], "stand in for at most 256 devices"),
@@ -394,6 +391,9 @@ fn misuse_is_told_with_the_usage() {
         (&["--remat", "some"], "[possible values: none, dots, full]"),
         (&["--scan_layers", "maybe"], "[possible values: auto, true, false]"),
         (&["--device", "abacus"], "abacus"),
+        (&["--fsdp", "full_shard offload"], "`--fsdp` is offload, which is not supported"),
+        (&["--fsdp", "sharded"], "`--fsdp` is `sharded` but must be full_shard"),
+        (&["--fsdp", "full_shard no_shard"], "contradict each other: choose one"),
         (&["--no_such_flag"], "--no_such_flag"),
     ] {
         refused(&folder, "tiny.json", args, 2, expected);
