@@ -1,7 +1,8 @@
 //! `fullshard bench step` as a person runs it: what it measures, what it plans, and how it fails.
 #![allow(clippy::unwrap_used)]
 
-use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
+use fullshard_core::Platform;
+use fullshard_pjrt::plugins::{Store, find_or_install};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
@@ -38,7 +39,7 @@ impl Folder {
     /// Measures a model of this folder, with an empty cache but the CPU plugin at hand.
     fn step(&self, config: &str, args: &[&str]) -> Output {
         let store = Store::default_location().unwrap();
-        let cpu = find_or_install(PluginKind::Cpu, None, &store).unwrap().path;
+        let cpu = find_or_install(Platform::Cpu, None, &store).unwrap().path;
         let mut command = Command::new(env!("CARGO_BIN_EXE_fullshard"));
         command.args(["bench", "step", "--config", config]).args(args);
         command.current_dir(self.0.path()).env("FULLSHARD_CACHE", self.path("cache"));

@@ -1,7 +1,8 @@
 //! `bench step --fp8`: what runs in 8 bits is said, and so is what does not.
 #![allow(clippy::unwrap_used)]
 
-use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
+use fullshard_core::Platform;
+use fullshard_pjrt::plugins::{Store, find_or_install};
 use serde_json::Value;
 use std::process::Command;
 
@@ -14,7 +15,7 @@ fn measured(inner: usize, args: &[&str]) -> (Value, String) {
     );
     std::fs::write(folder.path().join("config.json"), config).unwrap();
     let store = Store::default_location().unwrap();
-    let cpu = find_or_install(PluginKind::Cpu, None, &store).unwrap().path;
+    let cpu = find_or_install(Platform::Cpu, None, &store).unwrap().path;
     let mut command = Command::new(env!("CARGO_BIN_EXE_fullshard"));
     command.args(["bench", "step", "--config", "config.json", "--json", "--batch", "4"]);
     command.args(["--steps", "3", "--fixed_batch", "--learning_rate", "1e-2"]).args(args);

@@ -3,14 +3,15 @@
 use crate::config::{Device, RunConfig};
 use crate::error::{Error, Result};
 use crate::format;
-use fullshard_pjrt::plugins::{Located, PluginKind, Store, find_compiler, find_or_install};
+use fullshard_core::Platform;
+use fullshard_pjrt::plugins::{Located, Store, find_compiler, find_or_install};
 use fullshard_pjrt::{Client, ClientOptions, CompileCache, Plugin, Value};
 use std::path::PathBuf;
 
 impl Device {
     /// The platform; the CPU if none is given.
-    pub fn kind(&self) -> PluginKind {
-        self.platform.unwrap_or(PluginKind::Cpu)
+    pub fn kind(&self) -> Platform {
+        self.platform.unwrap_or(Platform::Cpu)
     }
 
     /// Finds the plugin, fetching the CPU's on first use, and loads it.
@@ -23,7 +24,7 @@ impl Device {
     /// Finds a plugin that need only compile, and loads it. All that a GPU's plugin needs to
     /// compile is an eighth of what it needs to run.
     pub fn load_compiler(&self) -> Result<&'static Plugin> {
-        if self.kind() != PluginKind::Cuda {
+        if self.kind() != Platform::Cuda {
             return Ok(self.load()?.0);
         }
         let store = Store::default_location()?;
@@ -47,7 +48,7 @@ impl Device {
 
     fn client_options(&self, devices: usize) -> Result<ClientOptions> {
         let mut options = ClientOptions::new();
-        if self.kind() == PluginKind::Cpu {
+        if self.kind() == Platform::Cpu {
             options = options.cpu_device_count(devices.max(1));
         }
         if let Some(fraction) = self.memory_fraction {
@@ -66,7 +67,7 @@ impl Device {
 impl RunConfig {
     /// The devices to run on, if there are as many as the mesh has.
     pub fn client(&self) -> Result<Client> {
-        if self.platform() == PluginKind::Cpu {
+        if self.platform() == Platform::Cpu {
             fullshard_pjrt::keep_freed_memory();
         }
         let (client, _) = self.device.client(self.devices())?;

@@ -4,11 +4,11 @@
 use crate::config::{Compute, RunConfig, Scan};
 use crate::error::{Error, Result};
 use crate::format;
+use fullshard_core::Platform;
 use fullshard_models::AnyModel;
 use fullshard_models::layers::{attention, fp8};
 use fullshard_parallel::{Options, Placement};
 use fullshard_pjrt::CompileOptions;
-use fullshard_pjrt::plugins::PluginKind;
 use fullshard_step::{Batch, StepSpec, compiler_flags, dialect, loops_layers, lowering};
 
 /// What indices of 32 bits can tell apart.
@@ -46,7 +46,7 @@ impl RunConfig {
     /// slower or other than it seems.
     pub fn warnings(&self, spec: &StepSpec) -> Vec<String> {
         let mut warnings = spec.placement.options.config.warnings();
-        if spec.placement.options.config.settings.fp8 && self.platform() != PluginKind::Cuda {
+        if spec.placement.options.config.settings.fp8 && self.platform() != Platform::Cuda {
             warnings.push(format!(
                 "{} has no units for FP8 matmuls: numbers are rounded as on GPUs, and it takes \
                  longer than in bfloat16",
@@ -70,7 +70,7 @@ impl RunConfig {
         let graphs = attention::GRAPHS_WITHOUT_CUDNN.split('=').next().unwrap_or_default();
         let has_kernels = |flag: &&String| flag.contains(graphs) && flag.contains("CUDNN");
         match self.device.xla_flags.iter().find(has_kernels) {
-            Some(flag) if dropout > 0.0 && self.platform() == PluginKind::Cuda => {
+            Some(flag) if dropout > 0.0 && self.platform() == Platform::Cuda => {
                 Err(Error::Usage(format!(
                     "--xla_flag {flag} puts cuDNN's kernels into CUDA graphs, where attention with \
                      dropout {dropout} would drop the same in every step: leave CUDNN out of it"
@@ -81,7 +81,7 @@ impl RunConfig {
     }
 
     fn check_numbers(&self) -> Result<()> {
-        if self.platform() == PluginKind::Cpu && self.devices() > MOST_VIRTUAL {
+        if self.platform() == Platform::Cpu && self.devices() > MOST_VIRTUAL {
             return Err(Error::Usage(format!(
                 "--num_cores is {}, but a CPU can stand in for at most {MOST_VIRTUAL} devices: \
                  lower it, or ask `fullshard plan` about a larger machine",

@@ -156,7 +156,7 @@ fn every_key_of_a_file_goes_to_flags_and_back() {
             tried += 1;
         }
     }
-    assert!(tried > 80, "{tried} keys");
+    assert!(tried > 75, "{tried} keys");
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn other_versions_and_unknown_keys_are_refused_by_name() {
         ("c.toml", "[model]\nmodel_type = \"gpt2\"\n", "add `version = 1`"),
         ("d.toml", "version = 1\n[model]\nmodel_typ = \"gpt2\"\n", "unknown field `model_typ`"),
         ("e.toml", "version = 1\n[modell]\n", "unknown field `modell`"),
-        ("f.json", "{\"version\": 1, \"remat\": {\"policy\": \"some\"}}", "none, dots or full"),
+        ("f.json", "{\"version\": 1, \"remat\": {\"policy\": \"some\"}}", "unknown variant `some`"),
         ("g.json", "{\"version\": 1, \"mesh\": {\"fsdp\": -1}}", "invalid value"),
         ("h.json", "[1]", "unknown"),
         ("i.toml", "version = ", "no TOML"),

@@ -36,7 +36,7 @@ fn rounded(values: &[f64], dtype: DType) -> (Vec<u8>, f32) {
 fn numbers_are_rounded_as_torch_casts_them() {
     for (name, case) in recorded().as_object().unwrap() {
         for dtype in [DType::F8E4M3FN, DType::F8E5M2] {
-            let expected = &case[dtype.name()];
+            let expected = &case[dtype.mlir_name()];
             let (bits, scale) = rounded(&floats(&case["values"]), dtype);
             let bits: String = bits.iter().map(|bits| format!("{bits:02x}")).collect();
             let exponent = expected["exponent"].as_i64().unwrap() as i32;

@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use fullshard_graph::{Argument, DType, Program, TensorType};
-//! use fullshard_optim::{AdamW, Cut, Optimizer, Shard, Update};
+//! use fullshard_optim::{AdamW, Optimizer, Shard, Update};
 //!
 //! # fn main() -> fullshard_graph::Result<()> {
 //! let optimizer = AdamW { weight_decay: 0.01, ..AdamW::default() };
@@ -18,7 +18,7 @@
 //! let arguments = [scalars, matrix.clone(), matrix.clone(), matrix.clone(), matrix];
 //! let program = Program::trace("step", &arguments, |mut tensors| {
 //!     let update = Update {
-//!         shard: Shard { dims: vec![7, 5], stack: None, cut: Cut::Whole, group: None },
+//!         shard: Shard::replicated(&[7, 5], None),
 //!         slots: tensors.split_off(3),
 //!         gradient: tensors.remove(2),
 //!         parameter: tensors.remove(1),
@@ -63,9 +63,10 @@ pub use arguments::Arguments;
 pub use clip::{clip_factor, global_norm};
 pub use decay::decays;
 pub use error::Error;
+pub use fullshard_core::Layout;
 pub use named::{OptimizerKind, Options, from_name, optimizers, register};
 pub use optimizer::{Optimizer, Slot, SlotKind, Update, Updated};
 pub use schedule::{SCHEDULES, Schedule, Shape, StableDecay};
 pub use schedule_options::ScheduleOptions;
 pub use sgd::Sgd;
-pub use shard::{Cut, Shard};
+pub use shard::Shard;

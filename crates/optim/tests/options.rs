@@ -3,7 +3,7 @@
 
 use fullshard_graph::{Argument, DType, Program, TensorType};
 use fullshard_optim::{
-    AdamW, Arguments, Cut, Error, Optimizer, OptimizerKind, Options, SCHEDULES, Schedule,
+    AdamW, Arguments, Error, Layout, Optimizer, OptimizerKind, Options, SCHEDULES, Schedule,
     ScheduleOptions, Sgd, Shape, Shard, SlotKind, Update, decays, from_name, optimizers, register,
 };
 
@@ -20,7 +20,7 @@ fn refused(name: &str, options: &Options) -> Error {
 }
 
 fn matrix() -> Shard {
-    Shard { dims: vec![4, 6, 5], stack: Some(3), cut: Cut::Whole, group: None }
+    Shard::replicated(&[4, 6, 5], Some(3))
 }
 
 #[test]
@@ -201,15 +201,15 @@ fn trace(shard: Shard, parameter: &[usize], slots: usize, scalars: usize) -> Str
 
 #[test]
 fn tensors_that_do_not_fit_are_named() {
-    let shard = |cut| Shard { dims: vec![4, 5], stack: None, cut, group: None };
+    let shard = |layout| Shard { layout, slice: 19, ..Shard::replicated(&[4, 5], None) };
     let cases = [
-        (trace(shard(Cut::Whole), &[5, 4], 2, 3), "the parameter is"),
-        (trace(shard(Cut::Whole), &[4, 5], 1, 3), "1 tensors of state, not 2"),
-        (trace(shard(Cut::Whole), &[4, 5], 2, 2), "the numbers of a step are"),
-        (trace(shard(Cut::Flat { local: 19 }), &[19], 2, 3), "does not fit into 1 slices of 19"),
+        (trace(shard(Layout::Replicated), &[5, 4], 2, 3), "the parameter is"),
+        (trace(shard(Layout::Replicated), &[4, 5], 1, 3), "1 tensors of state, not 2"),
+        (trace(shard(Layout::Replicated), &[4, 5], 2, 2), "the numbers of a step are"),
+        (trace(shard(Layout::Flat), &[19], 2, 3), "does not fit into 1 slices of 19"),
         (
-            trace(Shard { dims: vec![], ..shard(Cut::Rows) }, &[], 2, 3),
-            "a scalar has no rows to cut",
+            trace(Shard { dims: vec![], ..shard(Layout::Dim0) }, &[], 2, 3),
+            "a scalar has no dimension 0",
         ),
     ];
     for (error, expected) in cases {

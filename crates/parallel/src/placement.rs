@@ -4,55 +4,17 @@
 use crate::config::{FsdpConfig, Strategy};
 use crate::error::Error;
 use crate::gather::Wire;
-use crate::layout::{Layout, Stored};
+use crate::layout::Stored;
+use crate::remat::Remat;
 use crate::stack::Stacks;
 use crate::wrap::{self, Unit};
+use fullshard_core::Layout;
 use fullshard_graph::{DType, Dialect, Mesh, Sharding};
 use fullshard_models::{LoweringOptions, Module};
 use std::collections::HashMap;
 
 /// The mesh axis that parameters and batches are cut over.
 pub const AXIS: &str = "fsdp";
-
-/// What a layer remembers for its way back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Remat {
-    /// Everything.
-    #[default]
-    None,
-    /// The results of its matrix products and of attention.
-    Dots,
-    /// Nothing but what goes in.
-    Full,
-}
-
-impl Remat {
-    /// The word for it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Remat::None => "none",
-            Remat::Dots => "dots",
-            Remat::Full => "full",
-        }
-    }
-}
-
-impl std::fmt::Display for Remat {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl std::str::FromStr for Remat {
-    type Err = String;
-
-    fn from_str(word: &str) -> Result<Remat, String> {
-        [Remat::None, Remat::Dots, Remat::Full]
-            .into_iter()
-            .find(|remat| remat.name() == word)
-            .ok_or_else(|| "it must be none, dots or full".to_owned())
-    }
-}
 
 /// How a model is to be placed.
 #[derive(Debug, Clone, Default)]
@@ -184,9 +146,9 @@ impl Placement {
 fn layout(options: &Options, devices: usize) -> Layout {
     let settings = &options.config.settings;
     match options.strategy {
-        _ if devices == 1 => Layout::Whole,
-        Strategy::NoShard => Layout::Whole,
-        _ if settings.shard_param_on_dim_0 && !settings.flatten_parameters => Layout::Rows,
+        _ if devices == 1 => Layout::Replicated,
+        Strategy::NoShard => Layout::Replicated,
+        _ if settings.shard_param_on_dim_0 && !settings.flatten_parameters => Layout::Dim0,
         _ => Layout::Flat,
     }
 }
@@ -268,7 +230,7 @@ fn stored(
             stack,
             template,
             layer: if stack.is_some() { None } else { layer },
-            layout: if parameter.dims.is_empty() { Layout::Whole } else { layout },
+            layout: if parameter.dims.is_empty() { Layout::Replicated } else { layout },
             parts,
             frozen: is_frozen,
         });

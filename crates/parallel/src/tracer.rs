@@ -2,7 +2,8 @@
 //! leaving it lets them go.
 
 use crate::layout::Stored;
-use crate::placement::{PlacedUnit, Placement, Remat};
+use crate::placement::{PlacedUnit, Placement};
+use crate::remat::Remat;
 use fullshard_graph::{
     DType, Error, Group, Key, Policy, Result, Tensor, barrier, custom_vjp, iota, remat, scan,
     transient,

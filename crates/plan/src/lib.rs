@@ -28,4 +28,4 @@ pub use report::{
     Basis, Exchanged, LargeBuffer, MachineSummary, Memory, ModuleTime, Part, Rates, Report, Time,
     Warning,
 };
-pub use search::{Callbacks, Candidate, Cut, Frontier, Point, Progress, Space, search};
+pub use search::{Callbacks, Candidate, Frontier, Point, Progress, Space, search};

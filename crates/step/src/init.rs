@@ -152,8 +152,8 @@ fn part(key: &Key, group: &Group, stored: &Stored) -> Result<Tensor> {
     };
     let mut all = stored.part_dims();
     let draw = match stored.layout {
-        Layout::Whole => key.made_first()?.draw(&all),
-        Layout::Rows | Layout::Flat => {
+        Layout::Replicated => key.made_first()?.draw(&all),
+        Layout::Dim0 | Layout::Flat => {
             all[0] *= stored.parts;
             key.made_first()?.draw(&all).cut(0, group)?
         }
@@ -188,14 +188,14 @@ fn with_zeros(values: &Tensor, group: &Group, stored: &Stored) -> Result<Tensor>
 fn without_row(values: &Tensor, group: &Group, stored: &Stored, row: usize) -> Result<Tensor> {
     let width: usize = stored.dims[1..].iter().product();
     let (start, limit) = match stored.layout {
-        Layout::Whole | Layout::Rows => (row, row + 1),
+        Layout::Replicated | Layout::Dim0 => (row, row + 1),
         Layout::Flat => (row * width, (row + 1) * width),
     };
     let number = |value: usize| constant(&[], &[value as i64]);
     let length = values.dims()[0];
     let first = match stored.layout {
-        Layout::Whole => number(0)?,
-        Layout::Rows | Layout::Flat => (group.index()?.convert(DType::I64)? * number(length)?)?,
+        Layout::Replicated => number(0)?,
+        Layout::Dim0 | Layout::Flat => (group.index()?.convert(DType::I64)? * number(length)?)?,
     };
     let place = (iota(DType::I64, values.dims(), 0)? + first)?;
     let after = place.compare(Comparison::GreaterEqual, &number(start)?)?;
@@ -206,8 +206,8 @@ fn without_row(values: &Tensor, group: &Group, stored: &Stored, row: usize) -> R
 /// Zeros where a part goes beyond its parameter.
 fn without_padding(values: &Tensor, group: &Group, stored: &Stored) -> Result<Tensor> {
     let used = match stored.layout {
-        Layout::Whole => return Ok(values.clone()),
-        Layout::Rows => stored.dims[0],
+        Layout::Replicated => return Ok(values.clone()),
+        Layout::Dim0 => stored.dims[0],
         Layout::Flat => stored.dims.iter().product(),
     };
     let length = values.dims()[0];

@@ -4,7 +4,7 @@ use crate::error::Error;
 use fullshard_graph::Group;
 use fullshard_models::AnyModel;
 use fullshard_models::layers::{attention, fp8};
-use fullshard_optim::{Cut, Optimizer, Shard, decays};
+use fullshard_optim::{Optimizer, Shard, decays};
 use fullshard_parallel::{Layout, Placement, Stored};
 
 /// The batches of a step.
@@ -104,11 +104,12 @@ impl StepSpec {
 
 /// A stored parameter as the optimizer sees it.
 pub(crate) fn shard(stored: &Stored, group: Option<&Group>) -> Shard {
-    let cut = match stored.layout {
-        Layout::Whole => Cut::Whole,
-        Layout::Rows => Cut::Rows,
-        Layout::Flat => Cut::Flat { local: stored.part_dims()[0] },
-    };
-    let group = group.filter(|_| stored.layout != Layout::Whole).cloned();
-    Shard { dims: stored.dims.clone(), stack: stored.stack, cut, group }
+    let group = group.filter(|_| stored.layout != Layout::Replicated).cloned();
+    Shard {
+        dims: stored.dims.clone(),
+        stack: stored.stack,
+        layout: stored.layout,
+        slice: if stored.layout == Layout::Flat { stored.part_dims()[0] } else { 0 },
+        group,
+    }
 }

@@ -94,10 +94,10 @@ impl StepSpec {
             tokens_per_step: self.tokens_per_step(),
             optimizer: self.optimizer.name().to_owned(),
             max_grad_norm: self.max_grad_norm,
-            compute_dtype: dtype_name(placement.wire.compute).to_owned(),
+            compute_dtype: placement.wire.compute.torch_name().to_owned(),
             eight_bit_products: products.as_ref().map(|products| products.fp8),
             not_in_eight_bits: products.map_or_else(Vec::new, |products| products.others),
-            reduce_dtype: dtype_name(placement.wire.reduce).to_owned(),
+            reduce_dtype: placement.wire.reduce.torch_name().to_owned(),
             remat: placement.remat.name().to_owned(),
             scan_layers: placement.options.scan_layers,
             gather_ahead: placement.options.gather_ahead,
@@ -110,19 +110,8 @@ impl StepSettings {
     /// The type computed in, with what is in FP8 of it.
     pub fn compute_name(&self) -> String {
         match self.eight_bit_products {
-            Some(_) => format!("{} and {}", self.compute_dtype, dtype_name(DType::F8E4M3FN)),
+            Some(_) => format!("{} and {}", self.compute_dtype, DType::F8E4M3FN.torch_name()),
             None => self.compute_dtype.clone(),
         }
-    }
-}
-
-/// The name that torch has for a type.
-fn dtype_name(dtype: DType) -> &'static str {
-    match dtype {
-        DType::F32 => "float32",
-        DType::F16 => "float16",
-        DType::Bf16 => "bfloat16",
-        DType::F8E4M3FN => "float8_e4m3fn",
-        other => other.name(),
     }
 }

@@ -4,8 +4,10 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
+mod compilers;
 mod recording;
 
+pub use compilers::compile_ahead;
 pub use recording::{RECORDINGS, Recording};
 
 use fullshard_graph::Program;
@@ -29,9 +31,13 @@ pub static CLIENT: LazyLock<Client> = LazyLock::new(|| {
     Client::new(Plugin::load(&located.path).unwrap(), &options).unwrap()
 });
 
-/// Compiles a program, showing its text if the compiler refuses it.
+/// Compiles a program, showing its text if the compiler refuses it. With FULLSHARD_TEST_COMPILERS
+/// set, the compilers for TPUs and GPUs must take it too.
 pub fn compile(program: &Program, options: &CompileOptions) -> LoadedExecutable {
     let text = program.to_text();
+    if std::env::var_os(compilers::ALL_COMPILERS).is_some() {
+        compilers::check_ahead(&text, program.devices());
+    }
     CLIENT.compile(&text, options).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 

@@ -6,8 +6,8 @@ use clap::Args;
 use fullshard::config::Device;
 use fullshard::format;
 use fullshard::{Error, Result};
+use fullshard_core::Platform;
 use fullshard_pjrt::hlo::{self, CollectiveSummary};
-use fullshard_pjrt::plugins::PluginKind;
 use fullshard_pjrt::{
     CompiledMemory, Executable, GpuTarget, OptimizedProgram, Plugin, Topology, TpuSlice,
 };
@@ -67,7 +67,7 @@ struct Collective {
 }
 
 /// The plugin that compiles for a platform.
-fn compiler(kind: PluginKind, plugin: Option<PathBuf>) -> Result<&'static Plugin> {
+fn compiler(kind: Platform, plugin: Option<PathBuf>) -> Result<&'static Plugin> {
     Device { platform: Some(kind), plugin, ..Device::default() }.load_compiler()
 }
 
@@ -112,11 +112,11 @@ impl Machine {
     fn topology(&self, plugin: Option<PathBuf>) -> Result<Topology> {
         match self {
             Machine::Tpu(slice) => {
-                let plugin = compiler(PluginKind::Tpu, plugin)?;
+                let plugin = compiler(Platform::Tpu, plugin)?;
                 Ok(Topology::tpu(plugin, slice)?)
             }
             Machine::Gpu(target) => {
-                let plugin = compiler(PluginKind::Cuda, plugin)?;
+                let plugin = compiler(Platform::Cuda, plugin)?;
                 Ok(Topology::gpu(plugin, target)?)
             }
         }

@@ -6,7 +6,8 @@ use clap::Args;
 use fullshard::config::{Device as DeviceConfig, RunConfig};
 use fullshard::format;
 use fullshard::{Error, Result};
-use fullshard_pjrt::plugins::{Located, PluginKind, Store, find};
+use fullshard_core::Platform;
+use fullshard_pjrt::plugins::{Located, Store, find};
 use fullshard_pjrt::{Device, MemoryStats, Plugin, Value};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -25,7 +26,7 @@ pub struct DevicesArgs {
 
 #[derive(Serialize)]
 struct Report {
-    kind: PluginKind,
+    kind: Platform,
     plugin: Option<PluginRow>,
     devices: Vec<DeviceRow>,
     problem: Option<String>,
@@ -57,7 +58,7 @@ pub fn run(args: &DevicesArgs) -> Result<()> {
     let mut reports = Vec::new();
     for kind in kinds_to_show(&target)? {
         // The CPU's plugin is fetched if need be; others are shown where they are found.
-        if asked_for || kind == PluginKind::Cpu || is_here(kind)? {
+        if asked_for || kind == Platform::Cpu || is_here(kind)? {
             let target = DeviceConfig { platform: Some(kind), ..target.clone() };
             reports.push(report(kind, &target, args.num_devices));
         }
@@ -74,21 +75,21 @@ pub fn run(args: &DevicesArgs) -> Result<()> {
 }
 
 /// The platforms that a command which names none should look at.
-fn kinds_to_show(device: &DeviceConfig) -> Result<Vec<PluginKind>> {
+fn kinds_to_show(device: &DeviceConfig) -> Result<Vec<Platform>> {
     match device.platform {
         Some(kind) => Ok(vec![kind]),
         None if device.plugin.is_some() => {
             Err(Error::Usage("--plugin needs --device to say what kind of plugin it is".into()))
         }
-        None => Ok(PluginKind::ALL.to_vec()),
+        None => Ok(Platform::ALL.to_vec()),
     }
 }
 
-fn is_here(kind: PluginKind) -> Result<bool> {
+fn is_here(kind: Platform) -> Result<bool> {
     Ok(find(kind, None, &Store::default_location()?)?.is_some())
 }
 
-fn report(kind: PluginKind, target: &DeviceConfig, devices: usize) -> Report {
+fn report(kind: Platform, target: &DeviceConfig, devices: usize) -> Report {
     let (plugin, located) = match target.load() {
         Ok(loaded) => loaded,
         Err(error) => {

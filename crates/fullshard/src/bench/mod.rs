@@ -14,7 +14,7 @@ pub use report::{
 use crate::config::RunConfig;
 use crate::error::{Error, Result};
 use crate::model::ChosenModel;
-use fullshard_pjrt::plugins::PluginKind;
+use fullshard_core::Platform;
 use fullshard_pjrt::{Client, read_profile};
 use fullshard_plan::Breakdown;
 use fullshard_step::{Chip, StepSpec};
@@ -93,7 +93,7 @@ impl RunConfig {
 /// The devices to measure on. Plans and texts are for TPUs that are elsewhere as well.
 fn client(config: &RunConfig) -> Result<Client> {
     config.client().map_err(|error| match (config.platform(), error) {
-        (PluginKind::Tpu, error @ (Error::Pjrt(_) | Error::Plugin(_))) => Error::Usage(format!(
+        (Platform::Tpu, error @ (Error::Pjrt(_) | Error::Plugin(_))) => Error::Usage(format!(
             "no TPU can be used here: {error}; --plan tells what one would have to hold, --text \
              writes the step for `fullshard compile`, and --device cpu measures on virtual devices"
         )),
@@ -102,12 +102,12 @@ fn client(config: &RunConfig) -> Result<Client> {
 }
 
 /// Whether there will be anything to read, before anything is compiled.
-fn check_breakdown(client: &Client, kind: PluginKind) -> Result<()> {
+fn check_breakdown(client: &Client, kind: Platform) -> Result<()> {
     let reason = match kind {
         _ if !client.plugin().has_profiler() => {
             format!("the plugin of {} has no profiler", client.platform_name())
         }
-        PluginKind::Cuda => return Ok(()),
+        Platform::Cuda => return Ok(()),
         _ => "profiles are read of NVIDIA's GPUs alone".to_owned(),
     };
     Err(Error::Usage(format!("--breakdown cannot be honoured: {reason}; leave it out")))

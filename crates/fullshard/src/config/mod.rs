@@ -6,7 +6,6 @@
 //! flags; [`RunConfig::read`] and [`RunConfig::to_toml`] do the same with files. What a config
 //! comes to is the rest of this crate's business.
 
-mod by_name;
 mod error;
 mod file;
 mod flags;
@@ -28,8 +27,8 @@ pub use sections::{
 pub use source::ConfigSource;
 pub use value::{FlagValue, Takes};
 
+use fullshard_core::Platform;
 use fullshard_parallel::Remat;
-use fullshard_pjrt::plugins::PluginKind;
 use section::section;
 use serde::{Deserialize, Serialize};
 
@@ -94,8 +93,8 @@ const LEARNING_RATE: f64 = 5e-5;
 /// What follows from a config without looking at anything else.
 impl RunConfig {
     /// The platform.
-    pub fn platform(&self) -> PluginKind {
-        self.device.platform.unwrap_or(PluginKind::Cpu)
+    pub fn platform(&self) -> Platform {
+        self.device.platform.unwrap_or(Platform::Cpu)
     }
 
     /// The number of devices.

@@ -46,7 +46,6 @@ macro_rules! section {
         $section:ident, $heading:literal {
             $(
                 $(#[doc = $help:literal])+
-                $(#[serde($($serde:tt)*)])?
                 $field:ident : $ty:ty = $default:expr
                 $(, $flag:literal $(| $alias:literal)* , $value:literal)? ;
             )*
@@ -58,7 +57,6 @@ macro_rules! section {
         pub struct $section {
             $(
                 $(#[doc = $help])+
-                $(#[serde($($serde)*)])?
                 pub $field: $ty,
             )*
         }

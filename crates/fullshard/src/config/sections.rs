@@ -1,11 +1,10 @@
 //! What a run is made of, section by section. Flags have Hugging Face's names; files have shorter
 //! keys. A field's help and default stand here and nowhere else.
 
-use super::by_name;
 use super::source::ConfigSource;
 use super::value::{FlagValue, Takes, choices, one_word};
+use fullshard_core::Platform;
 use fullshard_parallel::{Remat, Strategy};
-use fullshard_pjrt::plugins::PluginKind;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
@@ -47,7 +46,7 @@ choices! {
     }
 }
 
-one_word!(PluginKind);
+one_word!(Platform);
 
 /// A bare `--fsdp` is `full_shard`, as elsewhere.
 impl FlagValue for Strategy {
@@ -138,8 +137,7 @@ super::section! {
     /// Which devices it runs on, and how programs are compiled for them.
     Device, "Devices" {
         /// The platform: cpu, cuda or tpu; by default cpu.
-        #[serde(with = "by_name::option", skip_serializing_if = "Option::is_none")]
-        platform: Option<PluginKind> = None, "device", "PLATFORM";
+        platform: Option<Platform> = None, "device", "PLATFORM";
         /// A PJRT plugin to use instead of the one that would be found.
         plugin: Option<PathBuf> = None, "plugin", "FILE";
         /// The share of its memory a GPU client may take.
@@ -168,7 +166,6 @@ super::section! {
     /// `fsdp_config.json`.
     Fsdp, "Sharding" {
         /// What is sharded: full_shard, shard_grad_op or no_shard, with auto_wrap if you like.
-        #[serde(with = "by_name")]
         strategy: Strategy = Strategy::FullShard, "fsdp", "WORDS";
         /// All-gather the next scanned layer while one is computed.
         gather_ahead: bool = false, "gather_ahead", "BOOL";
@@ -218,7 +215,6 @@ super::section! {
     Rematerialization, "Precision and memory" {
         /// What is saved for the backward pass: everything (none), the results of matmuls and
         /// attention (dots), or only the inputs of layers (full).
-        #[serde(with = "by_name::option", skip_serializing_if = "Option::is_none")]
         policy: Option<Remat> = None, "remat", "POLICY";
     }
 }

@@ -3,7 +3,8 @@
 use super::{Candidate, Frontier, Machine, PlanOptions, Planner, Progress, Report, Space};
 use crate::config::{RunConfig, Scan};
 use crate::error::{Error, Result};
-use fullshard_plan::{Callbacks, Cut};
+use fullshard_core::Layout;
+use fullshard_plan::Callbacks;
 
 /// What a search found.
 pub struct Found {
@@ -82,7 +83,7 @@ impl RunConfig {
         config.model.scan_layers = if candidate.scan_layers { Scan::True } else { Scan::False };
         config.fsdp.gather_ahead = candidate.gather_ahead;
         config.fsdp.strategy = candidate.strategy;
-        config.fsdp.shard_param_on_dim_0 = candidate.cut == Cut::Rows;
+        config.fsdp.shard_param_on_dim_0 = candidate.layout == Layout::Dim0;
         config.fsdp.flatten_parameters = false;
         config
     }

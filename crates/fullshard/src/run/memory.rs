@@ -3,9 +3,9 @@
 use crate::config::RunConfig;
 use crate::error::{Error, Result};
 use crate::format;
+use fullshard_core::Platform;
 use fullshard_parallel::Strategy;
 use fullshard_pjrt::Client;
-use fullshard_pjrt::plugins::PluginKind;
 use fullshard_plan::MemoryEstimate;
 use fullshard_step::{Chip, StepSpec};
 
@@ -20,7 +20,7 @@ pub struct Limit {
 impl Limit {
     /// What the devices say, or the table of chips; virtual devices share this machine's memory.
     pub fn of(client: &Client, config: &RunConfig) -> Option<Limit> {
-        if config.platform() == PluginKind::Cpu {
+        if config.platform() == Platform::Cpu {
             let system = rustix::system::sysinfo();
             let bytes = u128::from(system.totalram) * u128::from(system.mem_unit);
             let bytes = u64::try_from(bytes).ok()? / config.devices() as u64;
@@ -45,7 +45,7 @@ pub enum Needed {
 
 impl Needed {
     /// What training on devices of a kind needs, or evaluating.
-    pub fn new(spec: &StepSpec, kind: PluginKind, trains: bool) -> Result<Needed> {
+    pub fn new(spec: &StepSpec, kind: Platform, trains: bool) -> Result<Needed> {
         Ok(match trains {
             true => Needed::Step(MemoryEstimate::new(spec, kind)?),
             false => Needed::Parameters(spec.state_bytes()?.parameters),
@@ -111,7 +111,7 @@ fn remedies(spec: &StepSpec, config: &RunConfig, estimate: &MemoryEstimate, stat
     if config.fsdp.strategy == Strategy::NoShard && devices > 1 {
         ways.push("shard the state (--fsdp full_shard)".to_owned());
     }
-    if config.platform() != PluginKind::Cpu {
+    if config.platform() != Platform::Cpu {
         ways.push(format!("more devices than --num_cores {devices}"));
     }
     if !state {

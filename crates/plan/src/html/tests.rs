@@ -5,7 +5,7 @@ use crate::report::{
     Basis, Exchanged, LargeBuffer, MachineSummary, Memory, ModuleTime, Part, Rates, Report, Time,
     Warning,
 };
-use crate::search::{Candidate, Cut, Frontier, Point};
+use crate::search::{Candidate, Frontier, Point};
 use fullshard_parallel::{Remat, Strategy};
 use fullshard_step::{ModelSummary, StepSettings};
 
@@ -181,7 +181,7 @@ fn point(batch: usize, remat: Remat, gib: f64, speed: f64, confirmed: bool) -> P
     let candidate = Candidate {
         batch,
         remat,
-        cut: Cut::Rows,
+        layout: fullshard_core::Layout::Dim0,
         scan_layers: true,
         gather_ahead: false,
         strategy: Strategy::FullShard,

@@ -119,7 +119,7 @@ fn peak(spec: &StepSpec, kind: PluginKind, gradients: u64) -> Moment {
 fn gathered(spec: &StepSpec) -> u64 {
     let (placement, batch) = (&spec.placement, &spec.batch);
     let compute = placement.wire.compute;
-    let is_whole = |stored: &Stored| stored.layout == Layout::Whole;
+    let is_whole = |stored: &Stored| stored.layout == Layout::Replicated;
     if compute == DType::F32 && placement.parameters.iter().all(is_whole) {
         return 0;
     }

@@ -1,0 +1,57 @@
+//! The compilers of devices that are not here: libtpu for TPUs, the CUDA plugin for GPUs.
+//!
+//! Both compile ahead of time, so that a program which only a device's own compiler refuses is
+//! found on a machine without that device.
+
+use fullshard_pjrt::plugins::{PluginKind, Store, find_compiler};
+use fullshard_pjrt::{CompileOptions, Executable, GpuTarget, Plugin, Result, Topology, TpuSlice};
+use std::sync::LazyLock;
+
+/// With this variable set, [`crate::compile`] has every program compiled by all compilers.
+pub(crate) const ALL_COMPILERS: &str = "FULLSHARD_TEST_COMPILERS";
+
+static TPU: LazyLock<Topology> = LazyLock::new(|| {
+    let slice = TpuSlice::parse("v4-16").unwrap();
+    Topology::tpu(compiler(PluginKind::Tpu), &slice).unwrap()
+});
+
+static CUDA: LazyLock<Topology> = LazyLock::new(|| {
+    let target = GpuTarget::parse("h200:8").unwrap();
+    Topology::gpu(compiler(PluginKind::Cuda), &target).unwrap()
+});
+
+/// A plugin that compiles for a kind of device, fetched on first use.
+fn compiler(kind: PluginKind) -> &'static Plugin {
+    let store = Store::default_location().unwrap();
+    let path = match find_compiler(kind, None, &store) {
+        Ok(located) => located.path,
+        Err(_) => store.install_compiler(kind, None).unwrap().path,
+    };
+    Plugin::load(&path).unwrap()
+}
+
+/// Compiles a program's text for up to eight TPU v4 chips or H200 GPUs.
+pub fn compile_ahead(kind: PluginKind, text: &str, options: &CompileOptions) -> Result<Executable> {
+    match kind {
+        PluginKind::Tpu => TPU.compile(text, options),
+        PluginKind::Cuda => CUDA.compile(text, options),
+        PluginKind::Cpu => panic!("the CPU plugin compiles for its own devices alone"),
+    }
+}
+
+/// Compiles a program for TPUs and for GPUs, but for what only other platforms have.
+pub(crate) fn check_ahead(text: &str, devices: usize) {
+    for kind in [PluginKind::Tpu, PluginKind::Cuda] {
+        let has_foreign_calls =
+            text.contains("@fullshard.") || kind == PluginKind::Tpu && text.contains("@__cudnn$");
+        if has_foreign_calls {
+            continue;
+        }
+        match compile_ahead(kind, text, &CompileOptions::new(devices)) {
+            Ok(_) => {}
+            // TPUs emulate f64, but not in every op; no model has any.
+            Err(error) if error.to_string().contains("X{64|128}") => {}
+            Err(error) => panic!("the compiler for {kind} refuses: {error}\n{text}"),
+        }
+    }
+}
