@@ -12,6 +12,7 @@ use fullshard_optim::{
 };
 use fullshard_pjrt::HostTensor;
 use fullshard_pjrt::hlo::{CollectiveKind, collectives};
+use std::sync::LazyLock;
 
 const SHAPES: [&[usize]; 6] = [&[7, 5], &[13], &[3, 4, 5], &[1], &[64, 3], &[2, 3, 2, 5]];
 const LAYERS: usize = 3;
@@ -113,40 +114,55 @@ fn compare(placed: &Placed, found: &Trained, expected: &[Trained]) {
     }
 }
 
-/// Trains every placement on one to eight devices and compares with one device.
-fn check(optimizer: &dyn Optimizer) {
-    let reference = reference(optimizer);
-    for devices in [1, 2, 4, 8] {
-        let mesh = Mesh::new(&[("fsdp", devices)]).unwrap();
-        let (shapes, parameters): (Vec<usize>, Vec<Placed>) =
-            every_placement(&["fsdp"], devices).into_iter().unzip();
-        let trained = train(optimizer, &mesh, &parameters, &course(&shapes, |_, layers| layers));
-        for ((shape, placed), found) in shapes.iter().zip(&parameters).zip(&trained) {
-            compare(placed, found, &reference[*shape]);
-        }
+/// Trains every placement on some devices and compares with one device.
+fn check(optimizer: &dyn Optimizer, reference: &[Vec<Trained>], devices: usize) {
+    let mesh = Mesh::new(&[("fsdp", devices)]).unwrap();
+    let (shapes, parameters): (Vec<usize>, Vec<Placed>) =
+        every_placement(&["fsdp"], devices).into_iter().unzip();
+    let trained = train(optimizer, &mesh, &parameters, &course(&shapes, |_, layers| layers));
+    for ((shape, placed), found) in shapes.iter().zip(&parameters).zip(&trained) {
+        compare(placed, found, &reference[*shape]);
     }
 }
 
-#[test]
-fn adamw_does_not_depend_on_devices() {
-    check(&AdamW { weight_decay: 0.1, ..AdamW::default() });
+/// A test for each optimizer and number of devices.
+macro_rules! optimizers {
+    ($($name:ident: $optimizer:expr;)*) => {$(
+        mod $name {
+            use super::*;
+
+            static REFERENCE: LazyLock<Vec<Vec<Trained>>> =
+                LazyLock::new(|| reference(&$optimizer));
+
+            #[test]
+            fn one_device() {
+                check(&$optimizer, &REFERENCE, 1);
+            }
+
+            #[test]
+            fn two_devices() {
+                check(&$optimizer, &REFERENCE, 2);
+            }
+
+            #[test]
+            fn four_devices() {
+                check(&$optimizer, &REFERENCE, 4);
+            }
+
+            #[test]
+            fn eight_devices() {
+                check(&$optimizer, &REFERENCE, 8);
+            }
+        }
+    )*};
 }
 
-#[test]
-fn sgd_does_not_depend_on_devices() {
-    let sgd = Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.1, dampening: 0.0 };
-    check(&sgd);
-}
-
-#[test]
-fn adafactor_of_trainer_does_not_depend_on_devices() {
-    check(&Adafactor { weight_decay: 0.1, ..Adafactor::trainer() });
-}
-
-#[test]
-fn adafactor_of_the_paper_with_momentum_does_not_depend_on_devices() {
-    let adafactor = Adafactor { beta1: Some(0.9), weight_decay: 0.1, ..Adafactor::paper() };
-    check(&adafactor);
+optimizers! {
+    adamw: AdamW { weight_decay: 0.1, ..AdamW::default() };
+    sgd: Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.1, dampening: 0.0 };
+    adafactor_of_trainer: Adafactor { weight_decay: 0.1, ..Adafactor::trainer() };
+    adafactor_of_the_paper_with_momentum:
+        Adafactor { beta1: Some(0.9), weight_decay: 0.1, ..Adafactor::paper() };
 }
 
 /// Some are cut over one axis and some over two: sums go over the devices that share a parameter.
