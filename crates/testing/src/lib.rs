@@ -38,7 +38,19 @@ pub fn compile(program: &Program, options: &CompileOptions) -> LoadedExecutable 
     if std::env::var_os(compilers::ALL_COMPILERS).is_some() {
         compilers::check_ahead(&text, program.devices());
     }
-    CLIENT.compile(&text, options).unwrap_or_else(|error| panic!("{error}\n{text}"))
+    let options = with_exact_matmuls(options.clone());
+    CLIENT.compile(&text, &options).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// On GPUs, as steps are compiled there: what is rounded stays rounded, and matmuls are cuBLAS's,
+/// which `./check --gpu` keeps from TF32.
+fn with_exact_matmuls(options: CompileOptions) -> CompileOptions {
+    if CLIENT.platform_name() != "cuda" {
+        return options;
+    }
+    ["xla_allow_excess_precision=false", "xla_gpu_enable_triton_gemm=false"]
+        .into_iter()
+        .fold(options, |options, flag| options.flag_text(flag).unwrap())
 }
 
 /// Runs a compiled program on logical tensors.

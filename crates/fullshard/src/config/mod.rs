@@ -1,7 +1,7 @@
 //! `RunConfig`: one description of a run, whoever writes it.
 //!
 //! The flags of `train`, `run_clm`, `bench step` and `plan` are one spelling of it, a TOML or JSON
-//! file is another, Rust code a third. Every field is declared once, in [`sections`], with its key,
+//! file is another, Rust code a third. Every field is declared once, in `sections`, with its key,
 //! its flag, its help and its default. [`Flags`] turns given flags into a config and a config into
 //! flags; [`RunConfig::read`] and [`RunConfig::to_toml`] do the same with files. What a config
 //! comes to is the rest of this crate's business.

@@ -94,9 +94,7 @@ macro_rules! section {
 
             fn words(&self) -> Vec<(&'static str, Option<Vec<String>>)> {
                 use $crate::config::FlagValue;
-                let mut words = Vec::new();
-                $($( words.push(($flag, self.$field.words())); )?)*
-                words
+                vec![$($( ($flag, self.$field.words()), )?)*]
             }
         }
     };

@@ -78,7 +78,7 @@ impl Output {
 
     /// Writes the resolved config, which repeats the run.
     pub(super) fn config(&self, config: &RunConfig) -> Result<()> {
-        Ok(write_file(&self.folder.join(FILE_NAME), config.to_toml()?)?)
+        Ok(write_file(self.folder.join(FILE_NAME), config.to_toml()?)?)
     }
 
     /// Writes the model as `transformers` opens it.

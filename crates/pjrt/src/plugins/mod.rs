@@ -20,7 +20,6 @@ pub use search::{Located, Origin, find, find_compiler, find_or_install};
 pub use store::{Installed, Store};
 
 pub use fullshard_core::Platform;
-/// The former name of [`Platform`].
 
 /// The environment variable that names the plugin library of a platform.
 pub fn variable(platform: Platform) -> &'static str {
