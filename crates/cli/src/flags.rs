@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 /// Which flags a command takes.
 pub trait FlagList {
-    /// Their names; all of them if empty.
-    const NAMES: &'static [&'static str];
+    /// Whether it takes a flag.
+    fn takes(flag: &Flag) -> bool;
     /// Whether a file with a config or with flags can come before them.
     const FILE: bool;
 }
@@ -20,58 +20,38 @@ pub trait FlagList {
 pub struct RunFlags;
 
 impl FlagList for RunFlags {
-    const NAMES: &'static [&'static str] = &[];
     const FILE: bool = true;
+
+    fn takes(_: &Flag) -> bool {
+        true
+    }
 }
 
 /// What a benchmark of a step follows from, but for the size of its batch.
 pub struct StepFlags;
 
 impl FlagList for StepFlags {
-    const NAMES: &'static [&'static str] = &[
-        "config_name",
-        "model_type",
-        "config_overrides",
-        "freeze",
-        "scan_layers",
-        "device",
-        "plugin",
-        "memory_fraction",
-        "preallocate",
-        "client_option",
-        "xla_flag",
-        "no_cache",
-        "num_cores",
-        "fsdp",
-        "gather_ahead",
-        "fsdp_config",
-        "dtype",
-        "bf16",
-        "fp8",
-        "remat",
-        "gradient_checkpointing",
-        "optim",
-        "optim_args",
-        "learning_rate",
-        "weight_decay",
-        "adam_beta1",
-        "adam_beta2",
-        "adam_epsilon",
-        "max_grad_norm",
-        "gradient_accumulation_steps",
-        "no_sync",
-        "seed",
-    ];
     const FILE: bool = true;
+
+    fn takes(flag: &Flag) -> bool {
+        const SECTIONS: [&str; 5] =
+            ["Model", "Devices", "Sharding", "Precision and memory", "Optimizer"];
+        const OTHERS: [&str; 3] = ["gradient_accumulation_steps", "no_sync", "seed"];
+        let of_weights = flag.name == "model_name_or_path";
+        (SECTIONS.contains(&flag.heading) && !of_weights) || OTHERS.contains(&flag.name)
+    }
 }
 
 /// Which devices a command works on.
 pub struct DeviceFlags;
 
 impl FlagList for DeviceFlags {
-    const NAMES: &'static [&'static str] =
-        &["device", "plugin", "memory_fraction", "preallocate", "client_option"];
     const FILE: bool = false;
+
+    fn takes(flag: &Flag) -> bool {
+        const COMPILING: [&str; 3] = ["xla_flag", "no_cache", "num_cores"];
+        flag.heading == "Devices" && !COMPILING.contains(&flag.name)
+    }
 }
 
 /// The variable that names a platform where no flag does.
@@ -121,8 +101,7 @@ impl<L: FlagList> Flagged<L> {
 
 /// The flags of a list.
 fn listed<L: FlagList>() -> Vec<Flag> {
-    let is_listed = |flag: &Flag| L::NAMES.is_empty() || L::NAMES.contains(&flag.name);
-    Flags::all().into_iter().filter(is_listed).collect()
+    Flags::all().into_iter().filter(L::takes).collect()
 }
 
 fn argument(flag: Flag) -> Arg {
