@@ -1,7 +1,7 @@
 //! Reading StableHLO programs from files, and the compile flags that commands share.
 
-use crate::error::{Error, Result};
 use clap::Args;
+use fullshard::{Error, Result};
 use fullshard_pjrt::CompileOptions;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ pub struct ProgramArgs {
     #[arg(value_name = "FILE.mlir")]
     pub file: PathBuf,
     /// How many devices the program runs on; by default what the program states, else one.
-    #[arg(long, value_name = "N")]
+    #[arg(long = "num_devices", value_name = "N")]
     pub num_devices: Option<usize>,
     /// A flag of the compiler for this program, such as xla_cpu_enable_fast_math=true.
-    #[arg(long = "xla-flag", value_name = "NAME=VALUE")]
+    #[arg(long = "xla_flag", value_name = "NAME=VALUE")]
     xla_flags: Vec<String>,
 }
 

@@ -1,6 +1,6 @@
 //! Tensors in and out of programs: from and to safetensors files, or made up.
 
-use crate::error::{Error, Result};
+use fullshard::{Error, Result};
 use fullshard_checkpoint::write_file;
 use fullshard_pjrt::{Array, Client, DType, HostTensor, LoadedExecutable};
 use half::{bf16, f16};
@@ -40,7 +40,7 @@ pub fn read_arguments(
             let reason = format!("`{name}` is {} but the program takes {}", tensor.ty(), wanted.ty);
             return Err(Error::file(path, reason));
         }
-        Ok(Array::from_host(client, &tensor, wanted.sharding, program.devices())?)
+        Ok(Array::from_host(client, &tensor, wanted.tiling, program.devices())?)
     };
     (0..count).map(read).collect()
 }

@@ -1,7 +1,8 @@
 //! `fullshard bench step` as a person runs it: what it measures, what it plans, and how it fails.
 #![allow(clippy::unwrap_used)]
 
-use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
+use fullshard_core::Platform;
+use fullshard_pjrt::plugins::{Store, find_or_install};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
@@ -38,7 +39,7 @@ impl Folder {
     /// Measures a model of this folder, with an empty cache but the CPU plugin at hand.
     fn step(&self, config: &str, args: &[&str]) -> Output {
         let store = Store::default_location().unwrap();
-        let cpu = find_or_install(PluginKind::Cpu, None, &store).unwrap().path;
+        let cpu = find_or_install(Platform::Cpu, None, &store).unwrap().path;
         let mut command = Command::new(env!("CARGO_BIN_EXE_fullshard"));
         command.args(["bench", "step", "--config", config]).args(args);
         command.current_dir(self.0.path()).env("FULLSHARD_CACHE", self.path("cache"));
@@ -321,7 +322,7 @@ fn mistakes_are_told_before_a_device_is_touched() {
     folder.write("dropout.json", &with("\"attn_pdrop\": 0", "\"attn_pdrop\": 1.5"));
     for (config, expected) in [
         ("missing.json", "cannot read the config missing.json: No such file"),
-        (".", "cannot read the config .: Is a directory"),
+        (".", "cannot read the config ./config.json: No such file"),
         ("broken.json", "in broken.json: the config is no JSON object: EOF while parsing"),
         ("list.json", "the config is no JSON object: it is []"),
         ("odd.json", "`n_embd` is 17, but must be a multiple of `n_head`, which is 2"),
@@ -350,18 +351,15 @@ fn mistakes_are_told_before_a_device_is_touched() {
         (&["--fsdp_config", r#"{"xla_fsdp_settings": {"compute_dtype": "int8"}}"#], "\"bfloat16\""),
         (&["--fsdp_config", half, "--dtype", "bfloat16"], "contradict each other: leave one"),
         (&["--fsdp_config", eight, "--bf16"], "`compute_dtype: float8_e4m3fn` of the FSDP config"),
-        (&["--fsdp_config", half, "--fp8"], "what is not in 8 bits is in bfloat16"),
+        (&["--fsdp_config", half, "--fp8"], "what is not in FP8 is in bfloat16"),
         (&["--fp8", "--dtype", "float32"], "`--dtype float32` and `--fp8` contradict each other"),
         (&["--fp8", "--batch", "1", "--seq", "15"], "must be multiples of 16. Choose others"),
-        (&["--fsdp", "full_shard offload"], "`--fsdp` is offload, which is not supported"),
-        (&["--fsdp", "sharded"], "`--fsdp` is `sharded` but must be full_shard"),
-        (&["--fsdp", "full_shard no_shard"], "contradict each other: choose one"),
         (&["--batch", "3", "--num_cores", "2"], "make it a multiple of 2, or use fewer devices"),
         (&["--batch", "2", "--num_cores", "4"], "2 sequences cannot be cut over 4 devices"),
         (&["--batch", "100000", "--num_cores", "100000"], "stand in for at most 256 devices"),
         (&["--seq", "17"], "17 tokens are longer than the 16 positions of the model"),
         (&["--seq", "1"], "the number of tokens in a sequence is 1, but must be at least 2"),
-        (&["--batch", "1000000000000000000"], "lower --batch, --seq"),
+        (&["--batch", "1000000000000000000"], "lower --per_device_train_batch_size"),
         (&["--optim", "lion"], "no optimizer is called `lion`; there are adamw"),
         (&["--optim_args", "momentum=0.9"], "AdamW takes no argument `momentum`"),
         (&["--freeze", "transformer.wtee.*"], "nothing matches `transformer.wtee.*`"),
@@ -389,11 +387,14 @@ fn misuse_is_told_with_the_usage() {
         (&["--seq", "0"], count),
         (&["--gradient_accumulation_steps", "0"], count),
         (&["--steps", "0"], count),
-        (&["--dtype", "float8"], "[possible values: float32, bfloat16, float16]"),
+        (&["--dtype", "float8"], "[possible values: float32, bfloat16, float16, float8_e4m3fn]"),
         (&["--remat", "some"], "[possible values: none, dots, full]"),
         (&["--scan_layers", "maybe"], "[possible values: auto, true, false]"),
         (&["--device", "abacus"], "abacus"),
-        (&["--no_such_flag"], "--no-such-flag"),
+        (&["--fsdp", "full_shard offload"], "`--fsdp` is offload, which is not supported"),
+        (&["--fsdp", "sharded"], "`--fsdp` is `sharded` but must be full_shard"),
+        (&["--fsdp", "full_shard no_shard"], "contradict each other: choose one"),
+        (&["--no_such_flag"], "--no_such_flag"),
     ] {
         refused(&folder, "tiny.json", args, 2, expected);
     }

@@ -1,7 +1,8 @@
 //! The commands as a person runs them: what they print, and how they fail.
 #![allow(clippy::unwrap_used)]
 
-use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
+use fullshard_core::Platform;
+use fullshard_pjrt::plugins::{Store, find_or_install};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
@@ -41,7 +42,7 @@ impl Folder {
     /// Runs the binary with an empty cache but the CPU plugin at hand.
     fn run(&self, args: &[&str]) -> Output {
         let store = Store::default_location().unwrap();
-        let cpu = find_or_install(PluginKind::Cpu, None, &store).unwrap().path;
+        let cpu = find_or_install(Platform::Cpu, None, &store).unwrap().path;
         let mut command = self.command(args);
         command.env("FULLSHARD_CPU_PLUGIN", cpu).output().unwrap()
     }
@@ -216,7 +217,7 @@ fn inputs_that_do_not_fit_are_refused_by_name() {
 fn ahead_of_time_compiles_are_reported() {
     let folder = Folder::new();
     let store = Store::default_location().unwrap();
-    let libtpu = store.install(PluginKind::Tpu).unwrap().path;
+    let libtpu = store.install(Platform::Tpu).unwrap().path;
     let compile = |args: &[&str]| {
         let all = [&["compile", EXAMPLE, "--plugin", as_str(&libtpu)], args].concat();
         folder.command(&all).output().unwrap()

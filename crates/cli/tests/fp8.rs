@@ -1,7 +1,8 @@
 //! `bench step --fp8`: what runs in 8 bits is said, and so is what does not.
 #![allow(clippy::unwrap_used)]
 
-use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
+use fullshard_core::Platform;
+use fullshard_pjrt::plugins::{Store, find_or_install};
 use serde_json::Value;
 use std::process::Command;
 
@@ -14,7 +15,7 @@ fn measured(inner: usize, args: &[&str]) -> (Value, String) {
     );
     std::fs::write(folder.path().join("config.json"), config).unwrap();
     let store = Store::default_location().unwrap();
-    let cpu = find_or_install(PluginKind::Cpu, None, &store).unwrap().path;
+    let cpu = find_or_install(Platform::Cpu, None, &store).unwrap().path;
     let mut command = Command::new(env!("CARGO_BIN_EXE_fullshard"));
     command.args(["bench", "step", "--config", "config.json", "--json", "--batch", "4"]);
     command.args(["--steps", "3", "--fixed_batch", "--learning_rate", "1e-2"]).args(args);
@@ -32,7 +33,7 @@ fn the_flag_and_the_config_are_the_same_step() {
     let (by_flag, said) = measured(64, &["--fp8"]);
     let (by_config, _) = measured(64, &["--fsdp_config", config]);
     assert_eq!(by_flag["compile"]["program"], by_config["compile"]["program"]);
-    assert!(said.contains("cpu has no units for products in 8 bits"), "{said}");
+    assert!(said.contains("cpu has no units for FP8 matmuls"), "{said}");
     let settings = &by_flag["settings"];
     assert_eq!(settings["eight_bit_products"], 8);
     assert_eq!(settings["not_in_eight_bits"], serde_json::json!([]));
@@ -58,6 +59,6 @@ fn products_whose_sizes_do_not_fit_stay_in_bfloat16_by_name() {
     let others = ["0.mlp.c_fc", "0.mlp.c_proj", "1.mlp.c_fc", "1.mlp.c_proj"];
     let others = others.map(|name| format!("transformer.h.{name}"));
     assert_eq!(settings["not_in_eight_bits"], serde_json::json!(others));
-    assert!(said.contains("4 products run in bfloat16, not in 8 bits"), "{said}");
+    assert!(said.contains("4 matmuls run in bfloat16, not in FP8"), "{said}");
     assert!(said.contains("transformer.h.1.mlp.c_fc"), "{said}");
 }

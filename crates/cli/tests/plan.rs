@@ -5,7 +5,8 @@
 mod common;
 
 use common::{Folder, number, refused, short, text};
-use fullshard_pjrt::plugins::{PluginKind, Store};
+use fullshard_core::Platform;
+use fullshard_pjrt::plugins::Store;
 use serde_json::Value;
 
 /// The flags of a plan for a machine.
@@ -219,7 +220,7 @@ fn for_v4(folder: &Folder, more: &[&str]) -> std::process::Output {
     let flags = ["plan", "--config", "narrow.json", "--fsdp_config", "fsdp.json", "--bf16"];
     let flags = [&flags[..], &["--topology", "v4-8", "--json"], more].concat();
     let store = Store::default_location().unwrap();
-    let tpu = store.install(PluginKind::Tpu).unwrap().path;
+    let tpu = store.install(Platform::Tpu).unwrap().path;
     folder.command(&flags).env("FULLSHARD_TPU_PLUGIN", tpu).output().unwrap()
 }
 

@@ -4,9 +4,10 @@
 #![allow(clippy::unwrap_used)]
 
 use fullshard_checkpoint::{ExportOptions, ModelNames, TensorEntry, export, write_config};
+use fullshard_core::Platform;
 use fullshard_data::Order;
 use fullshard_models::from_json;
-use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
+use fullshard_pjrt::plugins::{Store, find_or_install};
 use serde_json::Value;
 use std::convert::Infallible;
 use std::fs;
@@ -46,7 +47,7 @@ struct Bench {
 impl Bench {
     fn new() -> Bench {
         let store = Store::default_location().unwrap();
-        let cpu_plugin = find_or_install(PluginKind::Cpu, None, &store).unwrap().path;
+        let cpu_plugin = find_or_install(Platform::Cpu, None, &store).unwrap().path;
         Bench { folder: tempfile::tempdir().unwrap(), cpu_plugin }
     }
 

@@ -63,9 +63,10 @@ fn mistakes_are_told_and_leave_nothing() {
         (with(&["--report_to", "wandb"]), "--report_to is `wandb`, but must be tensorboard"),
         (with(&["--lr_scheduler_type", "steep"]), "steep"),
         (with(&["--lr_scheduler_kwargs", "{\"a\": 1}"]), "there is no option `a`"),
-        (with(&["--warmup_ratio", "2"]), "--warmup_ratio is 2, but must be"),
+        (with(&["--warmup_ratio", "2"]), "--warmup_ratio is `2`, but must be"),
+        (with(&["--model_type", "gpt2"]), "--config_name cannot be used with --model_type"),
+        (with(&["--dataset_name", "wikitext"]), "cannot be used with --train_file"),
         (with(&["--optim", "lion"]), "no optimizer is called `lion`"),
-        (with(&["--fsdp", "sharded"]), "`--fsdp` is `sharded`"),
         (with(&["--bf16", "--dtype", "float32"]), "contradict each other"),
         (with(&["--remat", "none", "--gradient_checkpointing"]), "contradict each other"),
         (with(&["--learning_rate", "-1"]), "--learning_rate is -1"),
@@ -107,9 +108,8 @@ fn mistakes_are_told_and_leave_nothing() {
         (with(&["--num_cores", "0"]), "it must be a whole number of at least 1"),
         (with(&["--do_eval", "perhaps"]), "it must be true or false"),
         (with(&["--eval_strategy", "sometimes"]), "[possible values: no, steps, epoch]"),
-        (with(&["--num_train_epoch", "1"]), "--num-train-epochs"),
-        (with(&["--model_type", "gpt2"]), "cannot be used with"),
-        (with(&["--dataset_name", "wikitext"]), "cannot be used with"),
+        (with(&["--num_train_epoch", "1"]), "--num_train_epochs"),
+        (with(&["--fsdp", "sharded"]), "`--fsdp` is `sharded`"),
     ] {
         refused(&folder, &args, 2, expected);
     }

@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 use fullshard_graph::{Argument, DType, Policy, Program, TensorType, remat, scan, value_and_grad};
-use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
+use fullshard_pjrt::plugins::{Platform, Store, find_or_install};
 use fullshard_pjrt::{Client, ClientOptions, CompileOptions, Plugin};
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ const WIDTH: usize = 64;
 
 fn main() {
     let store = Store::default_location().unwrap();
-    let located = find_or_install(PluginKind::Cpu, None, &store).unwrap();
+    let located = find_or_install(Platform::Cpu, None, &store).unwrap();
     let plugin = Plugin::load(&located.path).unwrap();
     let client = Client::new(plugin, &ClientOptions::new().cpu_device_count(1)).unwrap();
     let texts = [12, 96].map(|layers| stack(layers).to_text());

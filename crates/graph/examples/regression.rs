@@ -10,7 +10,7 @@
 //! ```
 
 use fullshard_graph::{Argument, DType, Key, Program, TensorType, constant, value_and_grad};
-use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
+use fullshard_pjrt::plugins::{Platform, Store, find_or_install};
 use fullshard_pjrt::{Array, Client, ClientOptions, CompileOptions, LoadedExecutable, Plugin};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -72,7 +72,7 @@ fn main() -> Result<()> {
 
 /// A client with one CPU device.
 fn cpu() -> Result<Client> {
-    let located = find_or_install(PluginKind::Cpu, None, &Store::default_location()?)?;
+    let located = find_or_install(Platform::Cpu, None, &Store::default_location()?)?;
     let options = ClientOptions::new().cpu_device_count(1);
     Ok(Client::new(Plugin::load(&located.path)?, &options)?)
 }

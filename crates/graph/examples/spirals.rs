@@ -10,10 +10,10 @@
 //! ```
 
 use fullshard_graph::{
-    Argument, DType, Group, Key, Mesh, Program, Sharding, Tensor, TensorType, concatenate,
+    Argument, DType, Group, Key, Mesh, MeshExt, Program, Sharding, Tensor, TensorType, concatenate,
     constant, iota, value_and_grad, zeros,
 };
-use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
+use fullshard_pjrt::plugins::{Platform, Store, find_or_install};
 use fullshard_pjrt::{
     Array, Client, ClientOptions, CompileOptions, HostTensor, LoadedExecutable, Plugin,
 };
@@ -75,7 +75,7 @@ fn main() -> Result<()> {
 }
 
 /// Points along spirals with some noise, and the spiral of each: each device makes its own.
-fn spirals(mesh: &Mesh, name: &str) -> Traced<Program> {
+fn spirals(mesh: &Mesh, name: &str) -> Result<Program> {
     let shardings = [mesh.sharding(&[&["data"], &[]])?, mesh.sharding(&[&["data"]])?];
     let program = Program::trace("spirals", &[], |_| {
         let key = Key::constant(0)?.named(name)?;
@@ -94,7 +94,7 @@ fn spirals(mesh: &Mesh, name: &str) -> Traced<Program> {
             Ok(vec![(concatenate(&[&x, &y], 1)? + (noise * 0.03)?)?, classes])
         })
     })?;
-    program.on_mesh(mesh)?.sharded_results(&shardings)
+    Ok(program.on_mesh(mesh)?.sharded_results(&shardings)?)
 }
 
 /// The weights to start from, and for each the running means of its gradient and of its square.
@@ -116,7 +116,7 @@ fn start(mesh: &Mesh) -> Traced<Program> {
 }
 
 /// One step of training: the state and a batch in, the next state and the loss out.
-fn step(mesh: &Mesh) -> Traced<Program> {
+fn step(mesh: &Mesh) -> Result<Program> {
     let state = state_shardings(mesh);
     let batch = [mesh.sharding(&[&["data"], &[]])?, mesh.sharding(&[&["data"]])?];
     let shardings: Vec<Sharding> = state.iter().chain(&batch).cloned().collect();
@@ -139,7 +139,7 @@ fn step(mesh: &Mesh) -> Traced<Program> {
             update(state, &batch[0], &batch[1], &mesh.over(&["data"])?)
         })
     })?;
-    program.on_mesh(mesh)?.sharded_results(&outputs)
+    Ok(program.on_mesh(mesh)?.sharded_results(&outputs)?)
 }
 
 /// What each device does in a step: its own gradient, the mean of all, and Adam's rule. The
@@ -201,8 +201,8 @@ fn classify(
     })?;
     let program = program.on_mesh(mesh)?.sharded_results(&[mesh.sharding(&[&["data"], &[]])?])?;
     let loaded = compile(client, &program)?;
-    let sharding = loaded.argument_type(PARAMETERS.len())?.sharding;
-    let points = Array::from_host(client, points, sharding, loaded.devices())?;
+    let tiling = loaded.argument_type(PARAMETERS.len())?.tiling;
+    let points = Array::from_host(client, points, tiling, loaded.devices())?;
     let arguments: Vec<&Array> = weights.iter().chain([&points]).collect();
     Ok(loaded.execute_arrays(&arguments)?[0].to_host()?.values::<i32>()?)
 }
@@ -291,7 +291,7 @@ fn regions(classes: &[i32], points: &[Option<i32>], side: usize) -> String {
 
 /// A client with some virtual CPU devices.
 fn cpu(devices: usize) -> Result<Client> {
-    let located = find_or_install(PluginKind::Cpu, None, &Store::default_location()?)?;
+    let located = find_or_install(Platform::Cpu, None, &Store::default_location()?)?;
     let options = ClientOptions::new().cpu_device_count(devices);
     Ok(Client::new(Plugin::load(&located.path)?, &options)?)
 }

@@ -1,7 +1,7 @@
 //! Graphs: programs and the bodies of their regions, in the order they were traced.
 
 use crate::op::Op;
-use crate::types::TensorType;
+use fullshard_core::TensorType;
 use std::collections::HashSet;
 use std::rc::Rc;
 

@@ -27,15 +27,14 @@
 //!   much memory,
 //!   [`Function`] keeps functions as functions, [`custom_vjp`] takes a gradient of one's own,
 //!   [`cond`] and [`while_loop`] branch and loop.
-//! - [`Mesh`] names the axes of a box of devices; [`Mesh::manual`] runs a region on each device
-//!   with [`Group`]'s collectives, and [`Tensor::constrain`] tells the compiler how to cut.
+//! - [`Mesh`] names the axes of a box of devices; [`MeshExt::manual`] runs a region on each
+//!   device with [`Group`]'s collectives, and [`Tensor::constrain`] says how to shard a value.
 //! - [`Key`] makes random numbers from a seed, a name and an index: the same on any mesh, and the
 //!   same when they are computed again.
 //! - [`module`] gives a part of a program a name that errors and compiled instructions carry.
 #![forbid(unsafe_code)]
 
 mod control;
-mod dtype;
 mod error;
 mod grad;
 mod graph;
@@ -47,15 +46,14 @@ mod random;
 mod tensor;
 mod text;
 mod trace;
-mod types;
 
 pub use control::{
     Function, Policy, Scan, ScanResults, cond, custom_vjp, remat, scan, transient, while_loop,
 };
-pub use dtype::DType;
 pub use error::{Error, Result};
+pub use fullshard_core::{DType, Mesh, MeshError, Sharding, TensorType};
 pub use grad::{Pullback, value_and_grad, value_aux_and_grad, vjp};
-pub use mesh::{Group, Mesh, Sharding};
+pub use mesh::{Group, MeshExt};
 pub use op::{Comparison, Reduction};
 pub use ops::{
     Attribute, Convolution, CustomCallBuilder, Scalar, barrier, concatenate, constant, custom_call,
@@ -66,4 +64,3 @@ pub use random::{Draw, Key, threefry};
 pub use tensor::Tensor;
 pub use text::PRODUCT;
 pub use trace::{module, module_path};
-pub use types::TensorType;

@@ -1,119 +1,56 @@
-//! Meshes of devices: named axes, shardings over them, and the collectives of manual regions.
+//! Tracing over meshes: manual regions, in which each device works by itself, and their
+//! collectives.
 
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::{Axes, Collective, Manual, Op, Reduction};
 use crate::ops::zeros;
 use crate::tensor::Tensor;
 use crate::trace::{self, emit, emit_one, trace_graph};
-use crate::types::TensorType;
+use fullshard_core::{DType, Mesh, MeshError, Sharding, TensorType};
 use std::rc::Rc;
 
-/// A box of devices with a name for each axis. Cheap to clone.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mesh {
-    axes: Rc<[(String, usize)]>,
-}
-
-/// How a tensor is cut over a mesh: for each dimension the axes that cut it, the major first.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sharding {
-    pub(crate) mesh: Mesh,
-    pub(crate) dims: Vec<Vec<usize>>,
-}
-
-impl Mesh {
-    /// A mesh of named axes, the slowest-varying first.
-    pub fn new(axes: &[(&str, usize)]) -> Result<Mesh> {
-        let fail = |reason: &str| Err(Error::new("mesh", format!("{axes:?}: {reason}")));
-        if axes.iter().any(|(_, size)| *size == 0) {
-            return fail("an axis of no devices");
-        }
-        let odd = |name: &str| {
-            name.is_empty() || name.contains(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-        };
-        if axes.iter().any(|(name, _)| odd(name)) {
-            return fail("a name is made of letters, digits and underscores");
-        }
-        let repeated = |i: usize| axes[..i].iter().any(|(name, _)| *name == axes[i].0);
-        if (0..axes.len()).any(repeated) {
-            return fail("an axis stands twice");
-        }
-        Ok(Mesh { axes: axes.iter().map(|(name, size)| ((*name).to_owned(), *size)).collect() })
-    }
-
-    /// The names and sizes of the axes.
-    pub fn axes(&self) -> impl Iterator<Item = (&str, usize)> {
-        self.axes.iter().map(|(name, size)| (name.as_str(), *size))
-    }
-
-    /// The number of devices.
-    pub fn devices(&self) -> usize {
-        self.axes.iter().map(|(_, size)| size).product()
-    }
-
-    pub(crate) fn axis_name(&self, axis: usize) -> &str {
-        &self.axes[axis].0
-    }
-
-    pub(crate) fn axis_size(&self, axis: usize) -> usize {
-        self.axes[axis].1
-    }
-
-    fn find(&self, op: &str, names: &[&str]) -> Result<Vec<usize>> {
-        let find = |name: &&str| {
-            self.axes.iter().position(|(known, _)| known == name).ok_or_else(|| {
-                let known: Vec<&str> = self.axes().map(|(name, _)| name).collect();
-                Error::new(op, format!("no axis `{name}` in {known:?}"))
-            })
-        };
-        let axes = names.iter().map(find).collect::<Result<Vec<usize>>>()?;
-        match (1..axes.len()).find(|&i| axes[..i].contains(&axes[i])) {
-            Some(i) => Err(Error::new(op, format!("axis `{}` stands twice", names[i]))),
-            None => Ok(axes),
-        }
-    }
-
-    /// A sharding: for each dimension the axes that cut it, the major first.
-    pub fn sharding(&self, dims: &[&[&str]]) -> Result<Sharding> {
-        let dims =
-            dims.iter().map(|names| self.find("sharding", names)).collect::<Result<Vec<_>>>()?;
-        let mut used: Vec<usize> = dims.iter().flatten().copied().collect();
-        used.sort_unstable();
-        if used.windows(2).any(|pair| pair[0] == pair[1]) {
-            return Err(Error::new("sharding", "an axis cuts two dimensions"));
-        }
-        Ok(Sharding { mesh: self.clone(), dims })
-    }
-
-    /// A sharding that cuts nothing.
-    pub fn replicated(&self, rank: usize) -> Sharding {
-        Sharding { mesh: self.clone(), dims: vec![Vec::new(); rank] }
-    }
-
+/// What can be traced over a mesh.
+pub trait MeshExt {
     /// Axes to run collectives over, in a manual region.
-    pub fn over(&self, names: &[&str]) -> Result<Group> {
-        Ok(Group { axes: Axes { mesh: self.clone(), axes: self.find("collective", names)? } })
+    fn over(&self, names: &[&str]) -> Result<Group>;
+
+    /// Runs `trace` on every device by itself, with its own shard of each input; `outputs` says
+    /// how the results go together. Only `axes` are manual: over the others tensors stay global
+    /// and the compiler shards as it sees fit.
+    fn manual(
+        &self,
+        axes: &[&str],
+        inputs: &[(&Tensor, Sharding)],
+        outputs: &[Sharding],
+        trace: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,
+    ) -> Result<Vec<Tensor>>;
+}
+
+impl MeshExt for Mesh {
+    fn over(&self, names: &[&str]) -> Result<Group> {
+        let wrong = |error: MeshError| Error::new("collective", error.to_string());
+        let axes = self.positions(names).map_err(wrong)?;
+        Ok(Group { axes: Axes { mesh: self.clone(), axes } })
     }
 
-    /// Runs `trace` on every device by itself, with its own part of each input; `outputs` says
-    /// how the results go together. Only `axes` are manual: over the others the parts stay
-    /// whole and the compiler cuts as it sees fit.
-    pub fn manual(
+    fn manual(
         &self,
         axes: &[&str],
         inputs: &[(&Tensor, Sharding)],
         outputs: &[Sharding],
         trace: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,
     ) -> Result<Vec<Tensor>> {
-        let axes = self.find("manual", axes)?;
+        let wrong = |error: MeshError| Error::new("manual", error.to_string());
+        let axes = self.positions(axes).map_err(wrong)?;
         let shardings = inputs.iter().map(|(_, sharding)| sharding).chain(outputs);
-        if shardings.into_iter().any(|sharding| sharding.mesh != *self) {
+        if shardings.into_iter().any(|sharding| sharding.mesh() != self) {
             return Err(Error::new("manual", "a sharding over another mesh"));
         }
         let local = inputs
             .iter()
-            .map(|(tensor, sharding)| Ok(Rc::new(sharding.local(tensor.ty(), &axes)?)))
+            .map(|(tensor, sharding)| {
+                Ok(Rc::new(sharding.local(tensor.ty(), &axes).map_err(wrong)?))
+            })
             .collect::<Result<Vec<_>>>()?;
         let names = axes.iter().map(|&axis| self.axis_name(axis).to_owned()).collect();
         let traced = trace::with_manual(names, || trace_graph("manual", &local, trace))?;
@@ -131,7 +68,7 @@ impl Mesh {
         let types = types
             .iter()
             .zip(outputs)
-            .map(|(ty, sharding)| sharding.global(ty, &axes))
+            .map(|(ty, sharding)| sharding.global(ty, &axes).map_err(wrong))
             .collect::<Result<Vec<_>>>()?;
         let manual = Manual {
             mesh: self.clone(),
@@ -141,69 +78,6 @@ impl Mesh {
             body: Rc::new(traced.graph),
         };
         emit("manual", Op::Manual(Rc::new(manual)), &operands, types)
-    }
-}
-
-impl Sharding {
-    /// The dimensions of one device's part of a tensor.
-    pub fn local_dims(&self, ty: &TensorType) -> Result<Vec<usize>> {
-        let axes: Vec<usize> = (0..self.mesh.axes.len()).collect();
-        Ok(self.local(ty, &axes)?.dims)
-    }
-
-    /// The part of a tensor on one device, cut by the manual axes alone.
-    fn local(&self, ty: &TensorType, manual: &[usize]) -> Result<TensorType> {
-        self.scale(ty, manual, |dim, parts| (dim % parts == 0).then(|| dim / parts))
-    }
-
-    fn global(&self, ty: &TensorType, manual: &[usize]) -> Result<TensorType> {
-        self.scale(ty, manual, |dim, parts| Some(dim * parts))
-    }
-
-    fn scale(
-        &self,
-        ty: &TensorType,
-        manual: &[usize],
-        scale: impl Fn(usize, usize) -> Option<usize>,
-    ) -> Result<TensorType> {
-        let fail = || Error::new("sharding", format!("{ty} is not cut by {self}"));
-        if self.dims.len() != ty.rank() {
-            return Err(fail());
-        }
-        let dims = ty.dims.iter().zip(&self.dims).map(|(&dim, axes)| {
-            let parts = axes.iter().filter(|axis| manual.contains(axis));
-            let parts = parts.map(|&axis| self.mesh.axis_size(axis)).product();
-            scale(dim, parts).ok_or_else(fail)
-        });
-        Ok(TensorType::new(ty.dtype, &dims.collect::<Result<Vec<_>>>()?))
-    }
-}
-
-impl Sharding {
-    /// As text in which every dimension may also be cut by axes that are left to the compiler.
-    pub(crate) fn to_open_text(&self) -> String {
-        self.text(true)
-    }
-
-    /// The number of parts each dimension is cut into.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = usize> {
-        self.dims.iter().map(|axes| axes.iter().map(|&axis| self.mesh.axis_size(axis)).product())
-    }
-
-    fn text(&self, open: bool) -> String {
-        let dim = |axes: &Vec<usize>| {
-            let names = axes.iter().map(|&axis| format!("\"{}\"", self.mesh.axis_name(axis)));
-            let names: Vec<String> = names.chain(open.then(|| "?".to_owned())).collect();
-            format!("{{{}}}", names.join(", "))
-        };
-        format!("[{}]", self.dims.iter().map(dim).collect::<Vec<_>>().join(", "))
-    }
-}
-
-impl std::fmt::Display for Sharding {
-    /// As in StableHLO text: `[{"data", "fsdp"}, {}]`.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.text(false))
     }
 }
 
@@ -316,9 +190,10 @@ impl Group {
     fn check_manual(&self, op: &str) -> Result<()> {
         let names = self.axes.axes.iter().map(|&axis| self.axes.mesh.axis_name(axis));
         match names.into_iter().find(|name| !trace::is_manual(name)) {
-            Some(name) => {
-                Err(Error::new(op, format!("axis `{name}` is not manual here; use Mesh::manual")))
-            }
+            Some(name) => Err(Error::new(
+                op,
+                format!("axis `{name}` is not manual here; use MeshExt::manual"),
+            )),
             None => Ok(()),
         }
     }
@@ -336,7 +211,7 @@ impl Axes {
 
     /// The devices that take part together, group by group, each in the order of its axes.
     pub(crate) fn groups(&self) -> Vec<Vec<usize>> {
-        let sizes: Vec<usize> = self.mesh.axes.iter().map(|(_, size)| *size).collect();
+        let sizes = self.mesh.sizes();
         let others: Vec<usize> =
             (0..sizes.len()).filter(|axis| !self.axes.contains(axis)).collect();
         let count = |axes: &[usize]| axes.iter().map(|&axis| sizes[axis]).product::<usize>();
@@ -364,9 +239,9 @@ impl Axes {
 }
 
 impl Tensor {
-    /// Says how the compiler is to cut this value over the automatic axes of a mesh.
+    /// How the compiler is to shard this value over the automatic axes of a mesh.
     pub fn constrain(&self, sharding: &Sharding) -> Result<Tensor> {
-        if sharding.dims.len() != self.rank() {
+        if sharding.rank() != self.rank() {
             let reason = format!("{sharding} for {}", self.ty());
             return Err(Error::new("constrain", reason));
         }
@@ -394,7 +269,5 @@ mod tests {
         let mesh = Mesh::new(&[("data", 2)]).unwrap();
         let error = mesh.over(&["model"]).unwrap_err().to_string();
         assert_eq!(error, "collective: no axis `model` in [\"data\"]");
-        assert!(mesh.sharding(&[&["data"], &["data"]]).is_err());
-        assert!(Mesh::new(&[("a", 2), ("a", 2)]).is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! The operations of a program.
 
 use crate::graph::Graph;
-use crate::mesh::{Mesh, Sharding};
+use fullshard_core::{Mesh, Sharding};
 use std::rc::Rc;
 
 /// An operation, with everything but its operands.
@@ -122,7 +122,7 @@ impl Op {
         match self {
             Op::Collective(_, axes) | Op::AxisIndex { axes } => Some(&axes.mesh),
             Op::Manual(manual) => Some(&manual.mesh),
-            Op::Constrain(sharding) => Some(&sharding.mesh),
+            Op::Constrain(sharding) => Some(sharding.mesh()),
             _ => None,
         }
     }

@@ -2,10 +2,9 @@
 
 use crate::error::{Error, Result};
 use crate::graph::Graph;
-use crate::mesh::{Mesh, Sharding};
 use crate::tensor::Tensor;
 use crate::trace::trace_graph;
-use crate::types::TensorType;
+use fullshard_core::{Mesh, Sharding, TensorType};
 use std::rc::Rc;
 
 /// An argument of a program.
@@ -99,7 +98,7 @@ impl Program {
         let mut meshes: Vec<Mesh> = Vec::new();
         program.graph.visit(&mut |node| meshes.extend(node.op.mesh().cloned()));
         let shardings = arguments.iter().filter_map(|argument| argument.sharding.as_ref());
-        meshes.extend(shardings.map(|sharding| sharding.mesh.clone()));
+        meshes.extend(shardings.map(|sharding| sharding.mesh().clone()));
         for mesh in &meshes {
             program = program.on_mesh(mesh)?;
         }
@@ -118,7 +117,7 @@ impl Program {
         }
         for (ty, sharding) in self.graph.result_types().iter().zip(shardings) {
             self.check_sharding(ty, Some(sharding))?;
-            self = self.on_mesh(&sharding.mesh)?;
+            self = self.on_mesh(sharding.mesh())?;
         }
         self.results = shardings.iter().cloned().map(Some).collect();
         Ok(self)
@@ -141,7 +140,7 @@ impl Program {
 
     fn check_sharding(&self, ty: &TensorType, sharding: Option<&Sharding>) -> Result<()> {
         let fits = |sharding: &Sharding| {
-            sharding.dims.len() == ty.rank()
+            sharding.rank() == ty.rank()
                 && sharding.parts().zip(&ty.dims).all(|(parts, dim)| dim.is_multiple_of(parts))
         };
         match sharding.filter(|sharding| !fits(sharding)) {

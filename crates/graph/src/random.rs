@@ -25,11 +25,10 @@ mod draw;
 
 pub use draw::Draw;
 
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::{barrier, constant, full, zeros};
 use crate::tensor::Tensor;
-use crate::types::TensorType;
+use fullshard_core::{DType, TensorType};
 
 /// Rounds for keys made from keys: these are scalars, so the usual margin costs nothing.
 const KEY_ROUNDS: usize = 20;
@@ -162,7 +161,7 @@ impl Key {
 /// The two words of a `u32[2]`.
 fn halves(what: &str, words: &Tensor) -> Result<[Tensor; 2]> {
     if *words.ty() != TensorType::new(DType::U32, &[2]) {
-        return Err(Error::new("key", format!("a {what} is tensor<2xui32>, not {}", words.ty())));
+        return Err(Error::new("key", format!("a {what} is u32[2], not {}", words.ty())));
     }
     let word = |i| words.narrow(0, i, i + 1)?.reshape(&[]);
     Ok([word(0)?, word(1)?])

@@ -1,9 +1,8 @@
 //! Tensors: handles to values of a program being traced.
 
-use crate::dtype::DType;
 use crate::graph::ValueId;
 use crate::trace::GraphId;
-use crate::types::TensorType;
+use fullshard_core::{DType, TensorType};
 use std::rc::Rc;
 
 /// A value of a program being traced. Cheap to clone.

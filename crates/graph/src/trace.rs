@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::graph::{Graph, Node, ValueId};
 use crate::op::Op;
 use crate::tensor::Tensor;
-use crate::types::TensorType;
+use fullshard_core::TensorType;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;

@@ -6,12 +6,12 @@ mod common;
 
 use common::compile;
 use fullshard_graph::{
-    Argument, DType, Group, Mesh, Policy, Program, Result, Tensor, TensorType, custom_vjp, module,
-    remat, scan, transient, value_and_grad,
+    Argument, DType, Group, Mesh, MeshExt, Policy, Program, Result, Tensor, TensorType, constant,
+    custom_vjp, module, remat, scan, transient, value_and_grad,
 };
 use fullshard_pjrt::hlo::{CollectiveKind, Module, collectives};
-use fullshard_pjrt::plugins::{PluginKind, Store};
-use fullshard_pjrt::{CompileOptions, Executable, Plugin, Topology, TpuSlice};
+use fullshard_pjrt::plugins::{Platform, Store, find_compiler};
+use fullshard_pjrt::{CompileOptions, Executable, GpuTarget, Plugin, Topology, TpuSlice};
 
 /// Rows, width and hidden width of a stack.
 type Size = (usize, usize, usize);
@@ -86,11 +86,40 @@ fn cost_on_cpu(program: &Program) -> (u64, usize) {
     cost(compile(program).executable())
 }
 
-fn cost_on_tpu(program: &Program) -> (u64, usize) {
+fn tpu() -> Topology {
     let store = Store::default_location().unwrap();
-    let plugin = Plugin::load(&store.install(PluginKind::Tpu).unwrap().path).unwrap();
-    let topology = Topology::tpu(plugin, &TpuSlice::parse("v4-8").unwrap()).unwrap();
-    cost(&topology.compile(&program.to_text(), &CompileOptions::new(1)).unwrap())
+    let plugin = Plugin::load(&store.install(Platform::Tpu).unwrap().path).unwrap();
+    Topology::tpu(plugin, &TpuSlice::parse("v4-8").unwrap()).unwrap()
+}
+
+fn gpu() -> Topology {
+    let store = Store::default_location().unwrap();
+    let path = match find_compiler(Platform::Cuda, None, &store) {
+        Ok(located) => located.path,
+        Err(_) => store.install_compiler(Platform::Cuda, None).unwrap().path,
+    };
+    Topology::gpu(Plugin::load(&path).unwrap(), &GpuTarget::parse("h200").unwrap()).unwrap()
+}
+
+fn cost_on_tpu(program: &Program) -> (u64, usize) {
+    cost(&tpu().compile(&program.to_text(), &CompileOptions::new(1)).unwrap())
+}
+
+/// The CPU plugin reads forms that newer ones refuse.
+#[test]
+fn constants_of_truth_values_are_read_by_every_compiler() {
+    let program = Program::trace("truth", &[], |_| {
+        let many: Vec<bool> = (0..35).map(|i| i % 3 == 0).collect();
+        Ok(vec![
+            constant(&[5, 7], &many)?,
+            constant(&[35], &many)?,
+            constant::<bool>(&[2, 0], &[])?,
+        ])
+    });
+    let text = program.unwrap().to_text();
+    for topology in [tpu(), gpu()] {
+        topology.compile(&text, &CompileOptions::new(1)).unwrap();
+    }
 }
 
 /// Looped over, that is. Written out, the CPU compiler drops the barriers early and merges the

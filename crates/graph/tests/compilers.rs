@@ -4,12 +4,13 @@
 //! Ops of one tensor are compiled so by `tests/ops`, where FULLSHARD_TEST_COMPILERS is set.
 #![allow(clippy::unwrap_used)]
 
+use fullshard_graph::MeshExt;
 use fullshard_graph::{
     Argument, Comparison, DType, Function, Group, Mesh, Policy, Program, Reduction, Result, Tensor,
     TensorType, barrier, cond, custom_vjp, full, remat, scan, value_and_grad, while_loop,
 };
 use fullshard_pjrt::CompileOptions;
-use fullshard_pjrt::plugins::PluginKind;
+use fullshard_pjrt::plugins::Platform;
 use fullshard_testing::compile_ahead;
 
 const LAYERS: usize = 3;
@@ -18,7 +19,7 @@ const DEVICES: usize = 8;
 
 fn accepted(program: &Program) {
     let text = program.to_text();
-    for kind in [PluginKind::Tpu, PluginKind::Cuda] {
+    for kind in [Platform::Tpu, Platform::Cuda] {
         let made = compile_ahead(kind, &text, &CompileOptions::new(program.devices()));
         let made = made.unwrap_or_else(|error| panic!("for {kind}: {error}\n{text}"));
         assert!(made.memory().unwrap().total() > 0);

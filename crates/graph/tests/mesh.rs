@@ -6,8 +6,8 @@ mod common;
 
 use common::{assert_close, eval, numbers, run};
 use fullshard_graph::{
-    Argument, DType, Group, Mesh, Program, Reduction, Result, Tensor, TensorType, concatenate,
-    value_and_grad,
+    Argument, DType, Group, Mesh, MeshExt, Program, Reduction, Result, Tensor, TensorType,
+    concatenate, value_and_grad,
 };
 use fullshard_pjrt::HostTensor;
 
@@ -216,8 +216,9 @@ fn manual_and_automatic_axes_together() {
     let step = |x: &Tensor, w: &Tensor| x.linear(w)?.tanh()?.square()?.sum_all();
     let arguments = [argument(&[4, 8]).sharded(&batch), argument(&[8, 16]).sharded(&weights)];
     let program = Program::trace("mixed", &arguments, |inputs| {
-        let shards = [(&inputs[0], batch.clone()), (&inputs[1], mesh.sharding(&[&["fsdp"], &[]])?)];
-        let outputs = [mesh.sharding(&[&["fsdp"], &[]])?];
+        let shards =
+            [(&inputs[0], batch.clone()), (&inputs[1], mesh.sharding(&[&["fsdp"], &[]]).unwrap())];
+        let outputs = [mesh.sharding(&[&["fsdp"], &[]]).unwrap()];
         mesh.manual(&["fsdp"], &shards, &outputs, |locals| {
             let group = mesh.over(&["fsdp"])?;
             let (_, gradients) = value_and_grad(&[&locals[1]], |shard| {
@@ -249,5 +250,5 @@ fn collectives_belong_into_manual_regions() {
         Ok(vec![mesh.over(&["a"])?.all_gather(&inputs[0], 0)?])
     });
     let error = error.unwrap_err().to_string();
-    assert_eq!(error, "all_gather: axis `a` is not manual here; use Mesh::manual");
+    assert_eq!(error, "all_gather: axis `a` is not manual here; use MeshExt::manual");
 }

@@ -235,7 +235,7 @@ fn mistakes_name_the_op_the_types_and_the_module() {
     });
     assert_eq!(
         error.unwrap_err().to_string(),
-        "matmul: tensor<2x3xf32> times tensor<4x5xf32> (in transformer.h.3)"
+        "matmul: f32[2,3] times f32[4,5] (in transformer.h.3)"
     );
 }
 

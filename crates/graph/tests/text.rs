@@ -5,8 +5,8 @@ mod common;
 
 use common::compile;
 use fullshard_graph::{
-    Argument, Attribute, DType, Function, Mesh, Policy, Program, TensorType, constant, custom_call,
-    custom_vjp, module, remat, scan, value_and_grad,
+    Argument, Attribute, DType, Function, Mesh, MeshExt, Policy, Program, TensorType, constant,
+    custom_call, custom_vjp, module, remat, scan, value_and_grad,
 };
 
 fn argument(dims: &[usize]) -> Argument {

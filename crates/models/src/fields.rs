@@ -14,14 +14,16 @@ const MOST_LAYERS: u64 = 100_000;
 /// model, so that its elements are fewer than 2^53: any integer of 64 bits or `f64` counts them.
 const MOST_ELEMENTS: f64 = (1_u64 << 48) as f64;
 
-/// The fields of a config or of an object in it. What is not asked for is ignored, as Hugging
-/// Face does.
-pub(crate) struct Fields<'a> {
+/// The fields of a config or of an object in it. What is not read is ignored, as Hugging Face
+/// does. Sizes are at least one and small enough for what is made of them.
+#[derive(Debug)]
+pub struct Fields<'a> {
     object: &'a Map<String, Value>,
     path: String,
 }
 
 impl<'a> Fields<'a> {
+    /// The fields of an object.
     pub fn new(object: &'a Map<String, Value>) -> Fields<'a> {
         Fields { object, path: String::new() }
     }

@@ -1,29 +1,96 @@
 //! Models: Hugging Face configs to traced mathematics.
 //!
-//! A model is single-device mathematics. It has a [`Module`] tree, which says what parameters
-//! there are before any exists, and functions that compute with them through a [`Scope`], which
-//! hands out parameters by name. Where the parameters live, whether layers are a loop and what is
-//! computed again on the way back is the business of the [`Tracer`] behind the scope.
+//! A model is single-device mathematics, written once through a [`Scope`], which declares
+//! parameters where they are used and hands them out. Its [`Module`] tree, which says what
+//! parameters there are before any exists, comes from tracing it without values. Where parameters
+//! live, whether layers are scanned and what is recomputed in the backward pass is the business of
+//! the [`Tracer`] behind the scope. What is fed and minimised is a [`Task`].
 //!
 //! Every architecture is a folder with the same files: `config` reads Hugging Face's
-//! `config.json`, `model` has the tree and the mathematics.
+//! `config.json`, `model` has the mathematics, and one line of `registry` adds it. Other crates
+//! [`register`] theirs:
+//!
+//! ```
+//! use fullshard_graph::{Result, Tensor};
+//! use fullshard_models::{
+//!     Architecture, CausalLm, Dimensions, Model, Scope, boxed, from_json, register,
+//! };
+//!
+//! #[derive(Debug)]
+//! struct Tiny {
+//!     vocabulary: usize,
+//!     width: usize,
+//!     depth: usize,
+//! }
+//!
+//! impl Model for Tiny {
+//!     fn class(&self) -> &'static str {
+//!         "TinyForCausalLM"
+//!     }
+//!
+//!     fn task(&self) -> CausalLm {
+//!         CausalLm { vocabulary: self.vocabulary }
+//!     }
+//!
+//!     fn dimensions(&self) -> Dimensions {
+//!         let (layers, hidden, vocabulary) = (self.depth, self.width, self.vocabulary);
+//!         Dimensions { layers, hidden, vocabulary, positions: 64, ..Dimensions::default() }
+//!     }
+//!
+//!     fn forward(&self, nn: &Scope<'_>, tokens: &Tensor) -> Result<Tensor> {
+//!         let x = nn.embedding("wte", tokens, self.vocabulary, self.width)?;
+//!         let x = nn.layers("h", "TinyBlock", self.depth, &x, |nn, x| {
+//!             let inner = nn.linear("up", &nn.layer_norm("ln", x)?, 4 * self.width)?;
+//!             x + nn.linear("down", &inner.gelu()?, self.width)?
+//!         })?;
+//!         nn.linear("head", &nn.layer_norm("ln_f", &x)?, self.vocabulary)
+//!     }
+//! }
+//!
+//! # fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+//! register(Architecture {
+//!     model_type: "tiny",
+//!     class: "TinyForCausalLM",
+//!     defaults: || serde_json::json!({"model_type": "tiny", "hidden_size": 8}),
+//!     read: |fields| {
+//!         let width = fields.size(&["hidden_size"], 8)?;
+//!         Ok(boxed(Tiny { vocabulary: 100, width, depth: 2 })?)
+//!     },
+//! })?;
+//! let model = from_json("{\"model_type\": \"tiny\", \"hidden_size\": 16}")?;
+//! let tree = model.tree();
+//! assert_eq!(tree.named_parameters()[0].0, "wte.weight");
+//! assert_eq!(tree.elements(), 100 * 16 + 2 * (32 + 16 * 64 + 64 + 64 * 16 + 16) + 32 + 16 * 100 + 100);
+//! # Ok(()) }
+//! ```
 #![forbid(unsafe_code)]
 
 mod config;
+mod declare;
 mod fields;
-mod forms;
 pub mod gpt2;
 pub mod layers;
 pub mod llama;
+mod lowering;
 mod model;
 mod module;
+mod nearest;
 mod plain;
+mod registry;
 mod scope;
+mod task;
+mod tracer;
 
-pub use config::{ConfigError, from_file, from_json};
-pub use forms::Forms;
+pub use config::{ConfigError, default_config, from_file, from_json};
+pub use declare::{Declared, declare};
+pub use fields::Fields;
 pub use layers::loss::{IGNORED, label_count};
-pub use model::{CausalLm, Dimensions, Loss};
+pub use lowering::LoweringOptions;
+pub use model::{AnyModel, Dimensions, Model, boxed};
 pub use module::{Initializer, Module, Parameter};
+pub use nearest::{distance, nearest};
 pub use plain::Plain;
-pub use scope::{Body, Layer, LayerBody, Place, Scope, Tracer};
+pub use registry::{Architecture, NameTaken, architectures, register};
+pub use scope::Scope;
+pub use task::{CausalLm, FromTensors, InputSpec, Loss, Task, take_fields};
+pub use tracer::{Body, Declaration, Layer, LayerBody, Place, Tracer};

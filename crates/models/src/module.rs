@@ -1,4 +1,5 @@
-//! Module trees: what a model is made of, before a tensor exists.
+//! Module trees: what a model is made of, before a tensor exists. That of a model comes from
+//! tracing it; see [`declare`](crate::declare).
 
 /// A module with Hugging Face's class name, its own parameters and the modules inside it.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,6 +41,13 @@ pub enum Initializer {
     },
 }
 
+impl Initializer {
+    /// Normal numbers of mean zero with a standard deviation.
+    pub fn normal(std: f64) -> Initializer {
+        Initializer::Normal { deviation: std }
+    }
+}
+
 impl Module {
     /// A module with nothing in it yet.
     pub fn new(class: &'static str) -> Module {
@@ -65,8 +73,7 @@ impl Module {
 
     /// With a parameter that is the same tensor as another.
     pub fn tied(mut self, name: &'static str, dims: &[usize], other: &str) -> Self {
-        let own = Parameter::new(name, dims, Initializer::Zeros);
-        self.parameters.push(Parameter { tied_to: Some(other.to_owned()), ..own });
+        self.parameters.push(Parameter::tied(name, dims, other));
         self
     }
 
@@ -108,6 +115,12 @@ impl Parameter {
     /// A parameter of its own, which begins as its initializer says.
     pub fn new(name: &'static str, dims: &[usize], initializer: Initializer) -> Parameter {
         Parameter { name, dims: dims.to_vec(), initializer, zero_row: None, tied_to: None }
+    }
+
+    /// A parameter that is the same tensor as another, which is given by its full name.
+    pub fn tied(name: &'static str, dims: &[usize], other: &str) -> Parameter {
+        let own = Parameter::new(name, dims, Initializer::Zeros);
+        Parameter { tied_to: Some(other.to_owned()), ..own }
     }
 
     /// The number of elements.

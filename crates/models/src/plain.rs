@@ -1,11 +1,11 @@
-//! The plainest tracer: all parameters whole, all layers written out, no dropout.
+//! The plainest tracer: full parameters, unrolled layers, no dropout.
 
-use crate::module::Module;
-use crate::scope::{Body, Layer, LayerBody, Place, Tracer};
+use crate::module::{Module, Parameter};
+use crate::tracer::{Body, Layer, LayerBody, Place, Tracer};
 use fullshard_graph::{DType, Error, Result, Tensor};
 use std::collections::HashMap;
 
-/// Traces a model on one device with whole parameters.
+/// Traces a model on one device with full parameters.
 pub struct Plain {
     parameters: HashMap<String, Tensor>,
     dtype: DType,
@@ -49,8 +49,8 @@ impl Tracer for Plain {
             .try_fold(carries, |carries, index| body(&place.layer(Layer::Known(index)), carries))
     }
 
-    fn parameter(&self, place: &Place, name: &str) -> Result<Tensor> {
-        let name = place.name(name);
+    fn parameter(&self, place: &Place, parameter: &Parameter) -> Result<Tensor> {
+        let name = place.name(parameter.name);
         match self.parameters.get(&name) {
             Some(tensor) => tensor.convert(self.dtype),
             None => Err(Error::new("parameter", format!("the model has no `{name}`"))),

@@ -5,15 +5,17 @@
 mod common;
 #[path = "attention/dropout.rs"]
 mod dropout;
+#[path = "attention/masks.rs"]
+mod masks;
 
 use common::{difference, eval, random};
 use fullshard_graph::{
     Argument, DType, Program, Result, Tensor, TensorType, concatenate, constant, value_aux_and_grad,
 };
 use fullshard_models::layers::attention::{
-    Heads, Scores, attention, blockwise, fused, obstacle, reference,
+    Heads, Mask, Scores, attention, blockwise, fused, reference, unsupported_reason,
 };
-use fullshard_models::{Body, Forms, Layer, LayerBody, Place, Scope, Tracer};
+use fullshard_models::{Body, Layer, LayerBody, LoweringOptions, Parameter, Place, Scope, Tracer};
 use fullshard_pjrt::HostTensor;
 
 /// A tracer without parameters, whose dropout takes everything times what is kept, or times a mask.
@@ -52,8 +54,8 @@ impl Tracer for Shrinking {
         })
     }
 
-    fn parameter(&self, place: &Place, name: &str) -> Result<Tensor> {
-        Err(fullshard_graph::Error::new("parameter", place.name(name)))
+    fn parameter(&self, place: &Place, parameter: &Parameter) -> Result<Tensor> {
+        Err(fullshard_graph::Error::new("parameter", place.name(parameter.name)))
     }
 
     fn dropout(&self, _: &Place, _: &str, x: &Tensor, probability: f64) -> Result<Tensor> {
@@ -71,8 +73,8 @@ impl Tracer for Shrinking {
         self.dtype
     }
 
-    fn forms(&self) -> Forms {
-        Forms { fused_attention: self.has_kernel, ..Forms::default() }
+    fn lowering(&self) -> LoweringOptions {
+        LoweringOptions { fused_attention: self.has_kernel, ..LoweringOptions::default() }
     }
 }
 
@@ -88,9 +90,10 @@ fn traced(
     let attend = |inputs: Vec<Tensor>| {
         let [query, key, value] = inputs.try_into().unwrap();
         let heads = Heads { query, key, value };
-        let scores = Scores { dropout, ..Scores::scaled(tracer.compute_dtype(), 0.7)? };
-        let mixed = Scope::root(&tracer, |scope| Ok(vec![form(scope, &heads, &scores)?]))?;
-        Ok(((&mixed[0] * weights)?.sum_all()?, mixed))
+        let scores =
+            Scores { dropout, ..Scores::scaled(Mask::causal(), tracer.compute_dtype(), 0.7)? };
+        let attn_out = Scope::root(&tracer, |scope| Ok(vec![form(scope, &heads, &scores)?]))?;
+        Ok(((&attn_out[0] * weights)?.sum_all()?, attn_out))
     };
     let (_, mut results, gradients) =
         value_aux_and_grad(&[&inputs[0], &inputs[1], &inputs[2]], attend)?;
@@ -201,22 +204,23 @@ fn long_sequences_are_computed_in_blocks() {
 #[test]
 fn the_kernel_is_for_what_it_can_do() {
     let program = Program::trace("scores", &[], |_| {
-        let scores = Scores::scaled(DType::Bf16, 0.125)?;
+        let scores = Scores::scaled(Mask::causal(), DType::Bf16, 0.125)?;
         let found = |dtype, sequence, head, scores: &Scores| {
-            obstacle(dtype, sequence, head, scores.form(), false).unwrap_or_default()
+            unsupported_reason(dtype, sequence, head, scores.form(), false).unwrap_or_default()
         };
-        assert_eq!(obstacle(DType::Bf16, 1024, 128, scores.form(), false), None);
-        assert_eq!(obstacle(DType::F16, 2, 8, scores.form(), true), None);
+        assert_eq!(unsupported_reason(DType::Bf16, 1024, 128, scores.form(), false), None);
+        assert_eq!(unsupported_reason(DType::F16, 2, 8, scores.form(), true), None);
         assert!(found(DType::F32, 1024, 128, &scores).contains("not in f32"));
         assert!(found(DType::Bf16, 1024, 12, &scores).contains("heads are 12 wide"));
         assert!(found(DType::Bf16, 1024, 256, &scores).contains("at most 128"));
         assert!(found(DType::Bf16, 1023, 64, &scores).contains("odd"));
         let dropping = Scores { dropout: 0.1, ..scores.clone() };
-        assert_eq!(obstacle(DType::Bf16, 1024, 64, dropping.form(), false), None);
-        let looped = obstacle(DType::Bf16, 1024, 64, dropping.form(), true).unwrap_or_default();
+        assert_eq!(unsupported_reason(DType::Bf16, 1024, 64, dropping.form(), false), None);
+        let looped =
+            unsupported_reason(DType::Bf16, 1024, 64, dropping.form(), true).unwrap_or_default();
         assert!(looped.contains("in a loop over layers"), "{looped}");
         let upcast = Scores { upcast: true, ..scores.clone() };
-        assert!(found(DType::Bf16, 1024, 64, &upcast).contains("f32 were asked for"));
+        assert!(found(DType::Bf16, 1024, 64, &upcast).contains("f32 are requested"));
         let by_layer = Scores { factor: None, ..scores };
         assert!(found(DType::Bf16, 1024, 64, &by_layer).contains("scaled by the layer"));
         Ok(vec![])
@@ -231,8 +235,9 @@ fn the_kernel_is_called_where_the_platform_has_it() {
     let program = Program::trace("called", &arguments, |inputs| {
         traced(&inputs[..3], &inputs[3], 0.0, |_, heads, scores| {
             let tracer = Shrinking { has_kernel: true, ..Shrinking::new(DType::Bf16) };
-            let mixed = Scope::root(&tracer, |scope| Ok(vec![attention(scope, heads, scores)?]))?;
-            Ok(mixed[0].clone())
+            let attn_out =
+                Scope::root(&tracer, |scope| Ok(vec![attention(scope, heads, scores)?]))?;
+            Ok(attn_out[0].clone())
         })
     });
     let text = program.unwrap().to_text();

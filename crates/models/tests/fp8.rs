@@ -7,8 +7,8 @@ mod common;
 use common::{difference, eval, random};
 use fullshard_graph::{DType, Policy, Result, Tensor, constant, remat, scan, value_aux_and_grad};
 use fullshard_models::from_json;
-use fullshard_models::layers::DEAR;
-use fullshard_models::layers::fp8::{eight_bit_linear, products, quantize};
+use fullshard_models::layers::checkpoint::MLP_IN;
+use fullshard_models::layers::fp8::{fp8_linear, matmuls, quantize};
 use fullshard_models::layers::linear::Order;
 use fullshard_pjrt::HostTensor;
 use serde_json::Value;
@@ -36,7 +36,7 @@ fn rounded(values: &[f64], dtype: DType) -> (Vec<u8>, f32) {
 fn numbers_are_rounded_as_torch_casts_them() {
     for (name, case) in recorded().as_object().unwrap() {
         for dtype in [DType::F8E4M3FN, DType::F8E5M2] {
-            let expected = &case[dtype.name()];
+            let expected = &case[dtype.mlir_name()];
             let (bits, scale) = rounded(&floats(&case["values"]), dtype);
             let bits: String = bits.iter().map(|bits| format!("{bits:02x}")).collect();
             let exponent = expected["exponent"].as_i64().unwrap() as i32;
@@ -118,8 +118,8 @@ fn layer(order: Order, way: &Way, inputs: &[HostTensor; 4]) -> Vec<Vec<f64>> {
         let half = inputs.iter().map(|input| input.convert(DType::Bf16));
         let half = half.collect::<Result<Vec<Tensor>>>()?;
         let linear = |inputs: &[Tensor]| {
-            let result = eight_bit_linear(&inputs[0], &inputs[1], Some(&inputs[2]), order)?;
-            Ok(vec![result.named(DEAR)?])
+            let result = fp8_linear(&inputs[0], &inputs[1], Some(&inputs[2]), order)?;
+            Ok(vec![result.named(MLP_IN)?])
         };
         let (_, results, gradients) =
             value_aux_and_grad(&[&half[0], &half[1], &half[2]], |inputs| {
@@ -192,8 +192,8 @@ const HALF_STEP: f64 = 1.0 / 256.0;
 
 #[test]
 fn results_and_gradients_are_those_of_the_rounded_numbers() {
-    let dear = Policy::Named(vec![DEAR.into()]);
-    let ways = [Way::Plain, Way::Remembered(Policy::Nothing), Way::Remembered(dear), Way::Looped];
+    let named = Policy::Named(vec![MLP_IN.into()]);
+    let ways = [Way::Plain, Way::Remembered(Policy::Nothing), Way::Remembered(named), Way::Looped];
     for order in [Order::InputFirst, Order::OutputFirst] {
         let inputs = arguments(order);
         let exact = expected(order, &inputs, true);
@@ -252,13 +252,13 @@ fn only_layers_whose_sizes_fit_run_in_eight_bits() {
         );
         from_json(&config).unwrap().tree()
     };
-    let fits = products(&model(128), 64);
-    assert_eq!((fits.eight_bit, fits.others.len()), (8, 0));
-    let partly = products(&model(120), 64);
-    assert_eq!(partly.eight_bit, 4);
+    let fits = matmuls(&model(128), 64);
+    assert_eq!((fits.fp8, fits.others.len()), (8, 0));
+    let partly = matmuls(&model(120), 64);
+    assert_eq!(partly.fp8, 4);
     let others = ["0.mlp.c_fc", "0.mlp.c_proj", "1.mlp.c_fc", "1.mlp.c_proj"];
     assert_eq!(partly.others, others.map(|name| format!("transformer.h.{name}")));
-    assert_eq!(products(&model(128), 40).eight_bit, 0);
+    assert_eq!(matmuls(&model(128), 40).fp8, 0);
 }
 
 #[test]

@@ -7,17 +7,17 @@ use common::{Recording, difference, eval, model, weights};
 use fullshard_graph::{
     DType, Error, Policy, Result, Tensor, concatenate, iota, remat, scan, value_and_grad,
 };
-use fullshard_models::{Body, CausalLm, Layer, LayerBody, Place, Plain, Scope, Tracer};
+use fullshard_models::{AnyModel, Body, Layer, LayerBody, Parameter, Place, Plain, Scope, Tracer};
 use std::collections::HashMap;
 
-/// Runs layers as a loop over stacked parameters, each computed again on the way back.
+/// Runs layers as a loop over stacked parameters, each recomputed in the backward pass.
 struct Looped {
     parameters: HashMap<String, Tensor>,
 }
 
 impl Looped {
     /// Takes parameters as [`Plain`] does.
-    fn new(model: &dyn CausalLm, parameters: &[Tensor]) -> Result<Looped> {
+    fn new(model: &dyn AnyModel, parameters: &[Tensor]) -> Result<Looped> {
         let tree = model.tree();
         let layers = model.dimensions().layers;
         let named = tree.named_parameters();
@@ -64,8 +64,8 @@ impl Tracer for Looped {
         Ok(results.carries)
     }
 
-    fn parameter(&self, place: &Place, name: &str) -> Result<Tensor> {
-        let known = &self.parameters[&place.name(name)];
+    fn parameter(&self, place: &Place, parameter: &Parameter) -> Result<Tensor> {
+        let known = &self.parameters[&place.name(parameter.name)];
         match &place.layer {
             Some(Layer::Traced(index)) => known.at(0, index),
             _ => Ok(known.clone()),
@@ -97,9 +97,7 @@ fn loops_over_layers_are_the_same_as_layers_written_out() {
             let (weights, batch) = inputs.split_at(names.len());
             let weights: Vec<&Tensor> = weights.iter().collect();
             let loss = |tracer: &dyn Tracer| {
-                let loss = Scope::root(tracer, |scope| {
-                    Ok(vec![model.loss(scope, &batch[0], &batch[1])?.sum])
-                })?;
+                let loss = Scope::root(tracer, |scope| Ok(vec![model.loss(scope, batch)?.sum]))?;
                 Ok(loss[0].clone())
             };
             let tree = model.tree();

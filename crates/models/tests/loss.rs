@@ -8,7 +8,7 @@ use fullshard_graph::{
     Argument, DType, Dialect, Program, Result, Tensor, TensorType, value_and_grad,
     value_aux_and_grad,
 };
-use fullshard_models::layers::loss::{TILE, called, chunk_size, chunked, reference};
+use fullshard_models::layers::loss::{TILE, chunk_size, chunked, loss_custom_call, reference};
 use fullshard_models::{IGNORED, Loss, label_count};
 use fullshard_pjrt::HostTensor;
 
@@ -82,8 +82,9 @@ fn the_call_agrees() {
         let inputs = inputs(vocabulary, some_ignored);
         let expected = losses(&inputs, DType::F64, from_logits);
         for (dtype, tolerance) in [(DType::F32, 2e-6), (DType::Bf16, 0.02)] {
-            let found =
-                losses(&inputs, dtype, |hidden, head, labels| called(hidden, head, labels, size));
+            let found = losses(&inputs, dtype, |hidden, head, labels| {
+                loss_custom_call(hidden, head, labels, size)
+            });
             for (found, expected) in found.iter().zip(&expected) {
                 let apart = difference(found, expected);
                 assert!(apart < tolerance, "{vocabulary} by {size} in {dtype}: {apart}");
@@ -102,8 +103,9 @@ fn the_call_shifts_exponentials_where_it_must() {
         rows.flat_map(|(i, row)| row.iter().map(move |x| x * (1 + i / 700 * 15) as f64)).collect();
     inputs[1] = HostTensor::from_values(&[3000, WIDTH], &head).unwrap();
     let expected = losses(&inputs, DType::F64, from_logits);
-    let found =
-        losses(&inputs, DType::F32, |hidden, head, labels| called(hidden, head, labels, 33));
+    let found = losses(&inputs, DType::F32, |hidden, head, labels| {
+        loss_custom_call(hidden, head, labels, 33)
+    });
     for (found, expected) in found.iter().zip(&expected) {
         let apart = difference(found, expected);
         assert!(apart < 1e-5, "{apart}");
@@ -129,11 +131,19 @@ fn labels_that_do_not_count_give_nothing() {
     let forms = [
         losses(&inputs, DType::F64, from_logits),
         losses(&inputs, DType::F64, |hidden, head, labels| chunked(hidden, head, labels, 8, TILE)),
-        losses(&inputs, DType::F32, |hidden, head, labels| called(hidden, head, labels, 8)),
     ];
     for values in forms.iter().flatten() {
         assert!(values.iter().all(|&value| value == 0.0));
     }
+}
+
+#[test]
+fn the_call_gives_nothing_for_labels_that_do_not_count() {
+    let inputs = inputs(130, |_, _| IGNORED);
+    let found = losses(&inputs, DType::F32, |hidden, head, labels| {
+        loss_custom_call(hidden, head, labels, 8)
+    });
+    assert!(found.iter().flatten().all(|&value| value == 0.0));
 }
 
 #[test]
@@ -235,7 +245,7 @@ fn the_call_takes_the_head_from_what_it_is_the_beginning_of() {
     let program = Program::trace("loss", &arguments, |inputs| {
         let head = inputs[1].narrow(0, 0, 301 * WIDTH)?.reshape(&[301, WIDTH])?;
         let (loss, mut results) = value_and_grad(&[&inputs[0], &head], |values| {
-            Ok(called(&values[0], &values[1], &inputs[2], 8)?.sum)
+            Ok(loss_custom_call(&values[0], &values[1], &inputs[2], 8)?.sum)
         })?;
         results.push(loss);
         Ok(results)

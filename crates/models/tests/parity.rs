@@ -5,7 +5,7 @@ mod common;
 
 use common::{RECORDINGS, Recording, difference, eval, model, weights};
 use fullshard_graph::{DType, Result, Tensor, value_and_grad};
-use fullshard_models::{CausalLm, Plain, Scope};
+use fullshard_models::{AnyModel, Plain, Scope};
 use fullshard_pjrt::HostTensor;
 
 /// The mean loss of the first batch and its gradient with regard to each weight.
@@ -18,7 +18,7 @@ fn loss_and_gradients(recording: &Recording) -> (f64, Vec<(String, Vec<f64>)>) {
         let (weights, batch) = inputs.split_at(names.len());
         let weights: Vec<&Tensor> = weights.iter().collect();
         let (loss, mut gradients) =
-            value_and_grad(&weights, |weights| mean_loss(&*model, &weights, &batch[0], &batch[1]))?;
+            value_and_grad(&weights, |weights| mean_loss(&*model, &weights, batch))?;
         gradients.push(loss);
         Ok(gradients)
     });
@@ -27,15 +27,10 @@ fn loss_and_gradients(recording: &Recording) -> (f64, Vec<(String, Vec<f64>)>) {
     (loss, names.into_iter().zip(values).collect())
 }
 
-fn mean_loss(
-    model: &dyn CausalLm,
-    weights: &[Tensor],
-    tokens: &Tensor,
-    labels: &Tensor,
-) -> Result<Tensor> {
+fn mean_loss(model: &dyn AnyModel, weights: &[Tensor], batch: &[Tensor]) -> Result<Tensor> {
     let plain = Plain::new(&model.tree(), weights, DType::F32)?;
     let loss = Scope::root(&plain, |scope| {
-        let loss = model.loss(scope, tokens, labels)?;
+        let loss = model.loss(scope, batch)?;
         Ok(vec![(loss.sum / loss.count)?])
     })?;
     Ok(loss[0].clone())
@@ -47,7 +42,7 @@ fn logits(recording: &Recording, dtype: DType) -> Vec<f64> {
         weights(recording).into_iter().map(|(_, values)| values).collect();
     inputs.push(recording.batch("tokens", 0));
     let results = eval(&inputs, |inputs| {
-        let (tokens, weights) = inputs.split_last().unwrap();
+        let (weights, tokens) = inputs.split_at(inputs.len() - 1);
         let plain = Plain::new(&model.tree(), weights, dtype)?;
         let logits = Scope::root(&plain, |scope| Ok(vec![model.logits(scope, tokens)?]))?;
         assert_eq!(logits[0].dtype(), dtype);
@@ -132,7 +127,7 @@ fn a_sequence_longer_than_the_positions_is_refused() {
     arguments.push(Argument::new(TensorType::new(DType::I32, &[4, 20])));
     let error = Program::trace("long", &arguments, |inputs| {
         let plain = Plain::new(&tree, &inputs[..weights], DType::F32)?;
-        Scope::root(&plain, |scope| Ok(vec![model.logits(scope, &inputs[weights])?]))
+        Scope::root(&plain, |scope| Ok(vec![model.logits(scope, &inputs[weights..])?]))
     })
     .unwrap_err();
     assert_eq!(

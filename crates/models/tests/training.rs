@@ -28,7 +28,7 @@ fn a_hundred_steps_of_descent_with_momentum_follow_torch() {
         let (loss, gradients) = value_and_grad(&weights.iter().collect::<Vec<_>>(), |weights| {
             let plain = Plain::new(&tree, &weights, DType::F32)?;
             let loss = Scope::root(&plain, |scope| {
-                let loss = model.loss(scope, &batch[0], &batch[1])?;
+                let loss = model.loss(scope, batch)?;
                 Ok(vec![(loss.sum / loss.count)?])
             })?;
             Ok(loss[0].clone())

@@ -1,6 +1,9 @@
 //! Adafactor: a second moment kept as row and column means.
 
+use crate::arguments::{Arguments, at_least_zero, fraction, require};
+use crate::error::Error;
 use crate::matrices::Matrices;
+use crate::named::{OptimizerKind, Options};
 use crate::optimizer::{Optimizer, Slot, SlotKind, Update, Updated, check, unpack};
 use crate::shard::Shard;
 use crate::sums::sum_over_devices;
@@ -43,6 +46,52 @@ pub enum StepSize {
         /// Whether to warm up.
         warmup: bool,
     },
+}
+
+/// Adafactor by its name.
+pub(crate) const KIND: OptimizerKind =
+    OptimizerKind { names: &["adafactor"], make: |options| Ok(Box::new(from_options(options)?)) };
+
+fn from_options(options: &Options) -> std::result::Result<Adafactor, Error> {
+    let known = &[
+        "scale_parameter",
+        "relative_step",
+        "warmup_init",
+        "beta1",
+        "clip_threshold",
+        "decay_rate",
+        "eps1",
+        "eps2",
+    ];
+    let arguments = Arguments::parse("Adafactor", &options.arguments, known)?;
+    let trainer = Adafactor::trainer();
+    let relative = arguments.flag("relative_step")?.unwrap_or(false);
+    let warmup = arguments.flag("warmup_init")?.unwrap_or(false);
+    let step_size = match (relative, warmup, options.learning_rate) {
+        (true, _, Some(learning_rate)) => {
+            return Err(Error::LearningRateWithRelativeStep { learning_rate });
+        }
+        (true, warmup, None) => StepSize::Relative { warmup },
+        (false, true, _) => return Err(Error::WarmupWithoutRelativeStep),
+        (false, false, _) => StepSize::Given,
+    };
+    let adafactor = Adafactor {
+        step_size,
+        scale_parameter: arguments.flag("scale_parameter")?.unwrap_or(trainer.scale_parameter),
+        beta1: arguments.number("beta1")?.or(trainer.beta1),
+        clip_threshold: arguments.number("clip_threshold")?.unwrap_or(trainer.clip_threshold),
+        decay_rate: arguments.number("decay_rate")?.unwrap_or(trainer.decay_rate),
+        epsilon: arguments.number("eps1")?.unwrap_or(trainer.epsilon),
+        scale_epsilon: arguments.number("eps2")?.unwrap_or(trainer.scale_epsilon),
+        weight_decay: options.weight_decay,
+    };
+    adafactor.beta1.map_or(Ok(()), |beta1| fraction("beta1", beta1))?;
+    let above_zero = |value: f64| value > 0.0;
+    require("clip_threshold", adafactor.clip_threshold, above_zero, "above 0")?;
+    require("eps1", adafactor.epsilon, above_zero, "above 0")?;
+    require("decay_rate", adafactor.decay_rate, |rate| rate < 0.0, "below 0")?;
+    at_least_zero("eps2", adafactor.scale_epsilon)?;
+    Ok(adafactor)
 }
 
 /// The numbers of a step: its size, how much of the second moment stays, and how much is new.

@@ -1,5 +1,8 @@
 //! AdamW: Adam with weight decay apart from the gradient.
 
+use crate::arguments::{Arguments, at_least_zero, fraction};
+use crate::error::Error;
+use crate::named::{OptimizerKind, Options};
 use crate::optimizer::{Optimizer, Slot, SlotKind, Update, Updated, check, unpack};
 use crate::shard::Shard;
 use fullshard_graph::Result;
@@ -24,6 +27,25 @@ impl Default for AdamW {
     fn default() -> AdamW {
         AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 }
     }
+}
+
+/// AdamW by its names, which are all the same here: they only differ in how torch computes it.
+pub(crate) const KIND: OptimizerKind = OptimizerKind {
+    names: &["adamw", "adamw_torch", "adamw_torch_fused", "adamw_hf"],
+    make: |options| Ok(Box::new(from_options(options)?)),
+};
+
+fn from_options(options: &Options) -> std::result::Result<AdamW, Error> {
+    Arguments::parse("AdamW", &options.arguments, &[])?;
+    fraction("adam_beta1", options.adam_beta1)?;
+    fraction("adam_beta2", options.adam_beta2)?;
+    at_least_zero("adam_epsilon", options.adam_epsilon)?;
+    Ok(AdamW {
+        beta1: options.adam_beta1,
+        beta2: options.adam_beta2,
+        epsilon: options.adam_epsilon,
+        weight_decay: options.weight_decay,
+    })
 }
 
 /// The numbers of a step: what decay leaves, the size of the step, and the root of what the

@@ -10,8 +10,14 @@ pub enum Error {
     UnknownOptimizer {
         /// The name.
         name: String,
-        /// The names there are.
-        known: &'static [&'static str],
+        /// The names there are, registered ones included.
+        known: Vec<&'static str>,
+    },
+    /// An optimizer is registered under a name that another has.
+    #[error("`{name}` is an optimizer already; register the other under a name of its own")]
+    NameTaken {
+        /// The name.
+        name: &'static str,
     },
     /// An optimizer does not take this argument.
     #[error("{optimizer} takes no argument `{key}`; {}", or_none(known))]

@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use fullshard_graph::{Argument, DType, Program, TensorType};
-//! use fullshard_optim::{AdamW, Cut, Optimizer, Shard, Update};
+//! use fullshard_optim::{AdamW, Optimizer, Shard, Update};
 //!
 //! # fn main() -> fullshard_graph::Result<()> {
 //! let optimizer = AdamW { weight_decay: 0.01, ..AdamW::default() };
@@ -18,7 +18,7 @@
 //! let arguments = [scalars, matrix.clone(), matrix.clone(), matrix.clone(), matrix];
 //! let program = Program::trace("step", &arguments, |mut tensors| {
 //!     let update = Update {
-//!         shard: Shard { dims: vec![7, 5], stack: None, cut: Cut::Whole, group: None },
+//!         shard: Shard::replicated(&[7, 5], None),
 //!         slots: tensors.split_off(3),
 //!         gradient: tensors.remove(2),
 //!         parameter: tensors.remove(1),
@@ -35,7 +35,7 @@
 //! ```
 //!
 //! - [`AdamW`], [`Adafactor`] and [`Sgd`] are the optimizers; [`from_name`] finds one by the
-//!   name that Hugging Face's Trainer gives it.
+//!   name that Hugging Face's Trainer gives it, and [`register`] adds one of another crate.
 //! - [`global_norm`] and [`clip_factor`] clip gradients.
 //! - [`decays`] says which parameters weight decay applies to.
 //! - [`Schedule`] is the learning rate over the steps of a run; [`ScheduleOptions`] makes one by
@@ -44,6 +44,7 @@
 
 mod adafactor;
 mod adamw;
+mod arguments;
 mod clip;
 mod decay;
 mod error;
@@ -58,12 +59,14 @@ mod sums;
 
 pub use adafactor::{Adafactor, StepSize};
 pub use adamw::AdamW;
+pub use arguments::Arguments;
 pub use clip::{clip_factor, global_norm};
 pub use decay::decays;
 pub use error::Error;
-pub use named::{OPTIMIZERS, Options, from_name};
+pub use fullshard_core::Layout;
+pub use named::{OptimizerKind, Options, from_name, optimizers, register};
 pub use optimizer::{Optimizer, Slot, SlotKind, Update, Updated};
 pub use schedule::{SCHEDULES, Schedule, Shape, StableDecay};
 pub use schedule_options::ScheduleOptions;
 pub use sgd::Sgd;
-pub use shard::{Cut, Shard};
+pub use shard::Shard;

@@ -1,5 +1,8 @@
 //! Stochastic gradient descent, with momentum.
 
+use crate::arguments::{Arguments, at_least_zero};
+use crate::error::Error;
+use crate::named::{OptimizerKind, Options};
 use crate::optimizer::{Optimizer, Slot, SlotKind, Update, Updated, check, unpack};
 use crate::shard::Shard;
 use fullshard_graph::Result;
@@ -18,6 +21,27 @@ pub struct Sgd {
     pub nesterov: bool,
     /// How much of the parameter is added to its gradient.
     pub weight_decay: f64,
+}
+
+/// SGD by its name.
+pub(crate) const KIND: OptimizerKind =
+    OptimizerKind { names: &["sgd"], make: |options| Ok(Box::new(from_options(options)?)) };
+
+fn from_options(options: &Options) -> std::result::Result<Sgd, Error> {
+    let known = &["momentum", "dampening", "nesterov", "weight_decay"];
+    let arguments = Arguments::parse("SGD", &options.arguments, known)?;
+    let sgd = Sgd {
+        momentum: arguments.number("momentum")?.unwrap_or(0.0),
+        dampening: arguments.number("dampening")?.unwrap_or(0.0),
+        nesterov: arguments.flag("nesterov")?.unwrap_or(false),
+        weight_decay: arguments.number("weight_decay")?.unwrap_or(options.weight_decay),
+    };
+    at_least_zero("momentum", sgd.momentum)?;
+    at_least_zero("weight_decay", sgd.weight_decay)?;
+    if sgd.nesterov && (sgd.momentum == 0.0 || sgd.dampening != 0.0) {
+        return Err(Error::NesterovWithoutMomentum);
+    }
+    Ok(sgd)
 }
 
 /// The numbers of a step: the learning rate, and how much of the gradient goes into the running

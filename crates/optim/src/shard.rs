@@ -1,5 +1,6 @@
 //! Where a device's part of a parameter sits in the whole.
 
+use fullshard_core::Layout;
 use fullshard_graph::{DType, Error, Group, Result, Tensor};
 
 /// Where a device's part of a parameter sits in the whole.
@@ -10,38 +11,29 @@ pub struct Shard {
     /// This many equal layers are stacked along a first dimension of the local tensor. Each is
     /// a parameter by itself: statistics are taken for each layer.
     pub stack: Option<usize>,
-    /// How the parameter is cut.
-    pub cut: Cut,
-    /// The devices it is cut over; none if it is whole on each.
+    /// How the parameter is stored over devices.
+    pub layout: Layout,
+    /// The elements of each device's slice of one parameter, padding included, if it is flat.
+    pub slice: usize,
+    /// The devices it is sharded over; none if it is replicated.
     pub group: Option<Group>,
 }
 
-/// How a parameter is cut over devices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cut {
-    /// Not at all: the same on every device.
-    Whole,
-    /// The first dimension is padded with rows of zeros to a multiple of the group, and each
-    /// device has a block of rows.
-    Rows,
-    /// Flattened row-major and padded with zeros at the end; each device has a slice of `local`
-    /// elements, in the order of the group.
-    Flat {
-        /// The number of elements on each device.
-        local: usize,
-    },
-}
-
 impl Shard {
+    /// A parameter that every device holds in full.
+    pub fn replicated(dims: &[usize], stack: Option<usize>) -> Shard {
+        Shard { dims: dims.to_vec(), stack, layout: Layout::Replicated, slice: 0, group: None }
+    }
+
     /// The dimensions of the tensor that a device holds, the stack's first.
     pub fn local_dims(&self) -> Vec<usize> {
-        let part = match self.cut {
-            Cut::Whole => self.dims.clone(),
-            Cut::Rows => {
+        let part = match self.layout {
+            Layout::Replicated => self.dims.clone(),
+            Layout::Dim0 => {
                 let rows = self.dims.iter().take(1).map(|rows| rows.div_ceil(self.parts()));
                 rows.chain(self.dims.iter().skip(1).copied()).collect()
             }
-            Cut::Flat { local } => vec![local],
+            Layout::Flat => vec![self.slice],
         };
         self.stacked(&part)
     }
@@ -58,7 +50,7 @@ impl Shard {
 
     /// The devices that have different parts of it.
     pub(crate) fn shared(&self) -> Option<&Group> {
-        self.group.as_ref().filter(|group| self.cut != Cut::Whole && group.size() > 1)
+        self.group.as_ref().filter(|group| self.layout != Layout::Replicated && group.size() > 1)
     }
 
     /// Dimensions behind that of the stack, if there is one.
@@ -69,14 +61,14 @@ impl Shard {
     /// Whether a tensor can be the part of this parameter that a device holds.
     pub(crate) fn check(&self, op: &str, what: &str, tensor: &Tensor) -> Result<()> {
         let fail = |reason: String| Err(Error::new(op, reason));
-        if self.cut == Cut::Rows && self.dims.is_empty() {
-            return fail("a scalar has no rows to cut; it must be whole or flat".to_owned());
+        if self.layout == Layout::Dim0 && self.dims.is_empty() {
+            return fail(
+                "a scalar has no dimension 0 to shard; it must be replicated or flat".to_owned(),
+            );
         }
-        if let Cut::Flat { local } = self.cut
-            && local * self.parts() < self.elements()
-        {
-            let (dims, parts) = (&self.dims, self.parts());
-            return fail(format!("{dims:?} does not fit into {parts} slices of {local}"));
+        if self.layout == Layout::Flat && self.slice * self.parts() < self.elements() {
+            let (dims, parts, slice) = (&self.dims, self.parts(), self.slice);
+            return fail(format!("{dims:?} does not fit into {parts} slices of {slice}"));
         }
         let expected = self.local_dims();
         if tensor.dtype() != DType::F32 || tensor.dims() != expected {

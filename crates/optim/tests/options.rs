@@ -3,8 +3,8 @@
 
 use fullshard_graph::{Argument, DType, Program, TensorType};
 use fullshard_optim::{
-    AdamW, Cut, Error, OPTIMIZERS, Optimizer, Options, SCHEDULES, Schedule, ScheduleOptions, Shape,
-    Shard, SlotKind, Update, decays, from_name,
+    AdamW, Arguments, Error, Layout, Optimizer, OptimizerKind, Options, SCHEDULES, Schedule,
+    ScheduleOptions, Sgd, Shape, Shard, SlotKind, Update, decays, from_name, optimizers, register,
 };
 
 fn arguments(arguments: &str) -> Options {
@@ -20,17 +20,38 @@ fn refused(name: &str, options: &Options) -> Error {
 }
 
 fn matrix() -> Shard {
-    Shard { dims: vec![4, 6, 5], stack: Some(3), cut: Cut::Whole, group: None }
+    Shard::replicated(&[4, 6, 5], Some(3))
 }
 
 #[test]
 fn every_name_is_an_optimizer() {
-    for name in OPTIMIZERS {
+    for name in optimizers() {
         let optimizer = from_name(name, &Options::default()).unwrap();
         assert_eq!(optimizer.scalars(1, 0.1).len(), optimizer.scalar_count(), "{name}");
     }
     let error = refused("adam", &Options::default()).to_string();
     assert!(error.contains("`adam`") && error.contains("adamw_torch"), "{error}");
+}
+
+#[test]
+fn other_crates_add_optimizers() {
+    let kind = OptimizerKind {
+        names: &["plain", "plain_descent"],
+        make: |options| {
+            let arguments = Arguments::parse("Plain", &options.arguments, &["momentum"])?;
+            let momentum = arguments.number("momentum")?.unwrap_or(0.5);
+            Ok(Box::new(Sgd { momentum, ..Sgd::default() }))
+        },
+    };
+    register(kind).unwrap();
+    let found = from_name("plain_descent", &arguments("momentum=0")).unwrap();
+    assert_eq!(found.slots(&matrix()), []);
+    assert!(refused("adam", &Options::default()).to_string().contains("plain_descent"));
+    assert_eq!(register(kind), Err(Error::NameTaken { name: "plain" }));
+    let ours = OptimizerKind { names: &["other", "sgd"], ..kind };
+    let error = register(ours).unwrap_err().to_string();
+    assert!(error.starts_with("`sgd` is an optimizer already"), "{error}");
+    assert!(!optimizers().contains(&"other"));
 }
 
 #[test]
@@ -180,15 +201,15 @@ fn trace(shard: Shard, parameter: &[usize], slots: usize, scalars: usize) -> Str
 
 #[test]
 fn tensors_that_do_not_fit_are_named() {
-    let shard = |cut| Shard { dims: vec![4, 5], stack: None, cut, group: None };
+    let shard = |layout| Shard { layout, slice: 19, ..Shard::replicated(&[4, 5], None) };
     let cases = [
-        (trace(shard(Cut::Whole), &[5, 4], 2, 3), "the parameter is"),
-        (trace(shard(Cut::Whole), &[4, 5], 1, 3), "1 tensors of state, not 2"),
-        (trace(shard(Cut::Whole), &[4, 5], 2, 2), "the numbers of a step are"),
-        (trace(shard(Cut::Flat { local: 19 }), &[19], 2, 3), "does not fit into 1 slices of 19"),
+        (trace(shard(Layout::Replicated), &[5, 4], 2, 3), "the parameter is"),
+        (trace(shard(Layout::Replicated), &[4, 5], 1, 3), "1 tensors of state, not 2"),
+        (trace(shard(Layout::Replicated), &[4, 5], 2, 2), "the numbers of a step are"),
+        (trace(shard(Layout::Flat), &[19], 2, 3), "does not fit into 1 slices of 19"),
         (
-            trace(Shard { dims: vec![], ..shard(Cut::Rows) }, &[], 2, 3),
-            "a scalar has no rows to cut",
+            trace(Shard { dims: vec![], ..shard(Layout::Dim0) }, &[], 2, 3),
+            "a scalar has no dimension 0",
         ),
     ];
     for (error, expected) in cases {

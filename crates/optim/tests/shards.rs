@@ -6,8 +6,10 @@ mod common;
 use common::{
     Course, Layers, Placed, Trained, call, compile, difference, size, step_program, train,
 };
-use fullshard_graph::{Argument, DType, Mesh, Program, Tensor, TensorType};
-use fullshard_optim::{Adafactor, AdamW, Cut, Optimizer, Sgd, SlotKind, clip_factor, global_norm};
+use fullshard_graph::{Argument, DType, Mesh, MeshExt, Program, Tensor, TensorType};
+use fullshard_optim::{
+    Adafactor, AdamW, Layout, Optimizer, Sgd, SlotKind, clip_factor, global_norm,
+};
 use fullshard_pjrt::HostTensor;
 use fullshard_pjrt::hlo::{CollectiveKind, collectives};
 use std::sync::LazyLock;
@@ -70,10 +72,10 @@ fn every_placement(axes: &[&'static str], devices: usize) -> Vec<(usize, Placed)
         for stack in [None, Some(LAYERS)] {
             // Stacks have more padding than they need.
             let spare = if stack.is_some() { 3 } else { 0 };
-            let local = dims.iter().product::<usize>().div_ceil(devices) + spare;
-            for cut in [Cut::Whole, Cut::Rows, Cut::Flat { local }] {
-                let axes = axes.to_vec();
-                placements.push((shape, Placed { dims: dims.to_vec(), stack, cut, axes }));
+            let slice = dims.iter().product::<usize>().div_ceil(devices) + spare;
+            for layout in [Layout::Replicated, Layout::Dim0, Layout::Flat] {
+                let (dims, axes) = (dims.to_vec(), axes.to_vec());
+                placements.push((shape, Placed { dims, stack, layout, slice, axes }));
             }
         }
     }
@@ -197,8 +199,10 @@ fn all_reduces(optimizer: &dyn Optimizer, mesh: &Mesh, parameters: &[Placed]) ->
 fn a_step_takes_two_sums_over_devices_at_most() {
     let mesh = Mesh::new(&[("fsdp", 4)]).unwrap();
     let all: Vec<Placed> = every_placement(&["fsdp"], 4).into_iter().map(|(_, one)| one).collect();
-    let whole: Vec<Placed> = all.iter().filter(|one| one.cut == Cut::Whole).cloned().collect();
-    let cut: Vec<Placed> = all.iter().filter(|one| one.cut != Cut::Whole).cloned().collect();
+    let whole: Vec<Placed> =
+        all.iter().filter(|one| one.layout == Layout::Replicated).cloned().collect();
+    let cut: Vec<Placed> =
+        all.iter().filter(|one| one.layout != Layout::Replicated).cloned().collect();
     for adafactor in [Adafactor::trainer(), Adafactor::paper()] {
         assert_eq!(all_reduces(&adafactor, &mesh, &whole[..3]), 0);
         assert_eq!(all_reduces(&adafactor, &mesh, &cut[..1]), 2);

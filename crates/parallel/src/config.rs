@@ -21,13 +21,12 @@
 
 mod error;
 mod keys;
-mod nearest;
 mod settings;
 mod strategy;
 
 pub use error::FsdpConfigError;
-pub(crate) use nearest::distance;
-pub use nearest::nearest;
+pub(crate) use fullshard_models::distance;
+pub use fullshard_models::nearest;
 pub use settings::{Settings, default_divide_factors};
 pub use strategy::Strategy;
 

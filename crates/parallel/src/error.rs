@@ -28,6 +28,9 @@ pub enum Error {
         /// Why.
         reason: &'static str,
     },
+    /// The mesh or a sharding over it.
+    #[error(transparent)]
+    Mesh(#[from] fullshard_graph::MeshError),
     /// A program could not be traced.
     #[error(transparent)]
     Trace(#[from] fullshard_graph::Error),

@@ -1,8 +1,9 @@
 //! What a step sends between devices, as the placement has it: to be printed before anything is
 //! compiled, and held against what the compiler made of it.
 
-use crate::layout::{Layout, Stored};
+use crate::layout::Stored;
 use crate::placement::{PlacedUnit, Placement};
+use fullshard_core::Layout;
 use fullshard_graph::DType;
 
 /// A kind of exchange.
@@ -62,7 +63,7 @@ impl Placement {
             let kind = ExchangeKind::ReduceScatter;
             exchanges.push(self.exchange(unit, kind, bucket.iter().map(|&i| trained[i])));
         }
-        let whole = trained.iter().copied().filter(|stored| stored.layout == Layout::Whole);
+        let whole = trained.iter().copied().filter(|stored| stored.layout == Layout::Replicated);
         let sums = whole.map(|stored| self.exchange(unit, ExchangeKind::AllReduce, [stored]));
         exchanges.extend(sums);
         exchanges

@@ -1,7 +1,8 @@
 //! Gathering the parameters of a unit, with the gradient that fully sharded training is named
 //! for: what was gathered going forth is summed and scattered going back.
 
-use crate::layout::{Layout, Stored};
+use crate::layout::Stored;
+use fullshard_core::Layout;
 use fullshard_graph::{DType, Group, Result, Tensor, concatenate, custom_vjp, full};
 
 /// What goes over the wire when a unit is gathered and its gradients are scattered.
@@ -102,8 +103,8 @@ impl Wire {
         for (stored, gradient) in parameters.iter().zip(gradients) {
             let gradient = divide(&gradient.convert(self.reduce)?, before)?;
             parts.push(match stored.layout {
-                Layout::Whole => group.sum(&gradient)?,
-                Layout::Rows | Layout::Flat => gradient,
+                Layout::Replicated => group.sum(&gradient)?,
+                Layout::Dim0 | Layout::Flat => gradient,
             });
         }
         let layers = parameters.iter().zip(gradients).map(|(stored, gradient)| {
@@ -145,7 +146,7 @@ impl Wire {
 
 /// Those of a unit's parameters that are cut.
 fn cut_ones(parameters: &[&Stored]) -> Vec<usize> {
-    (0..parameters.len()).filter(|&i| parameters[i].layout != Layout::Whole).collect()
+    (0..parameters.len()).filter(|&i| parameters[i].layout != Layout::Replicated).collect()
 }
 
 fn gather_one(group: &Group, stored: &Stored, part: &Tensor) -> Result<Tensor> {

@@ -3,23 +3,13 @@
 //!
 //! Padding exists in parts alone. It is zero, and so is its gradient.
 
-use fullshard_graph::{Mesh, Result, Sharding, Tensor};
+use fullshard_core::Layout;
+use fullshard_graph::{Mesh, MeshError, Result, Sharding, Tensor};
 use fullshard_models::Initializer;
 
 /// The flat layout pads each device's part to a multiple of this, so that a part is whole rows of
 /// a tile on every device there is.
 pub(crate) const FLAT_MULTIPLE: usize = 128;
-
-/// How a parameter is cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Layout {
-    /// Whole on every device.
-    Whole,
-    /// In blocks of rows, along dimension 0.
-    Rows,
-    /// Flattened, in contiguous slices.
-    Flat,
-}
 
 /// A parameter, or a stack of one parameter of all layers, as it is stored.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,8 +52,8 @@ impl Stored {
     /// The dimensions of one device's part of one layer.
     pub fn part_dims(&self) -> Vec<usize> {
         match self.layout {
-            Layout::Whole => self.dims.clone(),
-            Layout::Rows => {
+            Layout::Replicated => self.dims.clone(),
+            Layout::Dim0 => {
                 let mut dims = self.dims.clone();
                 dims[0] = dims[0].div_ceil(self.parts);
                 dims
@@ -78,7 +68,7 @@ impl Stored {
     /// The dimensions of all parts together, with those of the stack.
     pub fn stored_dims(&self) -> Vec<usize> {
         let mut dims = self.part_dims();
-        if self.layout != Layout::Whole {
+        if self.layout != Layout::Replicated {
             dims[0] *= self.parts;
         }
         dims.splice(0..0, self.stack);
@@ -86,10 +76,10 @@ impl Stored {
     }
 
     /// How the stored tensor is cut over an axis.
-    pub fn sharding(&self, mesh: &Mesh, axis: &str) -> Result<Sharding> {
+    pub fn sharding(&self, mesh: &Mesh, axis: &str) -> Result<Sharding, MeshError> {
         let cut = [axis];
         let mut dims: Vec<&[&str]> = vec![&[]; self.stored_dims().len()];
-        if self.layout != Layout::Whole {
+        if self.layout != Layout::Replicated {
             dims[usize::from(self.stack.is_some())] = &cut;
         }
         mesh.sharding(&dims)
@@ -119,7 +109,7 @@ impl Stored {
 
     /// The elements of all parts of one layer, padding included.
     pub(crate) fn padded_elements(&self) -> usize {
-        let parts = if self.layout == Layout::Whole { 1 } else { self.parts };
+        let parts = if self.layout == Layout::Replicated { 1 } else { self.parts };
         self.part_dims().iter().product::<usize>() * parts
     }
 
@@ -133,8 +123,8 @@ impl Stored {
     pub(crate) fn trim(&self, parts: &Tensor) -> Result<Tensor> {
         let lead = self.lead(parts);
         match self.layout {
-            Layout::Whole => Ok(parts.clone()),
-            Layout::Rows => parts.narrow(lead, 0, self.dims[0]),
+            Layout::Replicated => Ok(parts.clone()),
+            Layout::Dim0 => parts.narrow(lead, 0, self.dims[0]),
             Layout::Flat => {
                 let elements = self.dims.iter().product();
                 let dims = [&parts.dims()[..lead], &self.dims].concat();
@@ -147,8 +137,8 @@ impl Stored {
     pub(crate) fn pad(&self, whole: &Tensor) -> Result<Tensor> {
         let lead = whole.rank() - self.dims.len();
         let flat = match self.layout {
-            Layout::Whole => return Ok(whole.clone()),
-            Layout::Rows => whole.clone(),
+            Layout::Replicated => return Ok(whole.clone()),
+            Layout::Dim0 => whole.clone(),
             Layout::Flat => {
                 let elements = self.dims.iter().product();
                 whole.reshape(&[&whole.dims()[..lead], &[elements]].concat())?

@@ -4,27 +4,17 @@
 use crate::config::{FsdpConfig, Strategy};
 use crate::error::Error;
 use crate::gather::Wire;
-use crate::layout::{Layout, Stored};
+use crate::layout::Stored;
+use crate::remat::Remat;
 use crate::stack::Stacks;
 use crate::wrap::{self, Unit};
+use fullshard_core::Layout;
 use fullshard_graph::{DType, Dialect, Mesh, Sharding};
-use fullshard_models::{Forms, Module};
+use fullshard_models::{LoweringOptions, Module};
 use std::collections::HashMap;
 
 /// The mesh axis that parameters and batches are cut over.
 pub const AXIS: &str = "fsdp";
-
-/// What a layer remembers for its way back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Remat {
-    /// Everything.
-    #[default]
-    None,
-    /// The results of its matrix products and of attention.
-    Dots,
-    /// Nothing but what goes in.
-    Full,
-}
 
 /// How a model is to be placed.
 #[derive(Debug, Clone, Default)]
@@ -39,8 +29,8 @@ pub struct Options {
     pub scan_layers: bool,
     /// Whether a loop gathers the next layer while it computes one.
     pub gather_ahead: bool,
-    /// Which forms of a model suit the platform.
-    pub forms: Forms,
+    /// Which of several equal forms a model is lowered to on the platform.
+    pub lowering: LoweringOptions,
     /// How programs are written for the platform.
     pub dialect: Dialect,
     /// Names of parameters that stay as they are, with `*` for anything.
@@ -133,7 +123,7 @@ impl Placement {
 
     /// Whether the last layer keeps all it computes: its way back is next. In a loop it cannot.
     pub fn keeps_last_layer(&self) -> bool {
-        self.options.forms.last_layer_kept && !self.options.scan_layers
+        self.options.lowering.last_layer_kept && !self.options.scan_layers
     }
 
     /// The unit of the module at a path.
@@ -156,9 +146,9 @@ impl Placement {
 fn layout(options: &Options, devices: usize) -> Layout {
     let settings = &options.config.settings;
     match options.strategy {
-        _ if devices == 1 => Layout::Whole,
-        Strategy::NoShard => Layout::Whole,
-        _ if settings.shard_param_on_dim_0 && !settings.flatten_parameters => Layout::Rows,
+        _ if devices == 1 => Layout::Replicated,
+        Strategy::NoShard => Layout::Replicated,
+        _ if settings.shard_param_on_dim_0 && !settings.flatten_parameters => Layout::Dim0,
         _ => Layout::Flat,
     }
 }
@@ -240,7 +230,7 @@ fn stored(
             stack,
             template,
             layer: if stack.is_some() { None } else { layer },
-            layout: if parameter.dims.is_empty() { Layout::Whole } else { layout },
+            layout: if parameter.dims.is_empty() { Layout::Replicated } else { layout },
             parts,
             frozen: is_frozen,
         });

@@ -2,13 +2,14 @@
 //! leaving it lets them go.
 
 use crate::layout::Stored;
-use crate::placement::{PlacedUnit, Placement, Remat};
+use crate::placement::{PlacedUnit, Placement};
+use crate::remat::Remat;
 use fullshard_graph::{
     DType, Error, Group, Key, Policy, Result, Tensor, barrier, custom_vjp, iota, remat, scan,
     transient,
 };
-use fullshard_models::layers::DEAR;
-use fullshard_models::{Body, Forms, Layer, LayerBody, Place, Tracer};
+use fullshard_models::layers::checkpoint;
+use fullshard_models::{Body, Layer, LayerBody, LoweringOptions, Parameter, Place, Tracer};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
@@ -139,7 +140,7 @@ impl<'a> Sharded<'a> {
         let policy = match self.placement.remat {
             _ if self.in_remat.get() => return body(place, carries),
             Remat::None => return body(place, carries),
-            Remat::Dots => Policy::Named(vec![DEAR.into()]),
+            Remat::Dots => Policy::Named(checkpoint::ALL.iter().map(|&name| name.into()).collect()),
             Remat::Full => Policy::Nothing,
         };
         let path = place.module_path();
@@ -328,8 +329,8 @@ impl Tracer for Sharded<'_> {
         }
     }
 
-    fn parameter(&self, place: &Place, name: &str) -> Result<Tensor> {
-        let name = place.name(name);
+    fn parameter(&self, place: &Place, parameter: &Parameter) -> Result<Tensor> {
+        let name = place.name(parameter.name);
         let owner = self.placement.aliases.get(&name).unwrap_or(&name);
         find(&self.wholes.borrow(), owner)
     }
@@ -361,15 +362,15 @@ impl Tracer for Sharded<'_> {
         self.placement.options.config.settings.buffer_dtype.unwrap_or(self.compute_dtype())
     }
 
-    fn forms(&self) -> Forms {
-        self.placement.options.forms
+    fn lowering(&self) -> LoweringOptions {
+        self.placement.options.lowering
     }
 
     fn is_recomputed(&self) -> bool {
         self.in_remat.get()
     }
 
-    fn has_eight_bit_products(&self) -> bool {
+    fn uses_fp8(&self) -> bool {
         self.placement.options.config.settings.fp8
     }
 }

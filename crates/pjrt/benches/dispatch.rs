@@ -7,7 +7,7 @@
 //! are printed alone.
 #![allow(clippy::unwrap_used)]
 
-use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
+use fullshard_pjrt::plugins::{Platform, Store, find_or_install};
 use fullshard_pjrt::{Buffer, Client, ClientOptions, CompileOptions, HostTensor, Plugin};
 use std::process::Command;
 use std::time::Instant;
@@ -51,7 +51,7 @@ fn print_row(who: &str, devices: usize, (best, median): (f64, f64)) {
 /// Best and median microseconds of a launch.
 fn measure(devices: usize) -> (f64, f64) {
     let store = Store::default_location().unwrap();
-    let located = find_or_install(PluginKind::Cpu, None, &store).unwrap();
+    let located = find_or_install(Platform::Cpu, None, &store).unwrap();
     let plugin = Plugin::load(&located.path).unwrap();
     let options = ClientOptions::new().cpu_device_count(devices);
     let client = Client::new(plugin, &options).unwrap();

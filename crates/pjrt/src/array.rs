@@ -8,8 +8,8 @@ use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::host::HostTensor;
 use crate::loaded::LoadedExecutable;
-use crate::sharding::{Sharding, Tile};
-use crate::tensor_type::TensorType;
+use crate::tiling::{Tile, Tiling};
+use fullshard_core::TensorType;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Array {
     ty: TensorType,
-    sharding: Arc<Sharding>,
+    tiling: Arc<Tiling>,
     shards: Vec<Buffer>,
 }
 
@@ -27,18 +27,18 @@ pub struct ArrayType {
     /// The logical tensor.
     pub ty: TensorType,
     /// How it is cut.
-    pub sharding: Arc<Sharding>,
+    pub tiling: Arc<Tiling>,
 }
 
 impl ArrayType {
     /// The type of each device's shard.
     pub fn shard_type(&self) -> Result<TensorType> {
-        Ok(TensorType::new(self.ty.dtype, &self.sharding.tile_dims(&self.ty.dims)?))
+        Ok(TensorType::new(self.ty.dtype, &self.tiling.tile_dims(&self.ty.dims)?))
     }
 }
 
 impl Array {
-    /// Makes an array on `devices` (indices in the client, in the order of the sharding), asking
+    /// Makes an array on `devices` (indices in the client, in the order of the tiling), asking
     /// `fill` for the bytes of each tile. A tile that several devices hold is asked for once
     /// when they stand next to each other.
     pub fn fill(
@@ -47,13 +47,13 @@ impl Array {
         devices: &[usize],
         mut fill: impl FnMut(&Tile) -> Result<Vec<u8>>,
     ) -> Result<Array> {
-        let sharding = &array.sharding;
-        check_devices(sharding, devices.len())?;
+        let tiling = &array.tiling;
+        check_devices(tiling, devices.len())?;
         let shard_type = array.shard_type()?;
         let mut shards = Vec::with_capacity(devices.len());
         let mut last: Option<(usize, HostTensor)> = None;
         for (position, &device) in devices.iter().enumerate() {
-            let tile = sharding.tile(position, &array.ty.dims)?;
+            let tile = tiling.tile(position, &array.ty.dims)?;
             let known = last.take().filter(|(index, _)| *index == tile.index);
             let tensor = match known {
                 Some((_, tensor)) => tensor,
@@ -62,23 +62,23 @@ impl Array {
             shards.push(client.upload(&tensor, device)?);
             last = Some((tile.index, tensor));
         }
-        Ok(Array { ty: array.ty.clone(), sharding: sharding.clone(), shards })
+        Ok(Array { ty: array.ty.clone(), tiling: tiling.clone(), shards })
     }
 
     /// Makes an array out of a tensor that fits on the host.
     pub fn from_host(
         client: &Client,
         tensor: &HostTensor,
-        sharding: Arc<Sharding>,
+        tiling: Arc<Tiling>,
         devices: &[usize],
     ) -> Result<Array> {
-        let array = ArrayType { ty: tensor.ty().clone(), sharding };
+        let array = ArrayType { ty: tensor.ty().clone(), tiling };
         Array::fill(client, &array, devices, |tile| Ok(cut(tensor, &tile.ranges)))
     }
 
     /// Makes an array out of shards that lie on their devices already.
     pub fn from_shards(array: &ArrayType, shards: Vec<Buffer>) -> Result<Array> {
-        check_devices(&array.sharding, shards.len())?;
+        check_devices(&array.tiling, shards.len())?;
         let expected = array.shard_type()?;
         if let Some(wrong) = shards.iter().find(|shard| *shard.ty() != expected) {
             let (ty, found) = (&array.ty, wrong.ty());
@@ -86,7 +86,7 @@ impl Array {
                 "shards of {ty} must be {expected} but one is {found}"
             )));
         }
-        Ok(Array { ty: array.ty.clone(), sharding: array.sharding.clone(), shards })
+        Ok(Array { ty: array.ty.clone(), tiling: array.tiling.clone(), shards })
     }
 
     /// Puts results together: `shards[device][index]`, where result `index` is of type
@@ -105,20 +105,20 @@ impl Array {
     }
 
     /// How it is cut.
-    pub fn sharding(&self) -> &Arc<Sharding> {
-        &self.sharding
+    pub fn tiling(&self) -> &Arc<Tiling> {
+        &self.tiling
     }
 
-    /// The shards, in the order of the sharding's devices.
+    /// The shards, in the order of the tiling's devices.
     pub fn shards(&self) -> &[Buffer] {
         &self.shards
     }
 
     /// Reads the tiles one after the other, each once.
     pub fn read_tiles(&self, mut read: impl FnMut(&Tile, HostTensor) -> Result<()>) -> Result<()> {
-        let mut seen = vec![false; self.sharding.grid().iter().product()];
+        let mut seen = vec![false; self.tiling.grid().iter().product()];
         for (position, shard) in self.shards.iter().enumerate() {
-            let tile = self.sharding.tile(position, &self.ty.dims)?;
+            let tile = self.tiling.tile(position, &self.ty.dims)?;
             if !std::mem::replace(&mut seen[tile.index], true) {
                 read(&tile, shard.to_host()?)?;
             }
@@ -151,15 +151,15 @@ impl LoadedExecutable {
     /// The logical tensor that argument `index` is a part of.
     pub fn argument_type(&self, index: usize) -> Result<ArrayType> {
         let signature = self.signature();
-        let (types, shardings) = (&signature.parameters, &signature.parameter_shardings);
-        self.logical_type("argument", index, types, shardings)
+        let (types, tilings) = (&signature.parameters, &signature.parameter_tilings);
+        self.logical_type("argument", index, types, tilings)
     }
 
     /// The logical tensor that result `index` is a part of.
     pub fn result_type(&self, index: usize) -> Result<ArrayType> {
         let signature = self.signature();
-        let (types, shardings) = (&signature.results, &signature.result_shardings);
-        self.logical_type("result", index, types, shardings)
+        let (types, tilings) = (&signature.results, &signature.result_tilings);
+        self.logical_type("result", index, types, tilings)
     }
 
     fn logical_type(
@@ -167,22 +167,22 @@ impl LoadedExecutable {
         what: &str,
         index: usize,
         types: &[TensorType],
-        shardings: &[Option<Sharding>],
+        tilings: &[Option<Tiling>],
     ) -> Result<ArrayType> {
         let name = self.name();
         let missing = || Error::Array(format!("`{name}` has no {what} {index}"));
         let local = types.get(index).ok_or_else(missing)?;
-        let sharding = match (&shardings[index], self.devices().len()) {
-            (Some(sharding), _) => sharding.clone(),
-            (None, 1) => Sharding::replicated(local.dims.len(), 1),
+        let tiling = match (&tilings[index], self.devices().len()) {
+            (Some(tiling), _) => tiling.clone(),
+            (None, 1) => Tiling::replicated(local.dims.len(), 1),
             (None, _) => {
                 let reason = format!("`{name}` does not say how {what} {index} is cut");
                 return Err(Error::Array(reason));
             }
         };
-        let parts = local.dims.iter().zip(sharding.grid());
+        let parts = local.dims.iter().zip(tiling.grid());
         let dims: Vec<usize> = parts.map(|(size, parts)| size.saturating_mul(*parts)).collect();
-        Ok(ArrayType { ty: TensorType::new(local.dtype, &dims), sharding: Arc::new(sharding) })
+        Ok(ArrayType { ty: TensorType::new(local.dtype, &dims), tiling: Arc::new(tiling) })
     }
 
     /// Runs the program on arrays, which must be cut as the program takes them.
@@ -201,11 +201,11 @@ impl LoadedExecutable {
     fn check_cuts(&self, arguments: &[&Array]) -> Result<()> {
         for (index, argument) in arguments.iter().enumerate() {
             let expected = self.argument_type(index)?;
-            if argument.sharding != expected.sharding || argument.ty != expected.ty {
+            if argument.tiling != expected.tiling || argument.ty != expected.ty {
                 let (name, ty, takes) = (self.name(), &argument.ty, &expected.ty);
                 return Err(Error::Array(format!(
                     "`{name}` takes {takes} cut {:?} as argument {index} but got {ty} cut {:?}",
-                    expected.sharding, argument.sharding
+                    expected.tiling, argument.tiling
                 )));
             }
         }
@@ -213,11 +213,11 @@ impl LoadedExecutable {
     }
 }
 
-fn check_devices(sharding: &Sharding, found: usize) -> Result<()> {
-    match sharding.devices() {
+fn check_devices(tiling: &Tiling, found: usize) -> Result<()> {
+    match tiling.devices() {
         expected if expected == found => Ok(()),
         expected => Err(Error::Array(format!(
-            "a sharding over {expected} devices does not go with {found} devices"
+            "a tiling over {expected} devices does not go with {found} devices"
         ))),
     }
 }

@@ -1,12 +1,13 @@
 //! Buffers: one tensor in the memory of one device, and its way there and back.
 
 use crate::client::{Client, ClientHandle};
+use crate::dtype;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::host::HostTensor;
 use crate::signature::Stored;
 use crate::sys::{self, Args, args};
-use crate::tensor_type::TensorType;
+use fullshard_core::TensorType;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -84,7 +85,7 @@ impl Client {
         let mut call = args::<sys::ClientBufferFromHostBuffer>();
         call.client = self.handle.raw;
         call.data = tensor.bytes().as_ptr().cast();
-        call.element_type = tensor.dtype().raw();
+        call.element_type = dtype::raw(tensor.dtype());
         call.dims = dims.as_ptr();
         call.num_dims = dims.len();
         call.host_buffer_semantics = semantics;
@@ -100,7 +101,7 @@ impl Client {
         let name = sys::ClientBufferFromHostBuffer::NAME;
         let raw = self.handle.plugin.check_made(call.buffer, name)?;
         // TPUs choose an order by the shape; the others store what they are given.
-        let order = (self.platform_name() != "tpu").then(|| tensor.ty().row_major());
+        let order = (self.platform_name() != "tpu").then(|| dtype::row_major(tensor.ty()));
         let stored = Arc::new(Stored { ty: tensor.ty().clone(), order });
         // SAFETY: the call succeeded, so the buffer is live and ours.
         Ok((unsafe { Buffer::from_raw(&self.handle, raw, stored, place.device) }, done))
@@ -181,7 +182,7 @@ impl Buffer {
 
     /// The order in which the device stores the dimensions, the fastest-varying first.
     fn dim_order(&self) -> Result<Vec<i64>> {
-        let row_major = self.ty().row_major();
+        let row_major = dtype::row_major(self.ty());
         if let Some(order) = &self.stored.order {
             return Ok(order.clone());
         }

@@ -2,7 +2,7 @@
 
 use crate::hlo::HloError;
 use crate::plugins::PluginError;
-use crate::tensor_type::TensorType;
+use fullshard_core::{TensorType, UnknownAccelerator};
 use std::path::PathBuf;
 
 /// The result of an operation of this crate.
@@ -223,20 +223,15 @@ pub enum Error {
         /// The type.
         found: String,
     },
-    /// A sharding that does not fit its tensor or mesh.
-    #[error("bad sharding: {0}")]
-    Sharding(String),
-    /// An array given where another sharding or shape is needed.
+    /// A tiling that does not fit its tensor or devices.
+    #[error("bad tiling: {0}")]
+    Tiling(String),
+    /// An array given where another tiling or shape is needed.
     #[error("array mismatch: {0}")]
     Array(String),
     /// A slice or topology name that is not known.
-    #[error("unknown accelerator `{name}`: {hint}")]
-    UnknownAccelerator {
-        /// The name given.
-        name: String,
-        /// What would be right.
-        hint: String,
-    },
+    #[error(transparent)]
+    UnknownAccelerator(#[from] UnknownAccelerator),
     /// Bad compile options.
     #[error("bad compile option: {0}")]
     CompileOption(String),

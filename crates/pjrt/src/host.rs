@@ -1,8 +1,8 @@
 //! Tensors in host memory: dense, row-major bytes with a type and a shape.
 
-use crate::dtype::{DType, Element};
+use crate::dtype::{self, Element};
 use crate::error::{Error, Result};
-use crate::tensor_type::TensorType;
+use fullshard_core::{DType, TensorType};
 
 /// A dense row-major tensor on the host.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,7 +19,7 @@ impl HostTensor {
 
     /// A tensor of a type over bytes already in row-major order.
     pub fn new(ty: TensorType, bytes: Vec<u8>) -> Result<HostTensor> {
-        ty.check_bytes(bytes.len())?;
+        dtype::check_bytes(&ty, bytes.len())?;
         if ty.dtype == DType::Bool && bytes.iter().any(|&byte| byte > 1) {
             return Err(Error::Array(format!("a byte of {ty} is neither 0 nor 1")));
         }

@@ -23,7 +23,6 @@
 //! above them checks what it is given, so that no use of the public interface is undefined
 //! behaviour.
 
-mod accelerator;
 mod array;
 mod buffer;
 mod cache;
@@ -46,14 +45,12 @@ mod plugin;
 pub mod plugins;
 mod profiler;
 pub mod seal;
-mod sharding;
 mod signature;
 mod sys;
-mod tensor_type;
+mod tiling;
 mod topology;
 mod value;
 
-pub use accelerator::{TpuGeneration, TpuSlice};
 pub use array::{Array, ArrayType};
 pub use buffer::{Buffer, Download, Place};
 pub use cache::{CacheOutcome, CompileCache, compile_key};
@@ -61,18 +58,17 @@ pub use calls::{LOSS, PRODUCT};
 pub use client::{Client, ClientOptions};
 pub use compile::{CompileOptions, Effort, Flag};
 pub use device::{Device, DeviceDescription, MemoryStats};
-pub use dtype::{DType, Element};
+pub use dtype::Element;
 pub use environment::{keep_freed_memory, set_verbose};
 pub use error::{Code, Error, Result};
 pub use event::Event;
 pub use executable::{CompiledMemory, Executable, OptimizedProgram};
-pub use gpu_target::{GpuModel, GpuTarget};
+pub use fullshard_core::{DType, GpuTarget, TensorType, TpuGeneration, TpuSlice};
 pub use host::HostTensor;
 pub use loaded::LoadedExecutable;
 pub use plugin::Plugin;
 pub use profiler::{DeviceProfile, Kernel, Profile, read_profile, write_profile};
-pub use sharding::{Sharding, Tile};
 pub use signature::Signature;
-pub use tensor_type::TensorType;
+pub use tiling::{Tile, Tiling};
 pub use topology::Topology;
 pub use value::{NamedValues, Value};

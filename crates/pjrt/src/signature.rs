@@ -1,9 +1,10 @@
 //! What a program takes and gives on each device.
 
+use crate::dtype;
 use crate::error::Result;
 use crate::hlo;
-use crate::sharding::Sharding;
-use crate::tensor_type::TensorType;
+use crate::tiling::Tiling;
+use fullshard_core::TensorType;
 use std::sync::Arc;
 
 /// What a program takes and gives on each device.
@@ -16,9 +17,9 @@ pub struct Signature {
     /// The parameters whose buffers it may take over, in order.
     pub donated: Vec<usize>,
     /// How each parameter is a part of a logical tensor, where the program says so.
-    pub parameter_shardings: Vec<Option<Sharding>>,
+    pub parameter_tilings: Vec<Option<Tiling>>,
     /// How each result is a part of a logical tensor, where the program says so.
-    pub result_shardings: Vec<Option<Sharding>>,
+    pub result_tilings: Vec<Option<Tiling>>,
 }
 
 /// A tensor as a device stores it.
@@ -38,12 +39,12 @@ impl Signature {
     ) -> Result<Signature> {
         let types = |shapes: &[hlo::Shape], what: &str| -> Result<Vec<TensorType>> {
             let named = |i| format!("{what} {i} of `{program}`");
-            shapes.iter().enumerate().map(|(i, s)| TensorType::from_hlo(s, &named(i))).collect()
+            shapes.iter().enumerate().map(|(i, s)| dtype::from_shape(s, &named(i))).collect()
         };
-        let shardings = |types: &[TensorType], noted: &[Option<hlo::OpSharding>]| {
+        let tilings = |types: &[TensorType], noted: &[Option<hlo::OpSharding>]| {
             let typed = types.iter().zip(noted);
             let read = |ty: &TensorType, noted: &hlo::OpSharding| {
-                Sharding::from_hlo(noted, ty.dims.len(), devices).ok()
+                Tiling::from_hlo(noted, ty.dims.len(), devices).ok()
             };
             typed.map(|(ty, noted)| noted.as_ref().and_then(|noted| read(ty, noted))).collect()
         };
@@ -51,8 +52,8 @@ impl Signature {
         let results = types(&signature.results, "result")?;
         Ok(Signature {
             donated: signature.donated.clone(),
-            parameter_shardings: shardings(&parameters, &signature.parameter_shardings),
-            result_shardings: shardings(&results, &signature.result_shardings),
+            parameter_tilings: tilings(&parameters, &signature.parameter_shardings),
+            result_tilings: tilings(&results, &signature.result_shardings),
             parameters,
             results,
         })

@@ -1,14 +1,14 @@
 //! Topologies: compiling for machines that are not here.
 
-use crate::accelerator::TpuSlice;
 use crate::compile::{CompileOptions, Flag, raw_program};
 use crate::device::DeviceDescription;
 use crate::error::Result;
 use crate::executable::{Executable, Owner};
-use crate::gpu_target::GpuTarget;
+use crate::gpu_target;
 use crate::plugin::Plugin;
 use crate::sys::{self, Args, args};
 use crate::value::{self, NamedValues, Value};
+use fullshard_core::{GpuTarget, TpuSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -53,11 +53,12 @@ impl Topology {
 
     /// A slice of a TPU pod, described by libtpu.
     pub fn tpu(plugin: &'static Plugin, slice: &TpuSlice) -> Result<Topology> {
+        let cores = if slice.generation().megacore { "megacore" } else { "default" };
         let ints = |values: &[usize]| Value::Ints(values.iter().map(|&v| v as i64).collect());
         let options = vec![
             ("chips_per_host_bounds".to_owned(), ints(&slice.chips_per_host())),
             ("wrap".to_owned(), ints(&slice.wrap().map(usize::from))),
-            ("chip_config_name".to_owned(), Value::Text(slice.chip_config().to_owned())),
+            ("chip_config_name".to_owned(), Value::Text(cores.to_owned())),
             ("num_slices".to_owned(), Value::Int(1)),
         ];
         Topology::new(plugin, &slice.topology_name(), &options)
@@ -66,8 +67,8 @@ impl Topology {
     /// GPUs of one host, described to the CUDA plugin.
     pub fn gpu(plugin: &'static Plugin, target: &GpuTarget) -> Result<Topology> {
         let options = vec![
-            ("target_config".to_owned(), Value::Text(target.description())),
-            ("topology".to_owned(), Value::Text(target.arrangement())),
+            ("target_config".to_owned(), Value::Text(gpu_target::description(target))),
+            ("topology".to_owned(), Value::Text(gpu_target::arrangement(target))),
         ];
         let mut topology = Topology::new(plugin, &target.to_string(), &options)?;
         if let Some(folder) = cuda_tools(plugin.path()) {

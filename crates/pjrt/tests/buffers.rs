@@ -4,8 +4,9 @@
 mod common;
 
 use common::{cpu, one_device, upload, values};
+use fullshard_core::Mesh;
 use fullshard_pjrt::{
-    Array, ArrayType, Client, CompileOptions, DType, Error, HostTensor, Place, Sharding, TensorType,
+    Array, ArrayType, Client, CompileOptions, DType, Error, HostTensor, Place, TensorType, Tiling,
 };
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -128,11 +129,14 @@ module @transposed {
     assert_eq!(values(&results[0][0]), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
 }
 
-fn counting(client: &Client, mesh: &[usize], split: &[&[usize]], dims: &[usize]) -> Array {
-    let devices: Vec<usize> = (0..mesh.iter().product()).collect();
+fn counting(client: &Client, mesh: &Mesh, split: &[&[&str]], dims: &[usize]) -> Array {
+    let devices: Vec<usize> = (0..mesh.devices()).collect();
     let tensor = counting_tensor(dims);
-    let sharding = Arc::new(Sharding::over_mesh(mesh, split).unwrap());
-    Array::from_host(client, &tensor, sharding, &devices).unwrap()
+    Array::from_host(client, &tensor, tiling(mesh, split), &devices).unwrap()
+}
+
+fn tiling(mesh: &Mesh, split: &[&[&str]]) -> Arc<Tiling> {
+    Arc::new(Tiling::over_mesh(&mesh.sharding(split).unwrap()))
 }
 
 fn counting_tensor(dims: &[usize]) -> HostTensor {
@@ -141,21 +145,22 @@ fn counting_tensor(dims: &[usize]) -> HostTensor {
 }
 
 #[test]
-fn arrays_lie_as_their_sharding_says() {
+fn arrays_lie_as_their_tiling_says() {
     let client = cpu(8);
+    let mesh = Mesh::new(&[("x", 2), ("y", 2), ("z", 2)]).unwrap();
     let dims = [4, 6, 2];
     for split in [
         [&[][..], &[], &[]],
-        [&[0], &[], &[]],
-        [&[], &[], &[1]],
-        [&[0, 1], &[], &[]],
-        [&[1], &[], &[0]],
-        [&[2], &[], &[0]],
+        [&["x"], &[], &[]],
+        [&[], &[], &["y"]],
+        [&["x", "y"], &[], &[]],
+        [&["y"], &[], &["x"]],
+        [&["z"], &[], &["x"]],
     ] {
-        let array = counting(&client, &[2, 2, 2], &split, &dims);
+        let array = counting(&client, &mesh, &split, &dims);
         assert_eq!(array.to_host().unwrap(), counting_tensor(&dims), "{split:?}");
     }
-    let array = counting(&client, &[2, 2, 2], &[&[2], &[], &[0]], &dims);
+    let array = counting(&client, &mesh, &[&["z"], &[], &["x"]], &dims);
     let shard = array.shards()[5].to_host().unwrap();
     assert_eq!(shard.dims(), [2, 6, 1]);
     // Device 5 is (1, 0, 1): the second half of dim 0 and of dim 2.
@@ -167,9 +172,9 @@ fn arrays_lie_as_their_sharding_says() {
 fn arrays_are_filled_one_tile_at_a_time() {
     let client = cpu(4);
     let ty = TensorType::new(DType::U8, &[4, 1 << 20]);
-    let sharding = Arc::new(Sharding::over_mesh(&[2, 2], &[&[0], &[]]).unwrap());
+    let tiling = tiling(&Mesh::new(&[("x", 2), ("y", 2)]).unwrap(), &[&["x"], &[]]);
     let mut asked = Vec::new();
-    let array = Array::fill(&client, &ArrayType { ty, sharding }, &[0, 1, 2, 3], |tile| {
+    let array = Array::fill(&client, &ArrayType { ty, tiling }, &[0, 1, 2, 3], |tile| {
         asked.push(tile.ranges[0].clone());
         Ok(vec![tile.index as u8; 2 << 20])
     })
@@ -184,8 +189,8 @@ fn arrays_are_filled_one_tile_at_a_time() {
 fn arrays_refuse_what_does_not_fit() {
     let client = cpu(2);
     let ty = TensorType::new(DType::F32, &[3]);
-    let sharding = Arc::new(Sharding::over_mesh(&[2], &[&[0]]).unwrap());
-    let array = ArrayType { ty, sharding };
+    let tiling = tiling(&Mesh::new(&[("x", 2)]).unwrap(), &[&["x"]]);
+    let array = ArrayType { ty, tiling };
     let fill = |_: &_| Ok(vec![0; 4]);
     let error = Array::fill(&client, &array, &[0, 1], fill).unwrap_err().to_string();
     assert!(error.contains("does not divide into 2 parts"), "{error}");

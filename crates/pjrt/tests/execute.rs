@@ -4,8 +4,9 @@
 mod common;
 
 use common::{ACCUMULATE, DOUBLE, cpu, on_each_device, one_device, upload, values};
+use fullshard_core::Mesh;
 use fullshard_pjrt::{
-    Array, ArrayType, CompileOptions, DType, Error, Flag, HostTensor, Sharding, TensorType, Value,
+    Array, ArrayType, CompileOptions, DType, Error, Flag, HostTensor, TensorType, Tiling, Value,
 };
 use std::sync::Arc;
 
@@ -217,21 +218,22 @@ fn arrays_go_through_programs() {
     let client = cpu(4);
     let body = "%y = stablehlo.add %x, %x : tensor<1x4xf32>";
     let program = client.compile(&on_each_device(4, 1, body, 1), &CompileOptions::new(4)).unwrap();
-    let sharding = Arc::new(Sharding::over_mesh(&[4], &[&[0], &[]]).unwrap());
-    assert_eq!(program.signature().parameter_shardings, [Some((*sharding).clone())]);
-    assert_eq!(program.signature().result_shardings, [Some((*sharding).clone())]);
+    let mesh = Mesh::new(&[("x", 2), ("y", 2)]).unwrap();
+    let tiled = |rows: &[&str]| Tiling::over_mesh(&mesh.sharding(&[rows, &[]]).unwrap());
+    let tiling = Arc::new(tiled(&["x", "y"]));
+    assert_eq!(program.signature().parameter_tilings, [Some((*tiling).clone())]);
+    assert_eq!(program.signature().result_tilings, [Some((*tiling).clone())]);
     let tensor = HostTensor::from_values(&[4, 4], &(0..16).map(|i| i as f32).collect::<Vec<_>>());
     let tensor = tensor.unwrap();
-    let array = Array::from_host(&client, &tensor, sharding.clone(), program.devices()).unwrap();
+    let array = Array::from_host(&client, &tensor, tiling.clone(), program.devices()).unwrap();
     let doubled = program.execute_arrays(&[&array]).unwrap();
     let expected: Vec<f32> = (0..16).map(|i| 2.0 * i as f32).collect();
     assert_eq!(doubled[0].to_host().unwrap().values::<f32>().unwrap(), expected);
     assert!(program.execute_arrays(&[]).is_err());
     // The right tiles on the wrong devices.
-    let turned = ArrayType { ty: tensor.ty().clone(), sharding };
+    let turned = ArrayType { ty: tensor.ty().clone(), tiling };
     let shards = [1, 0, 3, 2].map(|d| array.shards()[d].copy_to(d).unwrap());
-    let wrong = Arc::new(Sharding::over_mesh(&[2, 2], &[&[1, 0], &[]]).unwrap());
-    let wrong = ArrayType { sharding: wrong, ..turned };
+    let wrong = ArrayType { tiling: Arc::new(tiled(&["y", "x"])), ..turned };
     let array = Array::from_shards(&wrong, shards.into()).unwrap();
     let error = program.execute_arrays(&[&array]).unwrap_err().to_string();
     assert!(error.contains("takes f32[4,4] cut"), "{error}");

@@ -5,17 +5,17 @@ mod common;
 
 use common::{DOUBLE, compiler, gather_and_scatter};
 use fullshard_pjrt::hlo::{CollectiveKind, collectives};
-use fullshard_pjrt::plugins::PluginKind;
-use fullshard_pjrt::{CompileOptions, GpuModel, GpuTarget, Topology};
+use fullshard_pjrt::plugins::Platform;
+use fullshard_pjrt::{CompileOptions, GpuTarget, Topology};
 
 #[test]
 fn programs_compile_for_gpus_of_every_model() {
-    let plugin = compiler(PluginKind::Cuda);
-    for model in GpuModel::ALL {
-        let target = GpuTarget::parse(model.name()).unwrap();
+    let plugin = compiler(Platform::Cuda);
+    for chip in GpuTarget::models() {
+        let target = GpuTarget::parse(chip.short).unwrap();
         let topology = Topology::gpu(plugin, &target).unwrap();
         assert_eq!(topology.devices().len(), 1, "{target}");
-        assert_eq!(topology.devices()[0].kind, model.kind());
+        assert_eq!(topology.devices()[0].kind, chip.kinds[0]);
         let executable = topology.compile(DOUBLE, &CompileOptions::new(1)).unwrap();
         assert_eq!(executable.memory().unwrap().total(), 2 * 4 * 4, "{target}");
         assert!(executable.optimized_program().unwrap().module().unwrap().is_scheduled);
@@ -25,7 +25,7 @@ fn programs_compile_for_gpus_of_every_model() {
 #[test]
 fn collectives_stay_what_they_are_on_eight_gpus() {
     let target = GpuTarget::parse("h200:8").unwrap();
-    let topology = Topology::gpu(compiler(PluginKind::Cuda), &target).unwrap();
+    let topology = Topology::gpu(compiler(Platform::Cuda), &target).unwrap();
     assert_eq!(topology.devices().len(), 8);
     let executable = topology.compile(&gather_and_scatter(8), &CompileOptions::new(8)).unwrap();
     let module = executable.optimized_program().unwrap().module().unwrap();

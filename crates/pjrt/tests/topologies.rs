@@ -5,12 +5,12 @@ mod common;
 
 use common::{gather_and_scatter, plugin};
 use fullshard_pjrt::hlo::{CollectiveKind, collectives};
-use fullshard_pjrt::plugins::PluginKind;
+use fullshard_pjrt::plugins::Platform;
 use fullshard_pjrt::{CompileOptions, Error, Flag, Topology, TpuSlice};
 
 #[test]
 fn a_sharded_program_compiles_for_slices_of_every_generation() {
-    let plugin = plugin(PluginKind::Tpu);
+    let plugin = plugin(Platform::Tpu);
     use CollectiveKind::{AllGather, AllReduce, ReduceScatter};
     // Past one host the compiler makes the sum that is scattered out of one that is not; the
     // gather it keeps, as long as the devices are in the order of the torus.
@@ -48,7 +48,7 @@ fn a_sharded_program_compiles_for_slices_of_every_generation() {
 
 #[test]
 fn large_slices_have_all_their_devices() {
-    let plugin = plugin(PluginKind::Tpu);
+    let plugin = plugin(Platform::Tpu);
     for name in ["v3-2048", "v4-4096", "v5p-2048"] {
         let slice = TpuSlice::parse(name).unwrap();
         let topology = Topology::tpu(plugin, &slice).unwrap();
@@ -59,7 +59,7 @@ fn large_slices_have_all_their_devices() {
 #[test]
 fn the_compilers_own_flags_reach_it() {
     let slice = TpuSlice::parse("v4-8").unwrap();
-    let topology = Topology::tpu(plugin(PluginKind::Tpu), &slice).unwrap();
+    let topology = Topology::tpu(plugin(Platform::Tpu), &slice).unwrap();
     let text = gather_and_scatter(4);
     let options = CompileOptions::new(4).flag("xla_enable_async_all_gather", Flag::Bool(true));
     topology.compile(&text, &options).unwrap();
@@ -70,7 +70,7 @@ fn the_compilers_own_flags_reach_it() {
 
 #[test]
 fn what_cannot_be_compiled_for_a_slice_is_refused() {
-    let plugin = plugin(PluginKind::Tpu);
+    let plugin = plugin(Platform::Tpu);
     let topology = Topology::tpu(plugin, &TpuSlice::parse("v4-8").unwrap()).unwrap();
     let compile = |text: &str, devices: usize| {
         topology.compile(text, &CompileOptions::new(devices)).map(|_| ()).unwrap_err().to_string()
@@ -83,7 +83,7 @@ fn what_cannot_be_compiled_for_a_slice_is_refused() {
 
 #[test]
 fn a_plugin_without_topologies_says_so() {
-    let error = Topology::new(plugin(PluginKind::Cpu), "anything", &vec![]).map(|_| ());
+    let error = Topology::new(plugin(Platform::Cpu), "anything", &vec![]).map(|_| ());
     let error = error.unwrap_err();
     assert_eq!(error.code(), Some(fullshard_pjrt::Code::Unimplemented), "{error}");
 }

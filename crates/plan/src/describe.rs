@@ -3,7 +3,7 @@
 
 use crate::machine::Machine;
 use crate::network::Network;
-use crate::report::{MachineSummary, ModelSummary, Rates, Settings};
+use crate::report::{MachineSummary, Rates};
 use fullshard_graph::DType;
 use fullshard_parallel::Remat;
 use fullshard_step::{Flops, StepSpec, utilization};
@@ -32,50 +32,6 @@ impl MachineSummary {
             wrap,
             peak: machine.chip.peak(compute),
         }
-    }
-}
-
-impl ModelSummary {
-    /// The model of a spec.
-    pub fn new(spec: &StepSpec) -> ModelSummary {
-        let dimensions = spec.model.dimensions();
-        ModelSummary {
-            class: spec.model.tree().class.to_owned(),
-            parameters: spec.parameter_count() as u64,
-            layers: dimensions.layers,
-            hidden: dimensions.hidden,
-            heads: dimensions.heads,
-            vocabulary: dimensions.vocabulary,
-        }
-    }
-}
-
-impl Settings {
-    /// The settings of a spec.
-    pub fn new(spec: &StepSpec) -> Settings {
-        let placement = &spec.placement;
-        Settings {
-            sequences: spec.batch.sequences,
-            tokens: spec.batch.tokens,
-            accumulation: spec.batch.accumulation,
-            dtype: match spec.eight_bit_products() {
-                Some(_) => format!("{} and {}", placement.wire.compute, DType::F8E4M3FN),
-                None => placement.wire.compute.name().to_owned(),
-            },
-            reduce_dtype: placement.wire.reduce.name().to_owned(),
-            remat: remat_name(placement.remat).to_owned(),
-            strategy: placement.options.strategy.name().to_owned(),
-            optimizer: spec.optimizer.name().to_owned(),
-            scan_layers: placement.options.scan_layers,
-        }
-    }
-}
-
-fn remat_name(remat: Remat) -> &'static str {
-    match remat {
-        Remat::None => "none",
-        Remat::Dots => "dots",
-        Remat::Full => "full",
     }
 }
 

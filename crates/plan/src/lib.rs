@@ -25,7 +25,7 @@ pub use machine::{Machine, MachineError};
 pub use network::{Network, Streams};
 pub use quick::{MemoryEstimate, quick};
 pub use report::{
-    Basis, Exchanged, LargeBuffer, MachineSummary, Memory, ModelSummary, ModuleTime, Part, Rates,
-    Report, Settings, Time, Warning,
+    Basis, Exchanged, LargeBuffer, MachineSummary, Memory, ModuleTime, Part, Rates, Report, Time,
+    Warning,
 };
-pub use search::{Callbacks, Candidate, Cut, Frontier, Point, Progress, Space, search};
+pub use search::{Callbacks, Candidate, Frontier, Point, Progress, Space, search};

@@ -1,9 +1,7 @@
 //! What a run is planned for: so many accelerators and the network between them.
 
 use crate::network::{Network, Streams};
-use fullshard_pjrt::TpuSlice;
-use fullshard_pjrt::plugins::PluginKind;
-use fullshard_step::Chip;
+use fullshard_core::{Chip, Platform, TpuSlice, UnknownAccelerator};
 
 /// Accelerators and the network between them.
 #[derive(Debug, Clone)]
@@ -11,7 +9,7 @@ pub struct Machine {
     /// Its name, as people write it: `v4-8`, `h200:8`, `cpu:4`.
     pub name: String,
     /// The plugin that compiles for it.
-    pub kind: PluginKind,
+    pub kind: Platform,
     /// One of its devices.
     pub chip: Chip,
     /// How many devices a program sees.
@@ -69,7 +67,7 @@ impl Machine {
             None => (lower.as_str(), None),
         };
         match Chip::named(name) {
-            Some(chip) if chip.clock.is_none() => Machine::counted(text, chip, count),
+            Some(chip) if chip.tpu.is_none() => Machine::counted(text, chip, count),
             _ => Machine::slice(text, &lower),
         }
     }
@@ -80,7 +78,7 @@ impl Machine {
         chip: &'static Chip,
         count: Option<&str>,
     ) -> Result<Machine, MachineError> {
-        let cpu = chip.short == "cpu";
+        let cpu = chip.platform == Platform::Cpu;
         let most = if cpu { MOST_CPUS } else { MOST_GPUS };
         let devices = count.map_or(Some(1), |count| count.parse().ok());
         let devices = devices.filter(|devices| (1..=most).contains(devices)).ok_or_else(|| {
@@ -94,7 +92,7 @@ impl Machine {
         };
         Ok(Machine {
             name: text.to_owned(),
-            kind: if cpu { PluginKind::Cpu } else { PluginKind::Cuda },
+            kind: chip.platform,
             chip: *chip,
             devices,
             network,
@@ -108,7 +106,7 @@ impl Machine {
             name: text.to_owned(),
             hint: hint(lower, &error),
         })?;
-        let chip = Chip::named(slice.generation().name()).ok_or_else(|| {
+        let chip = slice.generation().chip().ok_or_else(|| {
             let known: Vec<&str> = Chip::ALL.iter().map(|chip| chip.short).collect();
             MachineError::NoFigures { name: text.to_owned(), known: known.join(", ") }
         })?;
@@ -122,7 +120,7 @@ impl Machine {
         };
         Ok(Machine {
             name: text.to_owned(),
-            kind: PluginKind::Tpu,
+            kind: Platform::Tpu,
             chip: *chip,
             devices: slice.devices(),
             network,
@@ -132,14 +130,13 @@ impl Machine {
 }
 
 /// What there is instead of something: sizes for a TPU that is known, or everything.
-fn hint(lower: &str, error: &fullshard_pjrt::Error) -> String {
+fn hint(lower: &str, error: &UnknownAccelerator) -> String {
     let generation = lower.split([':', '-']).next().unwrap_or_default();
-    let tpu = Chip::named(generation).is_some_and(|chip| chip.clock.is_some());
-    if let (true, fullshard_pjrt::Error::UnknownAccelerator { hint, .. }) = (tpu, error) {
-        return hint.clone();
+    if Chip::named(generation).is_some_and(|chip| chip.tpu.is_some()) {
+        return error.hint.clone();
     }
     let of = |tpu: bool| {
-        let chips = Chip::ALL.iter().filter(|chip| chip.clock.is_some() == tpu);
+        let chips = Chip::ALL.iter().filter(|chip| chip.tpu.is_some() == tpu);
         chips.map(|chip| chip.short).collect::<Vec<_>>().join(", ")
     };
     format!(

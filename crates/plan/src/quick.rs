@@ -15,10 +15,7 @@ pub use memory::MemoryEstimate;
 use crate::describe::Budget;
 use crate::error::Error;
 use crate::machine::Machine;
-use crate::report::{
-    Basis, Exchanged, MachineSummary, ModelSummary, ModuleTime, Rates, Report, Settings, Time,
-    Warning,
-};
+use crate::report::{Basis, Exchanged, MachineSummary, ModuleTime, Rates, Report, Time, Warning};
 use fullshard_step::StepSpec;
 use speeds::{FUSED_ATTENTION, Speeds};
 use work::Work;
@@ -41,8 +38,8 @@ pub fn quick(spec: &StepSpec, machine: &Machine) -> Result<Report, Error> {
     let rates = Rates::new(spec, machine, time.step, Budget::default());
     let mut report = Report {
         machine: MachineSummary::new(machine, compute),
-        model: ModelSummary::new(spec),
-        settings: Settings::new(spec),
+        model: spec.model_summary(),
+        settings: spec.settings(),
         basis: Basis::Quick,
         program: None,
         memory,
@@ -64,7 +61,7 @@ fn time(
     collectives: &mut [Exchanged],
 ) -> Time {
     let head = spec.model.dimensions().head as f64;
-    let narrow = match spec.attention_obstacle() {
+    let narrow = match spec.attention_unsupported_reason() {
         None => FUSED_ATTENTION,
         Some(_) => (head / speeds.wide_head).min(1.0),
     };

@@ -2,6 +2,7 @@
 //!
 //! Bytes are of one device. Seconds are of one step.
 
+use fullshard_step::{ModelSummary, StepSettings};
 use serde::Serialize;
 
 /// A plan.
@@ -12,7 +13,7 @@ pub struct Report {
     /// What is trained.
     pub model: ModelSummary,
     /// How it is trained.
-    pub settings: Settings,
+    pub settings: StepSettings,
     /// Where the figures come from.
     pub basis: Basis,
     /// The SHA-256 of the step program's text, if one was made.
@@ -46,46 +47,6 @@ pub struct MachineSummary {
     pub wrap: Vec<bool>,
     /// Operations a second at most of one device in the type computed in; not always known.
     pub peak: Option<f64>,
-}
-
-/// The model of a plan.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ModelSummary {
-    /// The class at its root.
-    pub class: String,
-    /// Parameters; tied ones once.
-    pub parameters: u64,
-    /// Layers.
-    pub layers: usize,
-    /// The width between layers.
-    pub hidden: usize,
-    /// Attention heads.
-    pub heads: usize,
-    /// Words.
-    pub vocabulary: usize,
-}
-
-/// The settings of a plan, in the words of the command line.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Settings {
-    /// Sequences that all devices together compute at once.
-    pub sequences: usize,
-    /// Tokens in a sequence.
-    pub tokens: usize,
-    /// Batches accumulated in a step.
-    pub accumulation: usize,
-    /// The type computed in.
-    pub dtype: String,
-    /// The type of reduced gradients.
-    pub reduce_dtype: String,
-    /// What layers remember: none, dots or full.
-    pub remat: String,
-    /// The sharding strategy.
-    pub strategy: String,
-    /// The optimizer.
-    pub optimizer: String,
-    /// Whether layers are a loop.
-    pub scan_layers: bool,
 }
 
 /// Where figures come from.

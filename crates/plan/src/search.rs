@@ -9,7 +9,7 @@
 mod candidate;
 mod frontier;
 
-pub use candidate::{Candidate, Cut, Space};
+pub use candidate::{Candidate, Space};
 pub use frontier::{Frontier, Point};
 
 use crate::error::Error;

@@ -1,23 +1,23 @@
 //! Machines by the names people write.
 #![allow(clippy::unwrap_used)]
 
-use fullshard_pjrt::plugins::PluginKind;
+use fullshard_pjrt::plugins::Platform;
 use fullshard_plan::{Machine, Network, Streams};
 
 #[test]
 fn names_become_machines() {
     for (name, kind, chip, devices) in [
-        ("v4-8", PluginKind::Tpu, "TPU v4", 4),
-        ("v4:2x2x1", PluginKind::Tpu, "TPU v4", 4),
-        ("v3-8", PluginKind::Tpu, "TPU v3 core", 8),
-        ("v5p-128", PluginKind::Tpu, "TPU v5p", 64),
-        ("V6e-16", PluginKind::Tpu, "TPU v6e", 16),
-        ("h200", PluginKind::Cuda, "H200 SXM", 1),
-        ("h100:8", PluginKind::Cuda, "H100 SXM", 8),
-        ("a100:4", PluginKind::Cuda, "A100 80 GB SXM", 4),
-        ("b200:2", PluginKind::Cuda, "B200", 2),
-        ("cpu", PluginKind::Cpu, "CPU core", 1),
-        ("cpu:4", PluginKind::Cpu, "CPU core", 4),
+        ("v4-8", Platform::Tpu, "TPU v4", 4),
+        ("v4:2x2x1", Platform::Tpu, "TPU v4", 4),
+        ("v3-8", Platform::Tpu, "TPU v3 core", 8),
+        ("v5p-128", Platform::Tpu, "TPU v5p", 64),
+        ("V6e-16", Platform::Tpu, "TPU v6e", 16),
+        ("h200", Platform::Cuda, "H200 SXM", 1),
+        ("h100:8", Platform::Cuda, "H100 SXM", 8),
+        ("a100:4", Platform::Cuda, "A100 80 GB SXM", 4),
+        ("b200:2", Platform::Cuda, "B200", 2),
+        ("cpu", Platform::Cpu, "CPU core", 1),
+        ("cpu:4", Platform::Cpu, "CPU core", 4),
     ] {
         let machine = Machine::parse(name).unwrap();
         assert_eq!(machine.name, name);

@@ -5,7 +5,7 @@
 use fullshard_models::from_json;
 use fullshard_optim::AdamW;
 use fullshard_parallel::{FsdpConfig, Options, Placement, Remat, Strategy, WrapPolicy};
-use fullshard_pjrt::plugins::PluginKind;
+use fullshard_pjrt::plugins::Platform;
 use fullshard_plan::MemoryEstimate;
 use fullshard_step::{Batch, StepSpec};
 
@@ -40,24 +40,21 @@ impl Setup {
         );
         let wrapped = FsdpConfig::from_json(&wrapped).unwrap();
         let mut options = Options { config: wrapped, scan_layers: true, ..Options::default() };
-        let mut batch = Batch { sequences: 8, tokens: 16, accumulation: 1, reduce_each: true };
+        let mut batch =
+            Batch { sequences: 8, tokens: 16, accumulation: 1, sync_each_microbatch: true };
         change(&mut options, &mut batch);
         let model = from_json(&config(self.vocabulary)).unwrap();
         let placement = Placement::new(&model.tree(), self.devices, &options).unwrap();
         StepSpec::new(model, placement, Box::new(AdamW::default()), batch, None).unwrap()
     }
 
-    fn on(
-        &self,
-        kind: PluginKind,
-        change: impl FnOnce(&mut Options, &mut Batch),
-    ) -> MemoryEstimate {
+    fn on(&self, kind: Platform, change: impl FnOnce(&mut Options, &mut Batch)) -> MemoryEstimate {
         MemoryEstimate::new(&self.spec(change), kind).unwrap()
     }
 
     /// What is temporary where a layer on its way back counts: gathered units.
     fn gathered(&self, change: impl FnOnce(&mut Options, &mut Batch)) -> u64 {
-        let estimate = self.on(PluginKind::Tpu, change);
+        let estimate = self.on(Platform::Tpu, change);
         assert!(estimate.gradients > 0, "logits count: {estimate:?}");
         estimate.temporaries
     }
@@ -65,7 +62,7 @@ impl Setup {
 
 #[test]
 fn the_state_is_that_of_the_recipe_and_parts_add_up() {
-    for kind in [PluginKind::Cpu, PluginKind::Cuda, PluginKind::Tpu] {
+    for kind in [Platform::Cpu, Platform::Cuda, Platform::Tpu] {
         let state = SETUP.spec(|_, _| {}).state_bytes().unwrap();
         let estimate = SETUP.on(kind, |_, _| {});
         assert_eq!((estimate.parameters, estimate.optimizer), (state.parameters, state.optimizer));
@@ -87,7 +84,7 @@ fn units_are_whole_as_long_as_they_are_kept() {
     assert_eq!(kept.gathered(|_, _| {}), 4 * (ROOT + 3 * BLOCK) + 4 * (ROOT + BLOCK));
     let once = |_: &mut Options, batch: &mut Batch| {
         batch.accumulation = 2;
-        batch.reduce_each = false;
+        batch.sync_each_microbatch = false;
     };
     assert_eq!(SETUP.gathered(once), 2 * 4 * (ROOT + 3 * BLOCK));
     // Gradients are added up in f32.
@@ -128,8 +125,7 @@ const AT_WORK: u64 = 4 * TOKENS * (56 + 2 * 72 + 8) + (4 + 4) * SCORES;
 
 #[test]
 fn activations_follow_what_is_remembered() {
-    let of =
-        |remat| SETUP.on(PluginKind::Tpu, |options, _| options.remat = Some(remat)).activations;
+    let of = |remat| SETUP.on(Platform::Tpu, |options, _| options.remat = Some(remat)).activations;
     let input = 4 * TOKENS * 8;
     // All that products give but the last, and what attention does.
     let dots = 4 * TOKENS * (72 - 8 + 8);
@@ -153,20 +149,20 @@ fn logits_count_where_they_are_many() {
         estimate.temporaries - 2 * bytes * (root + LARGEST)
     };
     // All logits and their gradient, and the gradient of a head of 1024·8.
-    assert_eq!(on(&SETUP, PluginKind::Tpu), 4 * 1024 * (2 * TOKENS + 8));
-    assert_eq!(on(&HALF, PluginKind::Tpu), 1024 * ((4 + 2) * TOKENS + 2 * 8));
+    assert_eq!(on(&SETUP, Platform::Tpu), 4 * 1024 * (2 * TOKENS + 8));
+    assert_eq!(on(&HALF, Platform::Tpu), 1024 * ((4 + 2) * TOKENS + 2 * 8));
     // GPUs have them in the type computed in, one in the place of the other.
-    assert_eq!(on(&HALF, PluginKind::Cuda), 2 * 1024 * (TOKENS + 8));
+    assert_eq!(on(&HALF, Platform::Cuda), 2 * 1024 * (TOKENS + 8));
 }
 
 /// What only the last layer keeps is there at the loss, and is no more when its way back begins.
 #[test]
 fn on_gpus_the_last_layer_keeps_all() {
     let of = |vocabulary, kept| {
-        let estimate = Setup { vocabulary, ..HALF }.on(PluginKind::Cuda, |options, _| {
+        let estimate = Setup { vocabulary, ..HALF }.on(Platform::Cuda, |options, _| {
             options.remat = Some(Remat::Full);
             options.scan_layers = false;
-            options.forms.last_layer_kept = kept;
+            options.lowering.last_layer_kept = kept;
         });
         estimate.activations
     };
@@ -183,12 +179,12 @@ fn on_gpus_the_last_layer_keeps_all() {
 fn on_gpus_gradients_take_the_place_of_what_is_kept() {
     let written_out = |options: &mut Options| options.scan_layers = false;
     let at_work = |bytes: u64| bytes * 8 / 10;
-    let begins = SETUP.on(PluginKind::Cuda, |options, _| written_out(options));
+    let begins = SETUP.on(Platform::Cuda, |options, _| written_out(options));
     // Four of the width and of the inner width, queries, keys, values and what they mix.
     let all = 4 * TOKENS * (4 * 8 + 4 * 32 + 24 + 8) + (4 + 4) * SCORES;
     assert_eq!((begins.gradients, begins.activations), (0, 3 * all + at_work(AT_WORK)));
     // One sequence of two tokens on each device.
-    let ends = SETUP.on(PluginKind::Cuda, |options, batch| {
+    let ends = SETUP.on(Platform::Cuda, |options, batch| {
         written_out(options);
         (batch.sequences, batch.tokens) = (2, 2);
     });
@@ -200,8 +196,8 @@ fn on_gpus_gradients_take_the_place_of_what_is_kept() {
 #[test]
 fn on_cpus_nothing_is_shared() {
     let many = Setup { vocabulary: 1024, ..SETUP };
-    let estimate = many.on(PluginKind::Cpu, |options, _| {
-        options.forms = fullshard_step::forms(PluginKind::Cpu);
+    let estimate = many.on(Platform::Cpu, |options, _| {
+        options.lowering = fullshard_step::lowering(Platform::Cpu);
         options.remat = Some(Remat::Full);
     });
     assert_eq!(estimate.gradients, estimate.parameters);

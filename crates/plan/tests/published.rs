@@ -17,9 +17,9 @@
 
 use fullshard_models::from_json;
 use fullshard_parallel::{FsdpConfig, Options, Placement, Remat};
-use fullshard_pjrt::plugins::PluginKind;
+use fullshard_pjrt::plugins::Platform;
 use fullshard_plan::{Machine, quick};
-use fullshard_step::{Batch, StepSpec, forms};
+use fullshard_step::{Batch, StepSpec, lowering};
 
 struct Row {
     machine: &'static str,
@@ -97,12 +97,12 @@ fn spec(row: &Row, machine: &Machine) -> StepSpec {
         config: FsdpConfig::from_json(&config).unwrap(),
         remat: Some(row.remat),
         scan_layers: true,
-        forms: forms(PluginKind::Tpu),
+        lowering: lowering(Platform::Tpu),
         ..Options::default()
     };
     let placement = Placement::new(&model.tree(), machine.devices, &options).unwrap();
     let sequences = row.batch * machine.devices;
-    let batch = Batch { sequences, tokens: 2048, accumulation: 1, reduce_each: true };
+    let batch = Batch { sequences, tokens: 2048, accumulation: 1, sync_each_microbatch: true };
     let optimizer = fullshard_optim::from_name("adamw", &Default::default()).unwrap();
     StepSpec::new(model, placement, optimizer, batch, Some(1.0)).unwrap()
 }

@@ -6,7 +6,7 @@ mod common;
 use common::{Case, Layout, Shape};
 use fullshard_parallel::{Remat, Strategy};
 use fullshard_plan::{
-    Callbacks, Candidate, Cut, Error, Frontier, Machine, Progress, Report, Space, quick, search,
+    Callbacks, Candidate, Error, Frontier, Machine, Progress, Report, Space, quick, search,
 };
 use fullshard_step::StepSpec;
 
@@ -17,7 +17,7 @@ fn spec(candidate: &Candidate) -> StepSpec {
         remat: candidate.remat,
         optimizer: "adamw",
         scan: candidate.scan_layers,
-        layout: if candidate.cut == Cut::Rows { Layout::Rows } else { Layout::Flat },
+        layout: candidate.layout,
         ahead: candidate.gather_ahead,
         strategy: candidate.strategy,
         ..Case::new("v4-8", MODEL, candidate.batch)
@@ -28,7 +28,7 @@ fn spec(candidate: &Candidate) -> StepSpec {
 /// A space with little in it.
 fn space() -> Space {
     Space {
-        cuts: vec![Cut::Rows],
+        layouts: vec![Layout::Dim0],
         scans: vec![true],
         aheads: vec![false],
         strategies: vec![Strategy::FullShard],
@@ -201,7 +201,7 @@ fn a_candidate_says_its_flags() {
     let candidate = Candidate {
         batch: 24,
         remat: Remat::Dots,
-        cut: Cut::Flat,
+        layout: Layout::Flat,
         scan_layers: true,
         gather_ahead: true,
         strategy: Strategy::FullShard,

@@ -50,9 +50,15 @@ pub enum Error {
     /// Every parameter is frozen.
     #[error("every parameter is frozen, so there is nothing to train")]
     AllFrozen,
+    /// What a program takes or gives does not fit its struct.
+    #[error(transparent)]
+    Count(#[from] crate::ordered::CountMismatch),
     /// The placement.
     #[error(transparent)]
     Placement(#[from] fullshard_parallel::Error),
+    /// The mesh or a sharding over it.
+    #[error(transparent)]
+    Mesh(#[from] fullshard_core::MeshError),
     /// Tracing.
     #[error(transparent)]
     Trace(#[from] fullshard_graph::Error),

@@ -7,20 +7,24 @@
 //! Parameters that differ in name and layer alone are made by one program, which is told both. So
 //! there are no more programs than kinds of matrices, however many layers there are.
 
+use crate::arguments::InitInputs;
 use crate::error::Error;
-use crate::spec::{StateTensor, StepSpec};
+use crate::layout::{StateTensor, TensorSpec};
+use crate::ordered::Ordered;
+use crate::spec::StepSpec;
 use fullshard_graph::{
     Comparison, DType, Group, Key, Program, Result, Sharding, Tensor, constant, iota, scan, select,
     zeros,
 };
 use fullshard_models::Initializer;
-use fullshard_parallel::{AXIS, Layout, Stored};
+use fullshard_parallel::{Layout, Stored};
 
-/// A program that makes some of the state, and what to launch it with. Its arguments are a seed
-/// (`u32[2]`), the hash of a name (`u32[2]`) and a layer (`i32`).
+/// A program that makes some of the state, and what to launch it with.
 pub struct InitProgram {
     /// The program.
     pub program: Program,
+    /// What it takes.
+    pub inputs: InitInputs<TensorSpec>,
     /// Its launches.
     pub launches: Vec<InitLaunch>,
 }
@@ -31,14 +35,14 @@ pub struct InitLaunch {
     pub name: [u32; 2],
     /// The layer.
     pub layer: i32,
-    /// The places of its results in the state.
+    /// The positions of its results in the state.
     pub places: Vec<usize>,
 }
 
 impl StepSpec {
     /// The programs from a seed to the state.
     pub fn init_programs(&self) -> std::result::Result<Vec<InitProgram>, Error> {
-        self.programs_making(&self.state()?)
+        self.programs_making(&self.state()?.flatten())
     }
 
     /// The programs from a seed to the parameters alone.
@@ -66,11 +70,10 @@ impl StepSpec {
             }
         }
         for (kind, launches) in kinds {
-            let sharding = state[launches[0].places[0]].sharding.clone();
-            let program = self.init_program("draw", &[sharding], |key, layer, group| {
+            let results = vec![state[launches[0].places[0]].tensor.sharding.clone()];
+            programs.push(self.init_program("draw", &results, launches, |group, key, layer| {
                 Ok(vec![drawn_part(key, layer, group, kind)?])
-            })?;
-            programs.push(InitProgram { program, launches });
+            })?);
         }
         Ok(programs)
     }
@@ -78,44 +81,41 @@ impl StepSpec {
     /// The program of everything that begins with one number: norms, biases and the optimizer's
     /// slots.
     fn blanks(&self, state: &[StateTensor]) -> std::result::Result<InitProgram, Error> {
-        let parameters = &self.placement.parameters;
-        let is_blank = |place: &usize| !parameters.get(*place).is_some_and(is_drawn);
-        let places: Vec<usize> = (0..state.len()).filter(is_blank).collect();
-        let shardings: Vec<Sharding> =
-            places.iter().map(|&place| state[place].sharding.clone()).collect();
-        let program = self.init_program("blanks", &shardings, |_, _, group| {
-            let blank = |&place: &usize| match parameters.get(place) {
-                Some(stored) if stored.initializer == Initializer::Ones => ones(group, stored),
-                _ => {
-                    let slot = &state[place];
-                    zeros(DType::F32, &slot.sharding.local_dims(&slot.ty)?)
-                }
-            };
-            places.iter().map(blank).collect()
-        })?;
+        let stored = |made: &StateTensor| &self.placement.parameters[made.parameter];
+        let is_blank = |made: &StateTensor| made.slot.is_some() || !is_drawn(stored(made));
+        let places: Vec<usize> =
+            (0..state.len()).filter(|&place| is_blank(&state[place])).collect();
+        let blanks: Vec<&StateTensor> = places.iter().map(|&place| &state[place]).collect();
+        let shardings = blanks.map(|made| made.tensor.sharding.clone());
+        let local = |made: &&StateTensor| made.tensor.sharding.local_dims(&made.tensor.ty);
+        let local = blanks.iter().map(local).collect::<std::result::Result<Vec<_>, _>>()?;
         let launches = vec![InitLaunch { name: Key::hash(""), layer: 0, places }];
-        Ok(InitProgram { program, launches })
+        self.init_program("blanks", &shardings, launches, |group, _, _| {
+            let blank = |(made, dims): (&&StateTensor, &Vec<usize>)| match stored(made) {
+                stored if made.slot.is_none() && stored.initializer == Initializer::Ones => {
+                    ones(group, stored)
+                }
+                _ => zeros(DType::F32, dims),
+            };
+            blanks.iter().zip(&local).map(blank).collect()
+        })
     }
 
     /// A program of what each device makes with a key and a layer.
     fn init_program(
         &self,
         name: &str,
-        shardings: &[Sharding],
-        made: impl FnOnce(&Key, &Tensor, &Group) -> Result<Vec<Tensor>>,
-    ) -> std::result::Result<Program, Error> {
-        let mesh = &self.placement.mesh;
-        let (words, words_whole) = self.whole(DType::U32, &[2]);
-        let (layer, layer_whole) = self.whole(DType::I32, &[]);
-        let program = Program::trace(name, &[words.clone(), words, layer], |arguments| {
-            let wholes = [words_whole.clone(), words_whole, layer_whole];
-            let inputs: Vec<_> = arguments.iter().zip(wholes).collect();
-            mesh.manual(&[AXIS], &inputs, shardings, |locals| {
-                let key = Key::new(&locals[0])?.named("init")?.named_by(&locals[1])?;
-                made(&key, &locals[2], &mesh.over(&[AXIS])?)
-            })
+        results: &Vec<Sharding>,
+        launches: Vec<InitLaunch>,
+        made: impl FnOnce(&Group, &Key, &Tensor) -> Result<Vec<Tensor>>,
+    ) -> std::result::Result<InitProgram, Error> {
+        let inputs = self.init_inputs();
+        let arguments = inputs.map(TensorSpec::argument);
+        let program = self.sharded_program(name, &arguments, results, |group, inputs| {
+            let key = Key::new(&inputs.seed)?.named("init")?.named_by(&inputs.name)?;
+            made(group, &key, &inputs.layer)
         })?;
-        Ok(program.sharded_results(shardings)?)
+        Ok(InitProgram { program, inputs, launches })
     }
 }
 
@@ -152,8 +152,8 @@ fn part(key: &Key, group: &Group, stored: &Stored) -> Result<Tensor> {
     };
     let mut all = stored.part_dims();
     let draw = match stored.layout {
-        Layout::Whole => key.made_first()?.draw(&all),
-        Layout::Rows | Layout::Flat => {
+        Layout::Replicated => key.made_first()?.draw(&all),
+        Layout::Dim0 | Layout::Flat => {
             all[0] *= stored.parts;
             key.made_first()?.draw(&all).cut(0, group)?
         }
@@ -188,14 +188,14 @@ fn with_zeros(values: &Tensor, group: &Group, stored: &Stored) -> Result<Tensor>
 fn without_row(values: &Tensor, group: &Group, stored: &Stored, row: usize) -> Result<Tensor> {
     let width: usize = stored.dims[1..].iter().product();
     let (start, limit) = match stored.layout {
-        Layout::Whole | Layout::Rows => (row, row + 1),
+        Layout::Replicated | Layout::Dim0 => (row, row + 1),
         Layout::Flat => (row * width, (row + 1) * width),
     };
     let number = |value: usize| constant(&[], &[value as i64]);
     let length = values.dims()[0];
     let first = match stored.layout {
-        Layout::Whole => number(0)?,
-        Layout::Rows | Layout::Flat => (group.index()?.convert(DType::I64)? * number(length)?)?,
+        Layout::Replicated => number(0)?,
+        Layout::Dim0 | Layout::Flat => (group.index()?.convert(DType::I64)? * number(length)?)?,
     };
     let place = (iota(DType::I64, values.dims(), 0)? + first)?;
     let after = place.compare(Comparison::GreaterEqual, &number(start)?)?;
@@ -206,8 +206,8 @@ fn without_row(values: &Tensor, group: &Group, stored: &Stored, row: usize) -> R
 /// Zeros where a part goes beyond its parameter.
 fn without_padding(values: &Tensor, group: &Group, stored: &Stored) -> Result<Tensor> {
     let used = match stored.layout {
-        Layout::Whole => return Ok(values.clone()),
-        Layout::Rows => stored.dims[0],
+        Layout::Replicated => return Ok(values.clone()),
+        Layout::Dim0 => stored.dims[0],
         Layout::Flat => stored.dims.iter().product(),
     };
     let length = values.dims()[0];

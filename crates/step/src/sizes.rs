@@ -4,6 +4,8 @@
 //! What a step needs beside its state is the compiler's choice; `fullshard-plan` has a model of it.
 
 use crate::error::Error;
+use crate::layout::StateTensor;
+use crate::ordered::Ordered;
 use crate::spec::StepSpec;
 use fullshard_graph::DType;
 use fullshard_parallel::{PlacedUnit, Stored};
@@ -79,17 +81,14 @@ impl StepSpec {
 
     /// What the state takes on each device, and the gradients that it is updated with.
     pub fn state_bytes(&self) -> Result<StateBytes, Error> {
-        let state = self.state()?;
-        let bytes = state.iter().map(|tensor| {
+        let bytes = self.state()?.try_map(|StateTensor { tensor, .. }| {
             let dims = tensor.sharding.local_dims(&tensor.ty)?;
-            Ok((dims.iter().product::<usize>() * tensor.ty.dtype.size()) as u64)
-        });
-        let bytes = bytes.collect::<Result<Vec<u64>, Error>>()?;
-        let (parameters, slots) = bytes.split_at(self.placement.parameters.len());
+            Ok::<u64, Error>((dims.iter().product::<usize>() * tensor.ty.dtype.size()) as u64)
+        })?;
         Ok(StateBytes {
-            parameters: parameters.iter().sum(),
-            optimizer: slots.iter().sum(),
-            gradients: self.placement.trained().iter().map(|&i| parameters[i]).sum(),
+            parameters: bytes.parameters.iter().sum(),
+            optimizer: bytes.optimizer.iter().sum(),
+            gradients: self.placement.trained().iter().map(|&i| bytes.parameters[i]).sum(),
         })
     }
 }

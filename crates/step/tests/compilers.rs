@@ -4,13 +4,13 @@
 //! Cases differ in everything that changes which ops a step has. A new model gets its own.
 #![allow(clippy::unwrap_used)]
 
+use fullshard_core::Platform;
 use fullshard_graph::{DType, Program};
 use fullshard_models::from_json;
 use fullshard_optim::from_name;
 use fullshard_parallel::{FsdpConfig, Options, Placement, Remat, Settings, Strategy, WrapPolicy};
-use fullshard_pjrt::plugins::PluginKind;
 use fullshard_pjrt::{CompileOptions, Flag};
-use fullshard_step::{Batch, StepSpec, compiler_flags, dialect, forms};
+use fullshard_step::{Batch, StepSpec, compiler_flags, dialect, lowering};
 use fullshard_testing::{CLIENT, compile_ahead};
 
 const GPT2: &str = r#"{"model_type": "gpt2", "vocab_size": 1031, "n_positions": 512, "n_embd": 32,
@@ -35,7 +35,7 @@ struct Case {
     scanned: bool,
     gather_ahead: bool,
     accumulation: usize,
-    reduce_each: bool,
+    sync_each_microbatch: bool,
     optimizer: &'static str,
 }
 
@@ -52,12 +52,12 @@ impl Case {
             scanned: false,
             gather_ahead: false,
             accumulation: 1,
-            reduce_each: true,
+            sync_each_microbatch: true,
             optimizer: "adamw",
         }
     }
 
-    fn spec(&self, kind: PluginKind) -> StepSpec {
+    fn spec(&self, kind: Platform) -> StepSpec {
         let model = from_json(self.model).unwrap();
         let is_gpt2 = self.model.contains("gpt2");
         let block = if is_gpt2 { "GPT2Block" } else { "LlamaDecoderLayer" };
@@ -68,7 +68,7 @@ impl Case {
             remat: Some(self.remat),
             scan_layers: self.scanned,
             gather_ahead: self.gather_ahead,
-            forms: forms(kind),
+            lowering: lowering(kind),
             dialect: dialect(kind),
             frozen: Vec::new(),
         };
@@ -77,26 +77,26 @@ impl Case {
             sequences: 2 * self.devices,
             tokens: self.tokens,
             accumulation: self.accumulation,
-            reduce_each: self.reduce_each,
+            sync_each_microbatch: self.sync_each_microbatch,
         };
         let optimizer = from_name(self.optimizer, &Default::default()).unwrap();
         StepSpec::new(model, placement, optimizer, batch, Some(1.0)).unwrap()
     }
 
     /// Compiles the step for a platform.
-    fn check(&self, kind: PluginKind) {
+    fn check(&self, kind: Platform) {
         let spec = self.spec(kind);
         let form = spec.model.attention_form();
         compile(kind, &spec.step_program().unwrap(), &compiler_flags(kind, form));
     }
 }
 
-fn compile(kind: PluginKind, program: &Program, flags: &[&str]) {
+fn compile(kind: Platform, program: &Program, flags: &[&str]) {
     let options = CompileOptions::new(program.devices());
     let options = flags.iter().try_fold(options, |options, flag| options.flag_text(flag)).unwrap();
     let text = program.to_text();
     let memory = match kind {
-        PluginKind::Cpu => {
+        Platform::Cpu => {
             let options = options.flag("xla_backend_optimization_level", Flag::Int(1));
             CLIENT.compile(&text, &options).and_then(|loaded| loaded.executable().memory())
         }
@@ -114,17 +114,17 @@ macro_rules! cases {
 
             #[test]
             fn cpu() {
-                $case.check(PluginKind::Cpu);
+                $case.check(Platform::Cpu);
             }
 
             #[test]
             fn tpu() {
-                $case.check(PluginKind::Tpu);
+                $case.check(Platform::Tpu);
             }
 
             #[test]
             fn cuda() {
-                $case.check(PluginKind::Cuda);
+                $case.check(Platform::Cuda);
             }
         }
     )*};
@@ -145,7 +145,7 @@ cases! {
     gpt2_dropout_unrolled: Case { remat: Remat::Dots, ..Case::new(GPT2_DROPOUT) };
     llama_recomputed: Case { remat: Remat::Full, ..Case::new(LLAMA) };
     llama_scanned_fp8_no_sync: Case {
-        devices: 4, remat: Remat::Dots, scanned: true, accumulation: 2, reduce_each: false,
+        devices: 4, remat: Remat::Dots, scanned: true, accumulation: 2, sync_each_microbatch: false,
         settings: Settings { fp8: true, shard_param_on_dim_0: true, ..Case::new(LLAMA).settings },
         ..Case::new(LLAMA)
     };
@@ -155,7 +155,7 @@ cases! {
 }
 
 /// The programs beside the step: those that initialize the state, and the one that evaluates.
-fn check_others(kind: PluginKind) {
+fn check_others(kind: Platform) {
     let spec = |model| Case { devices: 2, ..Case::new(model) }.spec(kind);
     compile(kind, &spec(LLAMA).eval_program(2).unwrap(), &[]);
     for init in spec(GPT2_DROPOUT).init_programs().unwrap() {
@@ -165,15 +165,15 @@ fn check_others(kind: PluginKind) {
 
 #[test]
 fn init_and_eval_on_cpu() {
-    check_others(PluginKind::Cpu);
+    check_others(Platform::Cpu);
 }
 
 #[test]
 fn init_and_eval_on_tpu() {
-    check_others(PluginKind::Tpu);
+    check_others(Platform::Tpu);
 }
 
 #[test]
 fn init_and_eval_on_cuda() {
-    check_others(PluginKind::Cuda);
+    check_others(Platform::Cuda);
 }

@@ -3,7 +3,7 @@
 //! Both compile ahead of time, so that a program which only a device's own compiler refuses is
 //! found on a machine without that device.
 
-use fullshard_pjrt::plugins::{PluginKind, Store, find_compiler};
+use fullshard_pjrt::plugins::{Platform, Store, find_compiler};
 use fullshard_pjrt::{CompileOptions, Executable, GpuTarget, Plugin, Result, Topology, TpuSlice};
 use std::sync::LazyLock;
 
@@ -12,16 +12,16 @@ pub(crate) const ALL_COMPILERS: &str = "FULLSHARD_TEST_COMPILERS";
 
 static TPU: LazyLock<Topology> = LazyLock::new(|| {
     let slice = TpuSlice::parse("v4-16").unwrap();
-    Topology::tpu(compiler(PluginKind::Tpu), &slice).unwrap()
+    Topology::tpu(compiler(Platform::Tpu), &slice).unwrap()
 });
 
 static CUDA: LazyLock<Topology> = LazyLock::new(|| {
     let target = GpuTarget::parse("h200:8").unwrap();
-    Topology::gpu(compiler(PluginKind::Cuda), &target).unwrap()
+    Topology::gpu(compiler(Platform::Cuda), &target).unwrap()
 });
 
 /// A plugin that compiles for a kind of device, fetched on first use.
-fn compiler(kind: PluginKind) -> &'static Plugin {
+fn compiler(kind: Platform) -> &'static Plugin {
     let store = Store::default_location().unwrap();
     let path = match find_compiler(kind, None, &store) {
         Ok(located) => located.path,
@@ -31,24 +31,24 @@ fn compiler(kind: PluginKind) -> &'static Plugin {
 }
 
 /// Compiles a program's text for up to eight TPU v4 chips or H200 GPUs.
-pub fn compile_ahead(kind: PluginKind, text: &str, options: &CompileOptions) -> Result<Executable> {
+pub fn compile_ahead(kind: Platform, text: &str, options: &CompileOptions) -> Result<Executable> {
     match kind {
-        PluginKind::Tpu => TPU.compile(text, options),
-        PluginKind::Cuda => match CUDA.compile(text, options) {
+        Platform::Tpu => TPU.compile(text, options),
+        Platform::Cuda => match CUDA.compile(text, options) {
             // Seen once, on a busy machine, and not again in many runs: worth a second try, which a
             // missing assembler does not survive.
             Err(error) if error.to_string().contains("launch ptxas") => CUDA.compile(text, options),
             made => made,
         },
-        PluginKind::Cpu => panic!("the CPU plugin compiles for its own devices alone"),
+        Platform::Cpu => panic!("the CPU plugin compiles for its own devices alone"),
     }
 }
 
 /// Compiles a program for TPUs and for GPUs, but for what only other platforms have.
 pub(crate) fn check_ahead(text: &str, devices: usize) {
-    for kind in [PluginKind::Tpu, PluginKind::Cuda] {
+    for kind in [Platform::Tpu, Platform::Cuda] {
         let has_foreign_calls =
-            text.contains("@fullshard.") || kind == PluginKind::Tpu && text.contains("@__cudnn$");
+            text.contains("@fullshard.") || kind == Platform::Tpu && text.contains("@__cudnn$");
         if has_foreign_calls {
             continue;
         }

@@ -11,7 +11,7 @@ pub use compilers::compile_ahead;
 pub use recording::{RECORDINGS, Recording};
 
 use fullshard_graph::Program;
-use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
+use fullshard_pjrt::plugins::{Platform, Store, find_or_install};
 use fullshard_pjrt::{
     Array, Client, ClientOptions, CompileOptions, HostTensor, LoadedExecutable, Plugin,
 };
@@ -21,11 +21,11 @@ use std::sync::LazyLock;
 /// names, for the tests of one device.
 pub static CLIENT: LazyLock<Client> = LazyLock::new(|| {
     let kind = std::env::var("FULLSHARD_TEST_DEVICE").unwrap_or("cpu".into());
-    let kind: PluginKind = kind.parse().unwrap();
+    let kind: Platform = kind.parse().unwrap();
     let store = Store::default_location().unwrap();
     let located = find_or_install(kind, None, &store).unwrap();
     let options = match kind {
-        PluginKind::Cpu => ClientOptions::new().cpu_device_count(8),
+        Platform::Cpu => ClientOptions::new().cpu_device_count(8),
         _ => ClientOptions::new(),
     };
     Client::new(Plugin::load(&located.path).unwrap(), &options).unwrap()
@@ -38,7 +38,19 @@ pub fn compile(program: &Program, options: &CompileOptions) -> LoadedExecutable 
     if std::env::var_os(compilers::ALL_COMPILERS).is_some() {
         compilers::check_ahead(&text, program.devices());
     }
-    CLIENT.compile(&text, options).unwrap_or_else(|error| panic!("{error}\n{text}"))
+    let options = with_exact_matmuls(options.clone());
+    CLIENT.compile(&text, &options).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// On GPUs, as steps are compiled there: what is rounded stays rounded, and matmuls are cuBLAS's,
+/// which `./check --gpu` keeps from TF32.
+fn with_exact_matmuls(options: CompileOptions) -> CompileOptions {
+    if CLIENT.platform_name() != "cuda" {
+        return options;
+    }
+    ["xla_allow_excess_precision=false", "xla_gpu_enable_triton_gemm=false"]
+        .into_iter()
+        .fold(options, |options, flag| options.flag_text(flag).unwrap())
 }
 
 /// Runs a compiled program on logical tensors.
@@ -47,8 +59,8 @@ pub fn call(loaded: &LoadedExecutable, inputs: &[HostTensor]) -> Vec<HostTensor>
         .iter()
         .enumerate()
         .map(|(i, tensor)| {
-            let sharding = loaded.argument_type(i).unwrap().sharding;
-            Array::from_host(&CLIENT, tensor, sharding, loaded.devices()).unwrap()
+            let tiling = loaded.argument_type(i).unwrap().tiling;
+            Array::from_host(&CLIENT, tensor, tiling, loaded.devices()).unwrap()
         })
         .collect();
     let results = loaded.execute_arrays(&arrays.iter().collect::<Vec<_>>()).unwrap();

@@ -7,7 +7,7 @@
 use fullshard_models::from_json;
 use fullshard_optim::AdamW;
 use fullshard_parallel::{FsdpConfig, Options, Placement};
-use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
+use fullshard_pjrt::plugins::{Platform, Store, find_or_install};
 use fullshard_pjrt::{Client, ClientOptions, CompileOptions, Plugin};
 use fullshard_step::{Batch, StepSpec};
 use fullshard_train::Compiler;
@@ -17,7 +17,7 @@ const ROUNDS: usize = 3;
 
 fn main() {
     let store = Store::default_location().unwrap();
-    let located = find_or_install(PluginKind::Cpu, None, &store).unwrap();
+    let located = find_or_install(Platform::Cpu, None, &store).unwrap();
     let plugin = Plugin::load(&located.path).unwrap();
     let client = Client::new(plugin, &ClientOptions::new().cpu_device_count(DEVICES)).unwrap();
     let compiler = Compiler { client: &client, cache: None, options: CompileOptions::new(DEVICES) };
@@ -51,6 +51,7 @@ fn spec(layers: usize) -> StepSpec {
     let config = FsdpConfig::from_json(config).unwrap();
     let options = Options { config, scan_layers: true, ..Options::default() };
     let placement = Placement::new(&model.tree(), DEVICES, &options).unwrap();
-    let batch = Batch { sequences: 2 * DEVICES, tokens: 8, accumulation: 1, reduce_each: true };
+    let batch =
+        Batch { sequences: 2 * DEVICES, tokens: 8, accumulation: 1, sync_each_microbatch: true };
     StepSpec::new(model, placement, Box::new(AdamW::default()), batch, Some(1.0)).unwrap()
 }

@@ -137,7 +137,7 @@ impl Bench {
         let mut next = batches.iter().cycle();
         let rate = self.learning_rate;
         move || match next.next() {
-            Some(tokens) => runner.step(tokens, tokens, rate),
+            Some(tokens) => runner.step(&[tokens, tokens], rate),
             None => Err(fullshard_step::Error::TooFew {
                 what: "the number of steps",
                 found: 0,
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn tokens_are_of_the_vocabulary_and_use_all_of_it() {
-        let batch = Batch { sequences: 8, tokens: 64, accumulation: 2, reduce_each: true };
+        let batch = Batch { sequences: 8, tokens: 64, accumulation: 2, sync_each_microbatch: true };
         let draw = |seed| tokens(batch, 37, seed).unwrap().values::<i32>().unwrap();
         let mut seen = draw(1);
         assert_eq!((seen.len(), seen == draw(1), seen == draw(2)), (1024, true, false));

@@ -30,6 +30,14 @@ pub struct Compiled {
 }
 
 impl Compiler<'_> {
+    /// Whether a program is to be launched before the one before it is done. On CPU it is not: the
+    /// host has nothing to hide there, the memory of a second step is memory that the caches do
+    /// not hold, and two programs with collectives that do not depend on each other may wait for
+    /// ever, since they share too few threads.
+    pub fn launches_ahead(&self) -> bool {
+        self.client.platform_name() != "cpu"
+    }
+
     /// Compiles a program, or takes it from the cache.
     pub fn compile(&self, program: &Program) -> Result<Compiled, Error> {
         self.compile_text(&program.to_text())
@@ -58,5 +66,14 @@ impl Compiler<'_> {
             None => (self.client.compile(text, &self.options)?, false),
         };
         Ok(Compiled { program, time: start.elapsed(), cached, hash: program_hash(text) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn custom_calls_are_registered_by_the_names_that_programs_call() {
+        assert_eq!(fullshard_graph::PRODUCT, fullshard_pjrt::PRODUCT);
+        assert_eq!(fullshard_models::layers::loss::LOSS, fullshard_pjrt::LOSS);
     }
 }

@@ -30,7 +30,7 @@ pub enum Error {
     },
     /// A length or spacing that a run cannot have.
     #[error("--{what} is {value}, but must be {expected}")]
-    Course {
+    Schedule {
         /// The flag.
         what: &'static str,
         /// What was given.
@@ -38,6 +38,9 @@ pub enum Error {
         /// What it can be.
         expected: &'static str,
     },
+    /// Batches of a source that is not ours.
+    #[error("the next batch cannot be made: {0}")]
+    Source(Box<dyn std::error::Error + Send + Sync>),
     /// The data.
     #[error(transparent)]
     Data(#[from] fullshard_data::Error),
@@ -50,6 +53,12 @@ pub enum Error {
     /// Compiling and running.
     #[error(transparent)]
     Device(#[from] fullshard_pjrt::Error),
+}
+
+impl From<fullshard_step::CountMismatch> for Error {
+    fn from(mismatch: fullshard_step::CountMismatch) -> Error {
+        Error::Step(mismatch.into())
+    }
 }
 
 /// An error about what is not what it should be.

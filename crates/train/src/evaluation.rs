@@ -1,19 +1,20 @@
-//! The loss on text that is not trained on.
+//! The loss on examples that are not trained on.
 
 use crate::error::Error;
 use crate::evaluator::{Evaluator, PendingLoss};
 use crate::report::Values;
-use fullshard_data::{Batch, Batches, Corpus, Loader, Order};
-use fullshard_pjrt::HostTensor;
+use crate::source::{BatchSource, TokenBatches};
+use fullshard_data::Corpus;
+use fullshard_pjrt::Array;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// What is evaluated on.
 #[derive(Clone)]
 pub struct Evaluation {
-    /// The blocks.
-    pub corpus: Arc<Corpus>,
-    /// Sequences that all devices together compute at once.
+    /// The batches; an epoch of them is evaluated on.
+    pub batches: Arc<dyn BatchSource>,
+    /// Sequences in a batch, on all devices together.
     pub sequences: usize,
 }
 
@@ -22,7 +23,7 @@ pub struct Evaluation {
 pub struct Evaluated {
     /// The mean loss over all labels.
     pub loss: f64,
-    /// Blocks.
+    /// Examples.
     pub samples: u64,
     /// Batches.
     pub steps: u64,
@@ -31,22 +32,21 @@ pub struct Evaluated {
 }
 
 impl Evaluation {
-    /// Evaluates the parameters as they are; nothing comes of it if somebody wants it to stop.
+    /// The evaluation on a corpus, so many sequences at once.
+    pub fn on_corpus(corpus: Arc<Corpus>, sequences: usize) -> Evaluation {
+        Evaluation { batches: Arc::new(TokenBatches::evaluation(corpus, sequences)), sequences }
+    }
+
+    /// Evaluates parameters; gives nothing if it was stopped.
     pub fn run(
         &self,
         evaluator: &mut Evaluator<'_>,
+        parameters: &[Array],
         stop: &dyn Fn() -> bool,
     ) -> Result<Option<Evaluated>, Error> {
         evaluator.prepare(self.sequences)?;
         let start = Instant::now();
-        let batches = Batches {
-            order: Order::sequential(self.corpus.blocks()),
-            accumulation: 1,
-            sequences: self.sequences,
-            drop_last: false,
-        };
-        let steps = batches.steps_per_epoch();
-        let tokens = self.corpus.block_size();
+        let steps = self.batches.steps_per_epoch();
         let mut total = (0.0, 0.0);
         let mut add = |pending: PendingLoss| -> Result<(), Error> {
             let (sum, count) = pending.wait()?;
@@ -54,12 +54,11 @@ impl Evaluation {
             Ok(())
         };
         let mut behind = None;
-        for batch in Loader::start(Arc::clone(&self.corpus), batches, 0..steps)? {
+        for batch in self.batches.batches(0..steps)? {
             if stop() {
                 return Ok(None);
             }
-            let [tokens, labels] = tensors(&batch, &[self.sequences, tokens])?;
-            let pending = evaluator.evaluate(&tokens, &labels)?;
+            let pending = evaluator.evaluate(parameters, &batch?.tensors)?;
             let done =
                 if evaluator.launches_ahead() { behind.replace(pending) } else { Some(pending) };
             done.map_or(Ok(()), &mut add)?;
@@ -67,7 +66,7 @@ impl Evaluation {
         behind.map_or(Ok(()), &mut add)?;
         Ok(Some(Evaluated {
             loss: total.0 / total.1.max(1.0),
-            samples: self.corpus.blocks(),
+            samples: self.batches.examples(),
             steps,
             runtime: start.elapsed().as_secs_f64(),
         }))
@@ -89,10 +88,4 @@ impl Evaluated {
             ("eval_steps_per_second".to_owned(), (self.steps as f64 / self.runtime).into()),
         ])
     }
-}
-
-/// The tokens and labels of a batch.
-pub(crate) fn tensors(batch: &Batch, dims: &[usize]) -> Result<[HostTensor; 2], Error> {
-    let tokens = HostTensor::from_values(dims, &batch.tokens)?;
-    Ok([tokens, HostTensor::from_values(dims, &batch.labels)?])
 }

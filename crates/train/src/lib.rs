@@ -1,31 +1,40 @@
 //! The training loop around a step's programs.
 //!
-//! A [`Runner`] compiles and runs the programs of a `StepSpec`, an [`Evaluator`] only what it takes
-//! to evaluate. A [`Training`] is the loop around it: batches, learning rates, logs and
-//! evaluations.
+//! A [`Runner`] owns the state of training and the compiled step that updates it, an [`EvalRunner`]
+//! parameters alone; an [`Evaluator`] borrows parameters from either. A [`Training`] is the loop
+//! around a runner: batches of a [`BatchSource`], learning rates, logs and evaluations, with a
+//! [`Callback`] for whoever wants to see them.
 #![forbid(unsafe_code)]
 
 mod bench;
+mod callback;
 mod compiler;
-mod course;
 mod error;
+mod eval_runner;
 mod evaluation;
 mod evaluator;
 mod meter;
+mod parameters;
 pub mod report;
 mod runner;
+mod schedule;
+mod source;
 mod state;
 mod trainer;
 mod weights;
 
 pub use bench::{Bench, Measured, Spread};
+pub use callback::Callback;
 pub use compiler::{Compiled, Compiler};
-pub use course::{Course, CourseOptions, Every};
 pub use error::Error;
+pub use eval_runner::EvalRunner;
 pub use evaluation::{Evaluated, Evaluation};
 pub use evaluator::{Evaluator, PendingLoss};
 pub use meter::DeviceMemory;
+pub use parameters::Parameters;
 pub use runner::{Metrics, Pending, Runner};
+pub use schedule::{Every, TrainSchedule, TrainScheduleOptions};
+pub use source::{BatchSource, HostBatch, HostBatches, TokenBatches};
 pub use state::initial_state;
-pub use trainer::{Observer, Trained, Training};
+pub use trainer::{Trained, Training};
 pub use weights::model_tensors;

@@ -1,26 +1,32 @@
-//! Running a spec's programs on devices.
+//! Training steps on devices.
 
 use crate::compiler::{Compiled, Compiler};
 use crate::error::{Error, mismatch};
-use crate::evaluator::Evaluator;
-use crate::state::{compile_with_state, given_state, numbers, seed_tensor, upload, upload_from};
+use crate::evaluation::{Evaluated, Evaluation};
+use crate::evaluator::{Evaluator, PendingLoss};
+use crate::parameters::Parameters;
+use crate::state::{Argument, compile_with_state, numbers, seed_tensor, upload_batch};
 use fullshard_parallel::Stored;
 use fullshard_pjrt::{Array, Client, HostTensor};
-use fullshard_step::METRICS;
-use fullshard_step::StepSpec;
+use fullshard_step::{
+    METRICS, Ordered, StepArguments, StepInputs, StepResults, StepSpec, TrainState,
+};
+use std::borrow::Borrow;
 use std::sync::Arc;
-
-/// What a step is fed between the state and the metrics of the step before.
-const FED: usize = 5;
 
 /// A compiled step and the state it works on, which can be evaluated too.
 pub struct Runner<'a> {
-    evaluator: Evaluator<'a>,
+    spec: &'a StepSpec,
+    compiler: &'a Compiler<'a>,
     step: Compiled,
-    /// The metrics of the step before, on the devices.
+    /// Where the step takes its inputs.
+    inputs: StepInputs<Argument>,
+    state: TrainState<Array>,
+    /// The metrics of the previous step, on the devices.
     metrics: Arc<Array>,
     seed: HostTensor,
     steps: u64,
+    evaluator: Evaluator<'a>,
 }
 
 /// What a training step says of itself.
@@ -34,7 +40,7 @@ pub struct Metrics {
     pub labels: f32,
 }
 
-/// What a step will say when it is done.
+/// The metrics of a step that is launched.
 pub struct Pending {
     metrics: Arc<Array>,
 }
@@ -48,12 +54,13 @@ impl<'a> Runner<'a> {
     ) -> Result<Runner<'a>, Error> {
         let (step, init) = (spec.step_program()?, spec.init_programs()?);
         let (step, state) = compile_with_state(compiler, &step, &init, seed)?;
-        Runner::begin(compiler, spec, seed, step, state)
+        let inputs = Argument::of_program(&step.program, &spec.step_arguments()?)?.inputs;
+        let state = spec.state()?.unflatten(state)?;
+        Runner::begin(compiler, spec, seed, (step, inputs), state)
     }
 
-    /// Compiles the programs of a spec and takes its parameters from `parameter`: the whole
-    /// numbers of one, of all layers one after another if they are stacked. The seed is for
-    /// dropout.
+    /// Compiles the programs of a spec and takes its parameters from `parameter`: the full values
+    /// of one, of all layers one after another if they are stacked. The seed is for dropout.
     pub fn with_parameters(
         compiler: &'a Compiler<'a>,
         spec: &'a StepSpec,
@@ -61,39 +68,41 @@ impl<'a> Runner<'a> {
         parameter: impl Fn(&Stored) -> Result<Vec<f32>, Error>,
     ) -> Result<Runner<'a>, Error> {
         let step = compiler.compile(&spec.step_program()?)?;
-        let state = given_state(compiler, spec, &step.program, &spec.state()?, parameter)?;
-        Runner::begin(compiler, spec, seed, step, state)
+        let arguments = Argument::of_program(&step.program, &spec.step_arguments()?)?;
+        let tensors = spec.state()?;
+        let state = arguments.state.zip(&tensors)?.try_map(|(argument, tensor)| {
+            argument.upload_state(compiler.client, spec, tensor, &parameter)
+        })?;
+        Runner::begin(compiler, spec, seed, (step, arguments.inputs), state)
     }
 
     fn begin(
         compiler: &'a Compiler<'a>,
         spec: &'a StepSpec,
         seed: u64,
-        step: Compiled,
-        state: Vec<Array>,
+        (step, inputs): (Compiled, StepInputs<Argument>),
+        state: TrainState<Array>,
     ) -> Result<Runner<'a>, Error> {
         let none = HostTensor::from_values(&[METRICS], &[0.0_f32; METRICS])?;
-        let place = state.len() + FED;
-        let metrics = Arc::new(upload(compiler.client, &step.program, place, &none)?);
-        let seed = seed_tensor(seed)?;
-        let evaluator = Evaluator::of_state(compiler, spec, state);
-        Ok(Runner { evaluator, step, metrics, seed, steps: 0 })
+        let metrics = Arc::new(inputs.previous.upload(compiler.client, &none)?);
+        let (seed, evaluator) = (seed_tensor(seed)?, Evaluator::new(compiler, spec));
+        Ok(Runner { spec, compiler, step, inputs, state, metrics, seed, steps: 0, evaluator })
     }
 
     /// What the programs follow from.
     pub fn spec(&self) -> &'a StepSpec {
-        self.evaluator.spec()
+        self.spec
     }
 
     /// The devices it runs on.
     pub fn client(&self) -> &'a Client {
-        self.evaluator.client()
+        self.compiler.client
     }
 
-    /// Whether a program is to be launched before the one before it is done; see
-    /// [`Evaluator::launches_ahead`].
+    /// Whether a step is to be launched before the previous one is done; see
+    /// [`Compiler::launches_ahead`].
     pub fn launches_ahead(&self) -> bool {
-        self.evaluator.launches_ahead()
+        self.compiler.launches_ahead()
     }
 
     /// The compiled training step.
@@ -106,41 +115,69 @@ impl<'a> Runner<'a> {
         self.steps
     }
 
-    /// What evaluates the parameters as they are.
-    pub fn evaluator(&mut self) -> &mut Evaluator<'a> {
-        &mut self.evaluator
+    /// The state on the devices.
+    pub fn state(&self) -> &TrainState<Array> {
+        &self.state
     }
 
-    /// Launches a training step on `[accumulation, sequences, tokens]` tokens and labels.
-    pub fn step(
+    /// The parameters on the devices.
+    pub fn parameters(&self) -> Parameters<'_> {
+        Parameters::new(self.spec, &self.state.parameters)
+    }
+
+    /// Launches a training step on the tensors of a batch, in the order of the task's inputs: of
+    /// language models tokens and labels, `[accumulation, sequences, tokens]`.
+    pub fn step<B: Borrow<HostTensor>>(
         &mut self,
-        tokens: &HostTensor,
-        labels: &HostTensor,
+        batch: &[B],
         learning_rate: f64,
     ) -> Result<Pending, Error> {
-        let number = HostTensor::from_values(&[], &[self.steps as i32])?;
-        let scalars = self.spec().optimizer.scalars(self.steps + 1, learning_rate);
+        let (client, inputs) = (self.compiler.client, &self.inputs);
+        let scalars = self.spec.optimizer.scalars(self.steps + 1, learning_rate);
         let scalars = HostTensor::from_values(&[scalars.len()], &scalars)?;
-        let feed: [_; FED] = [tokens, labels, &scalars, &self.seed, &number];
-        let feed = upload_from(self.client(), &self.step.program, self.state().len(), &feed)?;
-        let arguments: Vec<&Array> =
-            self.state().iter().chain(&feed).chain([&*self.metrics]).collect();
-        let mut results = self.step.program.execute_arrays(&arguments)?;
-        let metrics = results.pop().ok_or_else(|| mismatch("the step", "no results", "metrics"))?;
-        self.evaluator.state = results;
-        self.steps += 1;
+        let number = HostTensor::from_values(&[], &[self.steps as i32])?;
+        let batch = upload_batch(client, &inputs.batch, batch)?;
+        let scalars = inputs.scalars.upload(client, &scalars)?;
+        let seed = inputs.seed.upload(client, &self.seed)?;
+        let step = inputs.step.upload(client, &number)?;
+        let inputs = StepInputs {
+            batch: batch.each_ref(),
+            scalars: &scalars,
+            seed: &seed,
+            step: &step,
+            previous: &*self.metrics,
+        };
+        let arguments = StepArguments { state: self.state.each_ref(), inputs };
+        let results = self.step.program.execute_arrays(&arguments.flatten())?;
+        // What comes out has the layout of what went in.
+        let layout = StepResults { state: arguments.state, metrics: arguments.inputs.previous };
+        let StepResults { state, metrics } = layout.unflatten(results)?;
+        self.state = state;
         self.metrics = Arc::new(metrics);
+        self.steps += 1;
         Ok(Pending { metrics: Arc::clone(&self.metrics) })
     }
 
-    /// A parameter as it is; see [`Evaluator::parameter`].
-    pub fn parameter(&self, name: &str) -> Result<Vec<f32>, Error> {
-        self.evaluator.parameter(name)
+    /// Compiles what an evaluation needs, unless that is done.
+    pub fn prepare_evaluation(&mut self, evaluation: &Evaluation) -> Result<(), Error> {
+        self.evaluator.prepare(evaluation.sequences)
     }
 
-    /// The state on the devices: parameters, then the optimizer's slots.
-    pub fn state(&self) -> &[Array] {
-        self.evaluator.state()
+    /// Launches an evaluation of the parameters on one batch; see [`Evaluator::evaluate`].
+    pub fn evaluate_batch<B: Borrow<HostTensor>>(
+        &mut self,
+        batch: &[B],
+    ) -> Result<PendingLoss, Error> {
+        self.evaluator.evaluate(&self.state.parameters, batch)
+    }
+
+    /// Evaluates the parameters; see [`Evaluation::run`].
+    pub fn evaluate(
+        &mut self,
+        evaluation: &Evaluation,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Option<Evaluated>, Error> {
+        evaluation.run(&mut self.evaluator, &self.state.parameters, stop)
     }
 }
 

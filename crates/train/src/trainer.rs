@@ -4,13 +4,14 @@
 //! step that is not finite is then found one step late, which does no harm: the steps themselves
 //! see to it that nothing is updated from there on.
 
-use crate::course::Course;
+use crate::callback::Callback;
 use crate::error::Error;
-use crate::evaluation::{Evaluated, Evaluation, tensors};
+use crate::evaluation::{Evaluated, Evaluation};
 use crate::meter::{DeviceMemory, Meter};
 use crate::report::{TrainerState, Values};
 use crate::runner::{Metrics, Pending, Runner};
-use fullshard_data::{Batches, Corpus, Loader};
+use crate::schedule::TrainSchedule;
+use crate::source::{BatchSource, HostBatch};
 use fullshard_optim::Schedule;
 use fullshard_pjrt::{Profile, write_profile};
 use std::path::PathBuf;
@@ -20,33 +21,19 @@ use std::time::{Duration, Instant};
 /// What a run does.
 pub struct Training<'a> {
     /// How long it is and what happens when.
-    pub course: Course,
+    pub schedule: TrainSchedule,
     /// How the learning rate goes.
-    pub schedule: Schedule,
-    /// The learning rate that the schedule is in units of.
+    pub lr_schedule: Schedule,
+    /// The learning rate that its schedule is in units of.
     pub learning_rate: f64,
     /// What is trained on.
-    pub corpus: Arc<Corpus>,
-    /// The batches and their order.
-    pub batches: Batches,
+    pub batches: Arc<dyn BatchSource>,
     /// What is evaluated on, if anything.
     pub evaluation: Option<Evaluation>,
     /// Where a profile of a few steps goes, if one is wanted.
     pub profile: Option<PathBuf>,
     /// Whether somebody wants the run to stop after the present step.
     pub stop: &'a dyn Fn() -> bool,
-}
-
-/// Sees a run as it goes.
-pub trait Observer {
-    /// A step is done.
-    fn stepped(&mut self, step: u64, metrics: Metrics) -> Result<(), Error>;
-    /// Something is logged after a step.
-    fn logged(&mut self, step: u64, values: &Values) -> Result<(), Error>;
-    /// The model is evaluated after a step.
-    fn evaluated(&mut self, step: u64, evaluated: &Evaluated) -> Result<(), Error>;
-    /// A profile is written.
-    fn profiled(&mut self, path: PathBuf);
 }
 
 /// What came of a run.
@@ -74,10 +61,10 @@ struct Launched {
 }
 
 /// A run under way.
-struct Run<'r, 'a, 'o> {
+struct Run<'r, 'a, 'c> {
     training: &'r Training<'r>,
     runner: &'r mut Runner<'a>,
-    observer: &'o mut dyn Observer,
+    callback: &'c mut dyn Callback,
     state: TrainerState,
     meter: Meter,
     behind: Option<Launched>,
@@ -92,17 +79,17 @@ impl Training<'_> {
     pub fn run(
         &self,
         runner: &mut Runner<'_>,
-        observer: &mut dyn Observer,
+        callback: &mut dyn Callback,
     ) -> Result<Trained, Error> {
         if let Some(evaluation) = &self.evaluation {
-            runner.evaluator().prepare(evaluation.sequences)?;
+            runner.prepare_evaluation(evaluation)?;
         }
         let state = self.beginning(runner);
         let meter = Meter::new(runner);
         Run {
             training: self,
             runner,
-            observer,
+            callback,
             state,
             meter,
             behind: None,
@@ -118,11 +105,11 @@ impl Training<'_> {
         let spec = runner.spec();
         let per_device = spec.batch.sequences / spec.placement.devices();
         TrainerState {
-            max_steps: self.course.steps,
-            logging_steps: self.course.logging_steps,
-            eval_steps: self.course.evaluation_steps,
+            max_steps: self.schedule.steps,
+            logging_steps: self.schedule.logging_steps,
+            eval_steps: self.schedule.evaluation_steps,
             train_batch_size: Some(per_device as u64),
-            num_train_epochs: self.course.epochs,
+            num_train_epochs: self.schedule.epochs,
             ..TrainerState::default()
         }
     }
@@ -130,20 +117,20 @@ impl Training<'_> {
 
 impl Run<'_, '_, '_> {
     fn run(mut self) -> Result<Trained, Error> {
-        let Training { course, corpus, batches, .. } = self.training;
+        let Training { schedule, batches, .. } = self.training;
         let start = Instant::now();
-        let loader = Loader::start(Arc::clone(corpus), *batches, 0..course.steps)?;
         let mut stopped = false;
-        for batch in loader {
+        for batch in batches.batches(0..schedule.steps)? {
             if (self.training.stop)() {
                 stopped = true;
                 break;
             }
+            let batch = batch?;
             self.begin_profile(batch.step)?;
             self.launch(&batch)?;
             let step = batch.step + 1;
             self.end_profile(step)?;
-            if course.evaluates_after(step) {
+            if schedule.evaluates_after(step) {
                 self.catch_up()?;
                 self.evaluate()?;
             }
@@ -152,14 +139,12 @@ impl Run<'_, '_, '_> {
         self.finish(start.elapsed().as_secs_f64(), stopped)
     }
 
-    fn launch(&mut self, batch: &fullshard_data::Batch) -> Result<(), Error> {
-        let Training { course, schedule, learning_rate, .. } = self.training;
-        let rate = learning_rate * schedule.factor(batch.step, course.warmup, course.steps);
-        let sizes = self.runner.spec().batch;
-        let dims = [sizes.accumulation, sizes.sequences, sizes.tokens];
-        let [tokens, labels] = tensors(batch, &dims)?;
-        let pending = self.runner.step(&tokens, &labels, rate)?;
-        self.samples += batch.rows as u64;
+    fn launch(&mut self, batch: &HostBatch) -> Result<(), Error> {
+        let Training { schedule, lr_schedule, learning_rate, .. } = self.training;
+        let factor = lr_schedule.factor(batch.step, schedule.warmup, schedule.steps);
+        let rate = learning_rate * factor;
+        let pending = self.runner.step(&batch.tensors, rate)?;
+        self.samples += batch.examples;
         let launched = Launched { step: batch.step + 1, pending, rate, waited: batch.waited };
         let ahead = self.runner.launches_ahead();
         let done = if ahead { self.behind.replace(launched) } else { Some(launched) };
@@ -181,15 +166,15 @@ impl Run<'_, '_, '_> {
         }
         let tokens = self.runner.spec().tokens_per_step() as u64;
         self.state.global_step = step;
-        self.state.epoch = self.training.course.epoch(step);
+        self.state.epoch = self.training.schedule.epoch(step);
         self.state.num_input_tokens_seen = step * tokens;
         self.loss += f64::from(loss);
         self.evaluated = None;
         self.meter.add(metrics, waited);
-        self.observer.stepped(step, metrics)?;
-        if self.training.course.logs_after(step) {
+        self.callback.on_step(step, metrics)?;
+        if self.training.schedule.logs_after(step) {
             let values = self.meter.log(metrics, rate, DeviceMemory::of(self.runner));
-            self.observer.logged(step, &values)?;
+            self.callback.on_log(step, &values)?;
             self.state.log(values);
         }
         Ok(())
@@ -198,10 +183,10 @@ impl Run<'_, '_, '_> {
     fn evaluate(&mut self) -> Result<(), Error> {
         let Some(evaluation) = &self.training.evaluation else { return Ok(()) };
         let start = Instant::now();
-        let Some(evaluated) = evaluation.run(self.runner.evaluator(), self.training.stop)? else {
+        let Some(evaluated) = self.runner.evaluate(evaluation, self.training.stop)? else {
             return Ok(());
         };
-        self.observer.evaluated(self.state.global_step, &evaluated)?;
+        self.callback.on_evaluate(self.state.global_step, &evaluated)?;
         self.state.log(evaluated.values());
         self.evaluated = Some(evaluated);
         self.meter.leave_out(start.elapsed());
@@ -210,7 +195,7 @@ impl Run<'_, '_, '_> {
 
     /// The steps to be profiled: not the first, if there are others.
     fn profiled(&self) -> std::ops::Range<u64> {
-        let steps = self.training.course.steps;
+        let steps = self.training.schedule.steps;
         if steps > PROFILED.end { PROFILED } else { 0..steps }
     }
 
@@ -228,7 +213,7 @@ impl Run<'_, '_, '_> {
         }
         if let (Some(profile), Some(folder)) = (self.profile.take(), &self.training.profile) {
             self.catch_up()?;
-            self.observer.profiled(write_profile(folder, &profile.finish()?)?);
+            self.callback.on_profile(&write_profile(folder, &profile.finish()?)?)?;
         }
         Ok(())
     }

@@ -2,14 +2,12 @@
 //! those of equal layers may be stacked.
 
 use crate::compiler::Compiler;
-use crate::error::{Error, mismatch};
-use crate::evaluator::Evaluator;
+use crate::error::Error;
+use crate::eval_runner::EvalRunner;
 use crate::runner::Runner;
-use fullshard_checkpoint::{ExportOptions, Exported, TensorEntry, Weights, export};
+use fullshard_checkpoint::{TensorEntry, Weights};
 use fullshard_parallel::Stored;
 use fullshard_step::StepSpec;
-use std::collections::VecDeque;
-use std::path::Path;
 
 /// The tensors of a step's model, those of stacked layers one after another; tied ones once.
 pub fn model_tensors(spec: &StepSpec) -> Vec<TensorEntry> {
@@ -32,28 +30,9 @@ impl<'a> Runner<'a> {
         let reader = reader(spec, weights)?;
         Runner::with_parameters(compiler, spec, seed, reader)
     }
-
-    /// Writes the parameters into a folder, as Hugging Face keeps them.
-    pub fn export(&self, folder: &Path) -> Result<Exported, Error> {
-        let mut parameters = self.spec().placement.parameters.iter();
-        // The layers that are left of a stack; they follow each other.
-        let mut layers: VecDeque<Vec<f32>> = VecDeque::new();
-        let mut next = |name: &str| -> Result<Vec<f32>, Error> {
-            if layers.is_empty()
-                && let Some(stored) = parameters.next()
-            {
-                let wholes = self.parameter(&stored.name)?;
-                let length = wholes.len() / stored.stack.unwrap_or(1);
-                layers = wholes.chunks(length.max(1)).map(<[f32]>::to_vec).collect();
-            }
-            layers.pop_front().ok_or_else(|| mismatch(name, "no parameter", "a parameter"))
-        };
-        let options = ExportOptions::default();
-        Ok(export(folder, &model_tensors(self.spec()), &mut next, &options)?)
-    }
 }
 
-impl<'a> Evaluator<'a> {
+impl<'a> EvalRunner<'a> {
     /// Compiles the evaluation of so many sequences at once, and takes its parameters from files,
     /// one at a time.
     pub fn with_weights(
@@ -61,9 +40,9 @@ impl<'a> Evaluator<'a> {
         spec: &'a StepSpec,
         sequences: usize,
         weights: &Weights,
-    ) -> Result<Evaluator<'a>, Error> {
+    ) -> Result<EvalRunner<'a>, Error> {
         let reader = reader(spec, weights)?;
-        Evaluator::with_parameters(compiler, spec, sequences, reader)
+        EvalRunner::with_parameters(compiler, spec, sequences, reader)
     }
 }
 

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 const MODEL: &str = r#"{"model_type": "gpt2", "vocab_size": 131, "n_positions": 20, "n_embd": 21,
     "n_layer": 3, "n_head": 3, "n_inner": 37, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}"#;
 const DEVICES: usize = 4;
-const BATCH: Batch = Batch { sequences: 8, tokens: 5, accumulation: 1, reduce_each: true };
+const BATCH: Batch = Batch { sequences: 8, tokens: 5, accumulation: 1, sync_each_microbatch: true };
 
 const BLOCKS: &str = r#""transformer_layer_cls_to_wrap": "GPT2Block""#;
 const PARTS: &str = r#""transformer_layer_cls_to_wrap": "GPT2Attention,GPT2MLP""#;
@@ -222,7 +222,7 @@ fn accumulated_batches_exchange_each_or_once() {
     assert_eq!(found(&spec, &compile(&spec).0), each);
 
     // Gathered before the batches, all layers of a kind at once.
-    let spec = recipe_of(&options, Batch { reduce_each: false, ..batch });
+    let spec = recipe_of(&options, Batch { sync_each_microbatch: false, ..batch });
     let exchanges = spec.placement.exchanges().into_iter().map(|exchange| {
         let unit = spec.placement.units.iter().find(|unit| unit.path == exchange.unit);
         Exchange { bytes: exchange.bytes * unit.unwrap().count, count: 1, ..exchange }

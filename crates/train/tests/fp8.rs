@@ -17,7 +17,8 @@ const GPT2: &str = r#"{"model_type": "gpt2", "vocab_size": 96, "n_positions": 32
 const LLAMA: &str = r#"{"model_type": "llama", "vocab_size": 96, "max_position_embeddings": 32,
     "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "intermediate_size": 112, "tie_word_embeddings": true}"#;
-const BATCH: Batch = Batch { sequences: 8, tokens: 32, accumulation: 1, reduce_each: true };
+const BATCH: Batch =
+    Batch { sequences: 8, tokens: 32, accumulation: 1, sync_each_microbatch: true };
 
 fn options(fp8: bool) -> Options {
     let settings = Settings { compute_dtype: DType::Bf16, fp8, ..Settings::default() };
@@ -52,7 +53,7 @@ fn losses(spec: &StepSpec, cache: Option<CompileCache>, seed: u64, steps: usize)
     let mut runner = Runner::new(&compiler, spec, seed).unwrap();
     let run = |step: usize| {
         let text = text(step);
-        let metrics = runner.step(&text, &text, 3e-3).unwrap().wait().unwrap();
+        let metrics = runner.step(&[&text, &text], 3e-3).unwrap().wait().unwrap();
         f64::from(metrics.loss)
     };
     (0..steps).map(run).collect()

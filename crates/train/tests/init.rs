@@ -33,7 +33,8 @@ fn placed(config: &str, devices: usize, layout: &str, scan_layers: bool) -> Step
         scan_layers,
         ..Options::default()
     };
-    let batch = Batch { sequences: devices, tokens: 2, accumulation: 1, reduce_each: true };
+    let batch =
+        Batch { sequences: devices, tokens: 2, accumulation: 1, sync_each_microbatch: true };
     spec(config, devices, &options, batch, Box::new(Sgd::default()))
 }
 

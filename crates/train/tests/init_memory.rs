@@ -29,7 +29,8 @@ fn large_models_begin_as_shards_alone() {
     let wrap = WrapPolicy::Classes(vec!["GPT2Block".to_owned()]);
     let config = FsdpConfig { wrap, ..FsdpConfig::default() };
     let options = Options { config, scan_layers: true, ..Options::default() };
-    let batch = Batch { sequences: DEVICES, tokens: 1024, accumulation: 1, reduce_each: true };
+    let batch =
+        Batch { sequences: DEVICES, tokens: 1024, accumulation: 1, sync_each_microbatch: true };
     // Without momentum there is no state but the parameters.
     let spec = spec(CONFIG, DEVICES, &options, batch, Box::new(Sgd::default()));
     let parts = spec.placement.parameters.iter().map(|stored| stored.part_elements());

@@ -9,10 +9,10 @@ mod common;
 
 use common::*;
 use fullshard_graph::DType;
-use fullshard_models::Forms;
+use fullshard_models::LoweringOptions;
 use fullshard_parallel::{FsdpConfig, Options, Remat, Settings, Strategy, WrapPolicy};
-use fullshard_pjrt::plugins::PluginKind;
-use fullshard_step::{Batch, dialect, forms};
+use fullshard_pjrt::plugins::Platform;
+use fullshard_step::{Batch, dialect, lowering};
 use fullshard_train::{Metrics, Runner};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -142,7 +142,7 @@ fn options(case: &Case) -> Options {
     };
     let kept = choice("reshard") == "no" || layout == "replicated";
     let nothing_ahead = choice("wrap") == "root" || kept || choice("batches") == "no_sync";
-    let platform: PluginKind = choice("platform").parse().unwrap();
+    let platform: Platform = choice("platform").parse().unwrap();
     Options {
         strategy: match choice("reshard") {
             _ if layout == "replicated" => Strategy::NoShard,
@@ -158,7 +158,7 @@ fn options(case: &Case) -> Options {
         scan_layers: choice("layers") != "unrolled",
         gather_ahead: choice("layers") == "ahead" && !nothing_ahead,
         // cuDNN's kernel is all that a CPU cannot run.
-        forms: Forms { fused_attention: false, ..forms(platform) },
+        lowering: LoweringOptions { fused_attention: false, ..lowering(platform) },
         dialect: dialect(platform),
         frozen: Vec::new(),
     }
@@ -166,8 +166,8 @@ fn options(case: &Case) -> Options {
 
 fn batch(case: &Case) -> Batch {
     let accumulation = if choice(case, "batches") == "one" { 1 } else { 2 };
-    let reduce_each = choice(case, "batches") != "no_sync";
-    Batch { sequences: 16 / accumulation, tokens: 11, accumulation, reduce_each }
+    let sync_each_microbatch = choice(case, "batches") != "no_sync";
+    Batch { sequences: 16 / accumulation, tokens: 11, accumulation, sync_each_microbatch }
 }
 
 fn model_of(case: &Case) -> &'static str {
@@ -185,7 +185,7 @@ fn trained(model: &str, devices: usize, options: &Options, batch: Batch) -> Vec<
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let step = |step: usize| {
         let tokens = tokens(batch, spec.model.dimensions().vocabulary, step % 3);
-        runner.step(&tokens, &tokens, 1e-3).unwrap().wait().unwrap()
+        runner.step(&[&tokens, &tokens], 1e-3).unwrap().wait().unwrap()
     };
     (0..STEPS).map(step).collect()
 }
@@ -199,7 +199,8 @@ fn one_device(case: &Case) -> &'static [Metrics] {
         let compute_dtype = if is_short { DType::Bf16 } else { DType::F32 };
         let settings = Settings { compute_dtype, ..Settings::default() };
         let config = FsdpConfig { settings, ..FsdpConfig::default() };
-        let batch = Batch { sequences: 16, tokens: 11, accumulation: 1, reduce_each: true };
+        let batch =
+            Batch { sequences: 16, tokens: 11, accumulation: 1, sync_each_microbatch: true };
         trained(model, 1, &Options { config, ..Options::default() }, batch)
     })
 }

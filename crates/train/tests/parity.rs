@@ -11,12 +11,12 @@
 mod common;
 
 use common::*;
-use fullshard_models::Forms;
+use fullshard_models::LoweringOptions;
 use fullshard_optim::{Adafactor, AdamW, Optimizer, Schedule, Sgd, StepSize, decays};
 use fullshard_parallel::{FsdpConfig, Options, Settings, Stored, WrapPolicy};
 use fullshard_pjrt::HostTensor;
-use fullshard_pjrt::plugins::PluginKind::{self, Cpu, Cuda, Tpu};
-use fullshard_step::{Batch, dialect, forms};
+use fullshard_pjrt::plugins::Platform::{self, Cpu, Cuda, Tpu};
+use fullshard_step::{Batch, dialect, lowering};
 use fullshard_testing::{RECORDINGS, Recording};
 use fullshard_train::Runner;
 
@@ -53,14 +53,14 @@ const CASES: [Case; 10] = [
     Case { devices: 2, dim_0: false, scanned: false },
 ];
 
-fn options(case: Case, block: &str, platform: PluginKind) -> Options {
+fn options(case: Case, block: &str, platform: Platform) -> Options {
     let settings = Settings { shard_param_on_dim_0: case.dim_0, ..Settings::default() };
     let wrap = WrapPolicy::Classes(vec![block.to_owned()]);
     let config = FsdpConfig { wrap, settings, ..FsdpConfig::default() };
     // cuDNN's kernel is all that a CPU cannot run, and it takes no f32.
-    let forms = Forms { fused_attention: false, ..forms(platform) };
+    let lowering = LoweringOptions { fused_attention: false, ..lowering(platform) };
     let dialect = dialect(platform);
-    Options { config, scan_layers: case.scanned, forms, dialect, ..Options::default() }
+    Options { config, scan_layers: case.scanned, lowering, dialect, ..Options::default() }
 }
 
 /// The optimizer that the script calls so, its learning rate, and whether gradients are clipped
@@ -97,16 +97,11 @@ fn accumulated(batch: &HostTensor) -> HostTensor {
 }
 
 /// The losses of training from the recorded weights.
-fn losses(
-    recording: &Recording,
-    optimizer_name: &str,
-    case: Case,
-    platform: PluginKind,
-) -> Vec<f32> {
+fn losses(recording: &Recording, optimizer_name: &str, case: Case, platform: Platform) -> Vec<f32> {
     let (optimizer, rate, trainers_way) = optimizer(optimizer_name);
     let config = recording.metadata("config");
     let [_, sequences, tokens] = recording.dims("tokens")[..] else { panic!("no batches") };
-    let batch = Batch { sequences, tokens, accumulation: 1, reduce_each: true };
+    let batch = Batch { sequences, tokens, accumulation: 1, sync_each_microbatch: true };
     let block = if config.contains("\"gpt2\"") { "GPT2Block" } else { "LlamaDecoderLayer" };
     let options = options(case, block, platform);
     let mut spec = spec(&config, case.devices, &options, batch, optimizer);
@@ -118,9 +113,8 @@ fn losses(
     let step = |step: usize| {
         let schedule = if trainers_way { Schedule::Linear } else { Schedule::Constant };
         let rate = rate * schedule.factor(step as u64, WARMUP, STEPS as u64);
-        let [tokens, labels] =
-            ["tokens", "labels"].map(|name| accumulated(&recording.batch(name, step)));
-        runner.step(&tokens, &labels, rate).unwrap().wait().unwrap().loss
+        let batch = ["tokens", "labels"].map(|name| accumulated(&recording.batch(name, step)));
+        runner.step(&batch, rate).unwrap().wait().unwrap().loss
     };
     (0..STEPS).map(step).collect()
 }
@@ -134,7 +128,7 @@ fn comparable(optimizer: &str, name: &str) -> usize {
 }
 
 /// Trains a recorded model and compares every loss.
-fn check(name: &str, optimizer: &str, case: Case, platform: PluginKind, tolerance: f64) {
+fn check(name: &str, optimizer: &str, case: Case, platform: Platform, tolerance: f64) {
     let recording = Recording::load(name);
     let found = losses(&recording, optimizer, case, platform);
     let expected = recording.floats(&format!("losses.{optimizer}"));
@@ -149,7 +143,7 @@ fn check(name: &str, optimizer: &str, case: Case, platform: PluginKind, toleranc
 
 /// Trains a recorded model for a platform with one of the two optimizers that all models have,
 /// each model and platform placed in another way.
-fn check_on(name: &str, platform: PluginKind) {
+fn check_on(name: &str, platform: Platform) {
     let model = RECORDINGS.iter().position(|known| *known == name).unwrap();
     let turn = model + [Cpu, Cuda, Tpu].iter().position(|known| *known == platform).unwrap();
     let optimizer = ["adamw", "adafactor", "adamw"][turn % 3];

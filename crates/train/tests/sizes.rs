@@ -18,7 +18,7 @@ fn spec(devices: usize, settings: &str, change: impl FnOnce(&mut Options)) -> St
     );
     let config = FsdpConfig::from_json(&config).unwrap();
     let mut options = Options { config, scan_layers: true, ..Options::default() };
-    let batch = Batch { sequences: 8, tokens: 16, accumulation: 1, reduce_each: true };
+    let batch = Batch { sequences: 8, tokens: 16, accumulation: 1, sync_each_microbatch: true };
     change(&mut options);
     let model = from_json(CONFIG).unwrap();
     let placement = Placement::new(&model.tree(), devices, &options).unwrap();

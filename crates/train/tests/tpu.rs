@@ -12,18 +12,19 @@ use common::spec;
 use fullshard_optim::{Adafactor, Optimizer, Sgd};
 use fullshard_parallel::{Exchange, ExchangeKind, FsdpConfig, Options};
 use fullshard_pjrt::hlo::{CollectiveKind, Module, collectives};
-use fullshard_pjrt::plugins::{PluginKind, Store};
+use fullshard_pjrt::plugins::{Platform, Store};
 use fullshard_pjrt::{CompileOptions, CompiledMemory, Plugin, Topology, TpuSlice};
 use fullshard_step::{Batch, StepSpec};
 use std::sync::LazyLock;
 use std::time::Instant;
 
 const CHIPS: usize = 4;
-const BATCH: Batch = Batch { sequences: 16, tokens: 128, accumulation: 1, reduce_each: true };
+const BATCH: Batch =
+    Batch { sequences: 16, tokens: 128, accumulation: 1, sync_each_microbatch: true };
 
 static TOPOLOGY: LazyLock<Topology> = LazyLock::new(|| {
     let store = Store::default_location().unwrap();
-    let plugin = Plugin::load(&store.install(PluginKind::Tpu).unwrap().path).unwrap();
+    let plugin = Plugin::load(&store.install(Platform::Tpu).unwrap().path).unwrap();
     Topology::tpu(plugin, &TpuSlice::parse("v4-8").unwrap()).unwrap()
 });
 
@@ -146,7 +147,7 @@ fn written_out_layers_are_let_go() {
 #[ignore = "long: four minutes of a processor"]
 fn long_the_posts_model_fits_on_four_chips() {
     let config = include_str!("../../../examples/configs/gpt2_config.json");
-    let batch = Batch { sequences: 128, tokens: 1024, accumulation: 1, reduce_each: true };
+    let batch = Batch { sequences: 128, tokens: 1024, accumulation: 1, sync_each_microbatch: true };
     let spec = spec(config, CHIPS, &posted(true), batch, adafactor());
     check(&spec, (1 + 18 * 4 * 2, "bf16"), (1 + 18 * 4, "bf16"));
 }

@@ -10,11 +10,11 @@ use fullshard_models::IGNORED;
 use fullshard_optim::Schedule;
 use fullshard_parallel::{FsdpConfig, Options};
 use fullshard_pjrt::HostTensor;
-use fullshard_step::{Batch, StepSpec};
+use fullshard_step::{Batch, Ordered, StepSpec};
 use fullshard_train::report::Values;
 use fullshard_train::{
-    Course, CourseOptions, Error, Evaluated, Evaluation, Evaluator, Every, Metrics, Observer,
-    Runner, Trained, Training,
+    BatchSource, Callback, Error, EvalRunner, Evaluated, Evaluation, Every, HostBatch, HostBatches,
+    Metrics, Runner, TokenBatches, TrainSchedule, TrainScheduleOptions, Trained, Training,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -60,8 +60,12 @@ impl Text {
         let fsdp = r#"{"transformer_layer_cls_to_wrap": "GPT2Block"}"#;
         let config_of_units = FsdpConfig::from_json(fsdp).unwrap();
         let options = Options { config: config_of_units, scan_layers: true, ..Options::default() };
-        let batch =
-            Batch { sequences: SEQUENCES, tokens: BLOCK, accumulation: 1, reduce_each: true };
+        let batch = Batch {
+            sequences: SEQUENCES,
+            tokens: BLOCK,
+            accumulation: 1,
+            sync_each_microbatch: true,
+        };
         spec(&config, devices, &options, batch, adamw())
     }
 
@@ -74,20 +78,19 @@ impl Text {
             sequences: SEQUENCES,
             drop_last: false,
         };
-        let options = CourseOptions {
+        let options = TrainScheduleOptions {
             max_steps: Some(STEPS),
             logging: Every::Steps(2.0),
             evaluation: Every::Steps(3.0),
-            ..CourseOptions::default()
+            ..TrainScheduleOptions::default()
         };
         let corpus = Arc::clone(&self.validation);
         let training = Training {
-            course: Course::new(options, batches.steps_per_epoch()).unwrap(),
-            schedule: Schedule::Constant,
+            schedule: TrainSchedule::new(options, batches.steps_per_epoch()).unwrap(),
+            lr_schedule: Schedule::Constant,
             learning_rate: rate,
-            corpus: Arc::clone(&self.train),
-            batches,
-            evaluation: Some(Evaluation { corpus, sequences: SEQUENCES }),
+            batches: Arc::new(TokenBatches::training(Arc::clone(&self.train), batches)),
+            evaluation: Some(Evaluation::on_corpus(corpus, SEQUENCES)),
             profile: None,
             stop,
         };
@@ -110,23 +113,21 @@ struct Seen {
     evaluations: Vec<(u64, Evaluated)>,
 }
 
-impl Observer for Seen {
-    fn stepped(&mut self, _: u64, metrics: Metrics) -> Result<(), Error> {
+impl Callback for Seen {
+    fn on_step(&mut self, _: u64, metrics: Metrics) -> Result<(), Error> {
         self.metrics.push(metrics);
         Ok(())
     }
 
-    fn logged(&mut self, step: u64, values: &Values) -> Result<(), Error> {
+    fn on_log(&mut self, step: u64, values: &Values) -> Result<(), Error> {
         self.logs.push((step, values.clone()));
         Ok(())
     }
 
-    fn evaluated(&mut self, step: u64, evaluated: &Evaluated) -> Result<(), Error> {
+    fn on_evaluate(&mut self, step: u64, evaluated: &Evaluated) -> Result<(), Error> {
         self.evaluations.push((step, *evaluated));
         Ok(())
     }
-
-    fn profiled(&mut self, _: PathBuf) {}
 }
 
 fn assert_close(found: f64, expected: f64, what: &str) {
@@ -184,9 +185,9 @@ fn evaluation_counts_each_block_once() {
     let (compiler, spec) = (compiler(2), text.spec(2));
     let mut runner = Runner::new(&compiler, &spec, 1).unwrap();
     let corpus = Arc::clone(&text.validation);
-    let evaluation = Evaluation { corpus, sequences: SEQUENCES };
-    assert_eq!(evaluation.run(runner.evaluator(), &|| true).unwrap(), None);
-    let whole = evaluation.run(runner.evaluator(), &|| false).unwrap().unwrap();
+    let evaluation = Evaluation::on_corpus(corpus, SEQUENCES);
+    assert_eq!(runner.evaluate(&evaluation, &|| true).unwrap(), None);
+    let whole = runner.evaluate(&evaluation, &|| false).unwrap().unwrap();
     assert_eq!(whole.samples, text.validation.blocks());
     let (mut sum, mut count) = (0.0, 0.0);
     for block in 0..text.validation.blocks() {
@@ -194,9 +195,9 @@ fn evaluation_counts_each_block_once() {
         let mut labels = vec![IGNORED; SEQUENCES * BLOCK];
         let length = text.validation.read(block, &mut tokens[..BLOCK]);
         labels[..length].copy_from_slice(&tokens[..length]);
-        let [tokens, labels] = [tokens, labels]
+        let batch = [tokens, labels]
             .map(|values| HostTensor::from_values(&[SEQUENCES, BLOCK], &values).unwrap());
-        let (loss, labels) = runner.evaluator().evaluate(&tokens, &labels).unwrap().wait().unwrap();
+        let (loss, labels) = runner.evaluate_batch(&batch).unwrap().wait().unwrap();
         assert_eq!(labels as usize, length - 1);
         (sum, count) = (sum + f64::from(loss), count + f64::from(labels));
     }
@@ -210,24 +211,20 @@ fn evaluation_needs_nothing_else() {
     let text = Text::new();
     let (compiler, spec) = (compiler(2), text.spec(2));
     let corpus = Arc::clone(&text.validation);
-    let evaluation = Evaluation { corpus, sequences: SEQUENCES };
-    let loss = |evaluator: &mut Evaluator<'_>| {
-        evaluation.run(evaluator, &|| false).unwrap().unwrap().loss.to_bits()
-    };
+    let evaluation = Evaluation::on_corpus(corpus, SEQUENCES);
+    let loss = |evaluated: Option<Evaluated>| evaluated.unwrap().loss.to_bits();
     let mut runner = Runner::new(&compiler, &spec, 42).unwrap();
-    let with_step = loss(runner.evaluator());
+    let with_step = loss(runner.evaluate(&evaluation, &|| false).unwrap());
     let folder = tempfile::tempdir().unwrap();
-    runner.export(folder.path()).unwrap();
+    runner.parameters().export(folder.path()).unwrap();
     let weights = fullshard_checkpoint::Weights::open(folder.path()).unwrap();
-    let made = Evaluator::new(&compiler, &spec, 42, SEQUENCES).unwrap();
-    let read = Evaluator::with_weights(&compiler, &spec, SEQUENCES, &weights).unwrap();
-    for mut evaluator in [made, read] {
-        let parameters = spec.placement.parameters.len();
-        assert_eq!(evaluator.state().len(), parameters);
-        assert!(runner.state().len() > parameters);
-        let hash = evaluator.program().unwrap().hash.clone();
-        assert_eq!(loss(&mut evaluator), with_step);
-        assert_eq!(evaluator.program().unwrap().hash, hash, "compiled for its batches at once");
+    let made = EvalRunner::new(&compiler, &spec, 42, SEQUENCES).unwrap();
+    let read = EvalRunner::with_weights(&compiler, &spec, SEQUENCES, &weights).unwrap();
+    for mut alone in [made, read] {
+        assert_eq!(alone.parameters().arrays().len(), runner.state().parameters.len());
+        let hash = alone.program().unwrap().hash.clone();
+        assert_eq!(loss(alone.evaluate(&evaluation, &|| false).unwrap()), with_step);
+        assert_eq!(alone.program().unwrap().hash, hash, "compiled for its batches at once");
     }
 }
 
@@ -269,14 +266,14 @@ fn a_step_that_is_not_finite_updates_nothing() {
     let tokens = common::tokens(spec.batch, text.vocabulary, 0);
     let state = |runner: &Runner<'_>| -> Vec<Vec<u8>> {
         let host = |array: &fullshard_pjrt::Array| array.to_host().unwrap().into_bytes();
-        runner.state().iter().map(host).collect()
+        runner.state().each_ref().flatten().into_iter().map(host).collect()
     };
     let mut before = state(&runner);
-    let good = runner.step(&tokens, &tokens, 1e30).unwrap().wait().unwrap();
+    let good = runner.step(&[&tokens, &tokens], 1e30).unwrap().wait().unwrap();
     assert!(good.loss.is_finite() && state(&runner) != before, "a good step changes the state");
     before = state(&runner);
-    let bad = runner.step(&tokens, &tokens, 1e-3).unwrap();
-    let after = runner.step(&tokens, &tokens, 1e-3).unwrap();
+    let bad = runner.step(&[&tokens, &tokens], 1e-3).unwrap();
+    let after = runner.step(&[&tokens, &tokens], 1e-3).unwrap();
     for (what, metrics) in [("bad", bad.wait().unwrap()), ("after", after.wait().unwrap())] {
         assert!(!metrics.loss.is_finite() || !metrics.gradient_norm.is_finite(), "{what}");
     }
@@ -290,20 +287,106 @@ fn weights_go_out_and_come_back() {
     let folder = tempfile::tempdir().unwrap();
     let (on_two, two) = (compiler(2), text.spec(2));
     let runner = Runner::new(&on_two, &two, 42).unwrap();
-    let exported = runner.export(folder.path()).unwrap();
+    let exported = runner.parameters().export(folder.path()).unwrap();
     assert_eq!(exported.bytes, 4 * two.parameter_count() as u64);
     let weights = fullshard_checkpoint::Weights::open(folder.path()).unwrap();
     let names: Vec<&str> = weights.names().collect();
     assert_eq!(names.len(), 4 + 2 * 12);
     assert!(names.contains(&"transformer.h.1.mlp.c_fc.weight"), "{names:?}");
     let second = weights.read_f32("transformer.h.1.mlp.c_fc.weight").unwrap();
-    let stacked = runner.parameter("transformer.h.*.mlp.c_fc.weight").unwrap();
+    let stacked = runner.parameters().get("transformer.h.*.mlp.c_fc.weight").unwrap();
     assert_eq!(second, stacked[stacked.len() / 2..]);
 
     let (on_four, four) = (compiler(4), text.spec(4));
     let back = Runner::with_weights(&on_four, &four, 1, &weights).unwrap();
     for stored in &four.placement.parameters {
-        let [out, back] = [&runner, &back].map(|runner| runner.parameter(&stored.name).unwrap());
+        let [out, back] =
+            [&runner, &back].map(|runner| runner.parameters().get(&stored.name).unwrap());
         assert_eq!(out, back, "{}", stored.name);
     }
+}
+
+/// Batches that are made as they are asked for, until one fails.
+struct Made {
+    batch: Batch,
+    vocabulary: usize,
+    good: u64,
+}
+
+impl BatchSource for Made {
+    fn examples(&self) -> u64 {
+        3 * SEQUENCES as u64
+    }
+
+    fn steps_per_epoch(&self) -> u64 {
+        3
+    }
+
+    fn batches(&self, steps: std::ops::Range<u64>) -> Result<HostBatches<'_>, Error> {
+        Ok(Box::new(steps.map(|step| {
+            if step >= self.good {
+                return Err(Error::Source("an unreadable file".into()));
+            }
+            let tokens = common::tokens(self.batch, self.vocabulary, step as usize);
+            let (tensors, examples) = (vec![tokens.clone(), tokens], SEQUENCES as u64);
+            Ok(HostBatch { step, tensors, examples, waited: std::time::Duration::ZERO })
+        })))
+    }
+}
+
+/// Sees the losses and nothing else.
+struct Losses(Vec<f32>);
+
+impl Callback for Losses {
+    fn on_step(&mut self, _: u64, metrics: Metrics) -> Result<(), Error> {
+        self.0.push(metrics.loss);
+        Ok(())
+    }
+}
+
+/// A run takes batches from anything that has some, and ends where one cannot be made.
+#[test]
+fn batches_come_from_anywhere() {
+    let text = Text::new();
+    let (compiler, spec, vocabulary) = (compiler(1), text.spec(1), text.vocabulary);
+    let options = TrainScheduleOptions { max_steps: Some(4), ..Default::default() };
+    let training = Training {
+        schedule: TrainSchedule::new(options, 3).unwrap(),
+        lr_schedule: Schedule::Constant,
+        learning_rate: 1e-2,
+        batches: Arc::new(Made { batch: spec.batch, vocabulary, good: 3 }),
+        evaluation: None,
+        profile: None,
+        stop: &|| false,
+    };
+    let mut losses = Losses(Vec::new());
+    let mut runner = Runner::new(&compiler, &spec, 42).unwrap();
+    let error = training.run(&mut runner, &mut losses).unwrap_err();
+    assert!(matches!(error, Error::Source(_)), "{error}");
+    assert!(error.to_string().contains("an unreadable file"), "{error}");
+    assert_eq!(losses.0.len(), 3);
+
+    let mut runner = Runner::new(&compiler, &spec, 42).unwrap();
+    for (step, loss) in losses.0.iter().enumerate() {
+        let tokens = common::tokens(spec.batch, vocabulary, step);
+        let metrics = runner.step(&[&tokens, &tokens], 1e-2).unwrap().wait().unwrap();
+        assert_eq!(metrics.loss, *loss, "step {step}");
+    }
+}
+
+/// A batch of other tensors than the step takes is refused by name.
+#[test]
+fn batches_that_do_not_fit_are_refused() {
+    let text = Text::new();
+    let (compiler, spec) = (compiler(1), text.spec(1));
+    let mut runner = Runner::new(&compiler, &spec, 42).unwrap();
+    let tokens = common::tokens(spec.batch, text.vocabulary, 0);
+    let said = |result: Result<_, Error>| result.err().unwrap().to_string();
+    let alone = said(runner.step(&[&tokens], 0.0));
+    assert!(alone.contains("1 tensors") && alone.contains("tokens, labels"), "{alone}");
+    let short = HostTensor::from_values(&[1, 1, 1], &[0_i32]).unwrap();
+    let wrong = said(runner.step(&[&tokens, &short], 0.0));
+    assert!(wrong.starts_with("labels: "), "{wrong}");
+    assert_eq!(runner.steps(), 0);
+    assert!(runner.step(&[&tokens, &tokens], 0.0).unwrap().wait().unwrap().loss.is_finite());
 }

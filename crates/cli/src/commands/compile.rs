@@ -1,14 +1,15 @@
 //! `fullshard compile`: ahead of time, for machines that are not here.
 
-use crate::error::{Error, Result};
-use crate::format;
+use crate::output::print_json;
 use crate::program::ProgramArgs;
-use crate::target::Target;
 use clap::Args;
+use fullshard::config::Device;
+use fullshard::format;
+use fullshard::{Error, Result};
+use fullshard_core::Platform;
 use fullshard_pjrt::hlo::{self, CollectiveSummary};
-use fullshard_pjrt::plugins::PluginKind;
 use fullshard_pjrt::{
-    CompiledMemory, Executable, GpuModel, GpuTarget, OptimizedProgram, Topology, TpuSlice,
+    CompiledMemory, Executable, GpuTarget, OptimizedProgram, Plugin, Topology, TpuSlice,
 };
 use serde::Serialize;
 use std::fmt;
@@ -65,6 +66,11 @@ struct Collective {
     runs: Option<u64>,
 }
 
+/// The plugin that compiles for a platform.
+fn compiler(kind: Platform, plugin: Option<PathBuf>) -> Result<&'static Plugin> {
+    Device { platform: Some(kind), plugin, ..Device::default() }.load_compiler()
+}
+
 /// What there is to compile for.
 enum Machine {
     Tpu(TpuSlice),
@@ -75,8 +81,10 @@ impl Machine {
     fn parse(text: &str) -> Result<Machine> {
         match GpuTarget::parse(text) {
             Ok(target) => Ok(Machine::Gpu(target)),
-            Err(error) if GpuModel::is_named_by(text) => Err(error.into()),
-            Err(_) => Ok(Machine::Tpu(TpuSlice::parse(text)?)),
+            Err(error) if GpuTarget::is_named_by(text) => {
+                Err(fullshard_pjrt::Error::from(error).into())
+            }
+            Err(_) => Ok(Machine::Tpu(TpuSlice::parse(text).map_err(fullshard_pjrt::Error::from)?)),
         }
     }
 
@@ -104,11 +112,11 @@ impl Machine {
     fn topology(&self, plugin: Option<PathBuf>) -> Result<Topology> {
         match self {
             Machine::Tpu(slice) => {
-                let (plugin, _) = Target::only(PluginKind::Tpu, plugin).load()?;
+                let plugin = compiler(Platform::Tpu, plugin)?;
                 Ok(Topology::tpu(plugin, slice)?)
             }
             Machine::Gpu(target) => {
-                let (plugin, _) = Target::only(PluginKind::Cuda, plugin).load_compiler()?;
+                let plugin = compiler(Platform::Cuda, plugin)?;
                 Ok(Topology::gpu(plugin, target)?)
             }
         }
@@ -150,7 +158,7 @@ pub fn run(args: &CompileArgs) -> Result<()> {
         ..describe(&slice, &topology, &executable, &module)?
     };
     if args.json {
-        return format::print_json(&report);
+        return print_json(&report);
     }
     print(&report);
     Ok(())

@@ -1,10 +1,13 @@
 //! `fullshard devices`: what is here, its memory, and where its plugin came from.
 
-use crate::error::{Error, Result};
-use crate::format;
-use crate::target::{Target, kinds_to_show};
+use crate::flags::{DeviceFlags, Flagged};
+use crate::output::print_json;
 use clap::Args;
-use fullshard_pjrt::plugins::{Located, PluginKind, Store, find};
+use fullshard::config::{Device as DeviceConfig, RunConfig};
+use fullshard::format;
+use fullshard::{Error, Result};
+use fullshard_core::Platform;
+use fullshard_pjrt::plugins::{Located, Store, find};
 use fullshard_pjrt::{Device, MemoryStats, Plugin, Value};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -12,9 +15,9 @@ use std::path::PathBuf;
 #[derive(Args)]
 pub struct DevicesArgs {
     #[command(flatten)]
-    target: Target,
+    target: Flagged<DeviceFlags>,
     /// How many virtual devices the CPU is to show.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long = "num_devices", value_name = "N", default_value_t = 1)]
     num_devices: usize,
     /// Print JSON for machines.
     #[arg(long)]
@@ -23,7 +26,7 @@ pub struct DevicesArgs {
 
 #[derive(Serialize)]
 struct Report {
-    kind: PluginKind,
+    kind: Platform,
     plugin: Option<PluginRow>,
     devices: Vec<DeviceRow>,
     problem: Option<String>,
@@ -50,12 +53,13 @@ struct DeviceRow {
 }
 
 pub fn run(args: &DevicesArgs) -> Result<()> {
-    let asked_for = args.target.device.is_some();
+    let target = args.target.config(|_| Ok(RunConfig::default()))?.device;
+    let asked_for = target.platform.is_some();
     let mut reports = Vec::new();
-    for kind in kinds_to_show(&args.target)? {
+    for kind in kinds_to_show(&target)? {
         // The CPU's plugin is fetched if need be; others are shown where they are found.
-        if asked_for || kind == PluginKind::Cpu || is_here(kind)? {
-            let target = Target { device: Some(kind), ..args.target.clone() };
+        if asked_for || kind == Platform::Cpu || is_here(kind)? {
+            let target = DeviceConfig { platform: Some(kind), ..target.clone() };
             reports.push(report(kind, &target, args.num_devices));
         }
     }
@@ -64,17 +68,28 @@ pub fn run(args: &DevicesArgs) -> Result<()> {
         _ => {}
     }
     if args.json {
-        return format::print_json(&reports);
+        return print_json(&reports);
     }
     reports.iter().for_each(print);
     Ok(())
 }
 
-fn is_here(kind: PluginKind) -> Result<bool> {
+/// The platforms that a command which names none should look at.
+fn kinds_to_show(device: &DeviceConfig) -> Result<Vec<Platform>> {
+    match device.platform {
+        Some(kind) => Ok(vec![kind]),
+        None if device.plugin.is_some() => {
+            Err(Error::Usage("--plugin needs --device to say what kind of plugin it is".into()))
+        }
+        None => Ok(Platform::ALL.to_vec()),
+    }
+}
+
+fn is_here(kind: Platform) -> Result<bool> {
     Ok(find(kind, None, &Store::default_location()?)?.is_some())
 }
 
-fn report(kind: PluginKind, target: &Target, devices: usize) -> Report {
+fn report(kind: Platform, target: &DeviceConfig, devices: usize) -> Report {
     let (plugin, located) = match target.load() {
         Ok(loaded) => loaded,
         Err(error) => {

@@ -1,11 +1,14 @@
 //! `fullshard exec`: compile a program, run it, say what came out and how long it took.
 
-use crate::error::{Error, Result};
-use crate::format;
+use crate::flags::{DeviceFlags, Flagged};
+use crate::output::print_json;
 use crate::program::ProgramArgs;
-use crate::target::{Target, compile_cache};
 use crate::tensors;
 use clap::Args;
+use fullshard::config::RunConfig;
+use fullshard::device::compile_cache;
+use fullshard::format;
+use fullshard::{Error, Result};
 use fullshard_checkpoint::check_place;
 use fullshard_pjrt::plugins::Located;
 use fullshard_pjrt::{
@@ -21,7 +24,7 @@ pub struct ExecArgs {
     #[command(flatten)]
     program: ProgramArgs,
     #[command(flatten)]
-    target: Target,
+    target: Flagged<DeviceFlags>,
     /// The arguments, named arg0, arg1, ...; without it they are made up.
     #[arg(long, value_name = "FILE.safetensors")]
     inputs: Option<PathBuf>,
@@ -35,7 +38,7 @@ pub struct ExecArgs {
     #[arg(long, value_name = "DIR")]
     profile: Option<PathBuf>,
     /// Compile anew, without the compile cache.
-    #[arg(long)]
+    #[arg(long = "no_cache")]
     no_cache: bool,
     /// Print JSON for machines.
     #[arg(long)]
@@ -82,7 +85,8 @@ pub fn run(args: &ExecArgs) -> Result<()> {
         check_place(path)?;
     }
     let (text, options) = args.program.read()?;
-    let (client, located) = args.target.client(options.partitions())?;
+    let (client, located) =
+        args.target.config(|_| Ok(RunConfig::default()))?.device.client(options.partitions())?;
     let start = Instant::now();
     let (program, cache) = if args.no_cache {
         (client.compile(&text, &options)?, None)
@@ -113,7 +117,7 @@ pub fn run(args: &ExecArgs) -> Result<()> {
         ..describe(&client, &located, &program)?
     };
     if args.json {
-        return format::print_json(&report);
+        return print_json(&report);
     }
     print(&report);
     Ok(())

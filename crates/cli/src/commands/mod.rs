@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod compile;
+pub mod config;
 pub mod devices;
 pub mod exec;
 pub mod plan;

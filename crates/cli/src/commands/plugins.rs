@@ -1,9 +1,11 @@
 //! `fullshard plugins`: list, install and remove.
 
-use crate::error::Result;
-use crate::format;
+use crate::output::print_json;
 use clap::{Args, Subcommand};
-use fullshard_pjrt::plugins::{Package, PluginKind, Store, find};
+use fullshard::Result;
+use fullshard::format;
+use fullshard_core::Platform;
+use fullshard_pjrt::plugins::{Package, Store, find};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -23,7 +25,7 @@ enum Action {
     /// Fetch a plugin with pip, verify it and put it into the cache.
     Install {
         /// cpu, cuda or tpu.
-        kind: PluginKind,
+        kind: Platform,
         /// Take the wheels from this folder instead of fetching them.
         #[arg(long, value_name = "DIR")]
         from: Option<PathBuf>,
@@ -34,13 +36,13 @@ enum Action {
     /// Remove a plugin from the cache.
     Remove {
         /// cpu, cuda or tpu.
-        kind: PluginKind,
+        kind: Platform,
     },
 }
 
 #[derive(Serialize)]
 struct Row {
-    kind: PluginKind,
+    kind: Platform,
     package: &'static str,
     version: &'static str,
     download_bytes: u64,
@@ -68,9 +70,9 @@ pub fn run(args: &PluginsArgs) -> Result<()> {
     }
 }
 
-fn say(json: bool, kind: PluginKind, word: &str, place: &str) -> Result<()> {
+fn say(json: bool, kind: Platform, word: &str, place: &str) -> Result<()> {
     if json {
-        return format::print_json(&serde_json::json!({
+        return print_json(&serde_json::json!({
             "kind": kind, "outcome": word, "path": place,
         }));
     }
@@ -79,9 +81,9 @@ fn say(json: bool, kind: PluginKind, word: &str, place: &str) -> Result<()> {
 }
 
 fn list(store: &Store, json: bool) -> Result<()> {
-    let rows: Vec<Row> = PluginKind::ALL.into_iter().map(|kind| row(kind, store)).collect();
+    let rows: Vec<Row> = Platform::ALL.into_iter().map(|kind| row(kind, store)).collect();
     if json {
-        return format::print_json(&rows);
+        return print_json(&rows);
     }
     for row in rows {
         let Row { kind, package, version, .. } = row;
@@ -99,7 +101,7 @@ fn list(store: &Store, json: bool) -> Result<()> {
     Ok(())
 }
 
-fn row(kind: PluginKind, store: &Store) -> Row {
+fn row(kind: Platform, store: &Store) -> Row {
     let package = Package::pinned(kind);
     let (located, problem) = match find(kind, None, store) {
         Ok(located) => (located, None),

@@ -1,8 +1,9 @@
 //! Running the trainer in a folder of its own.
 #![allow(dead_code, clippy::unwrap_used)]
 
+use fullshard_core::Platform;
 use fullshard_data::demo::Demo;
-use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
+use fullshard_pjrt::plugins::{Store, find_or_install};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
@@ -37,7 +38,7 @@ impl Folder {
     /// A command in this folder, with empty caches but the CPU plugin at hand.
     pub fn command(&self, args: &[&str]) -> Command {
         let store = Store::default_location().unwrap();
-        let cpu = find_or_install(PluginKind::Cpu, None, &store).unwrap().path;
+        let cpu = find_or_install(Platform::Cpu, None, &store).unwrap().path;
         let mut command = Command::new(env!("CARGO_BIN_EXE_fullshard"));
         command.args(args).current_dir(self.0.path());
         command.env("FULLSHARD_CACHE", self.path("cache")).env("FULLSHARD_CPU_PLUGIN", cpu);

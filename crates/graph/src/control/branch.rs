@@ -1,12 +1,12 @@
 //! Branches and loops whose end is known only at run time.
 
 use super::{check_types, result_types, share_captures};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::graph::Graph;
 use crate::op::Op;
 use crate::tensor::Tensor;
 use crate::trace::{Traced, emit, trace_graph};
+use fullshard_core::DType;
 use std::rc::Rc;
 
 /// One of two branches, by a condition. Both see the values around them and give the same types.

@@ -6,7 +6,7 @@ use crate::graph::Graph;
 use crate::op::Op;
 use crate::tensor::Tensor;
 use crate::trace::{emit, trace_graph};
-use crate::types::TensorType;
+use fullshard_core::TensorType;
 use std::rc::Rc;
 
 /// A function of tensors, traced once.

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::graph::{Graph, ValueId};
 use crate::tensor::Tensor;
 use crate::trace::Traced;
-use crate::types::TensorType;
+use fullshard_core::TensorType;
 use std::rc::Rc;
 
 /// The types that a region gives, owned.

@@ -6,7 +6,7 @@ use crate::graph::Graph;
 use crate::op::{self, Op};
 use crate::tensor::Tensor;
 use crate::trace::{Traced, emit, trace_graph};
-use crate::types::TensorType;
+use fullshard_core::TensorType;
 use std::rc::Rc;
 
 /// A loop over the first dimension of its inputs.

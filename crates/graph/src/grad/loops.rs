@@ -10,7 +10,7 @@ use crate::op::Scan;
 use crate::ops::zeros;
 use crate::tensor::Tensor;
 use crate::trace::trace_graph;
-use crate::types::TensorType;
+use fullshard_core::TensorType;
 use std::rc::Rc;
 
 /// A loop: the forward loop also stacks what each step's way back needs, and the way back is a

@@ -7,7 +7,7 @@ use crate::graph::{Graph, Node, ValueId};
 use crate::op::Op;
 use crate::tensor::Tensor;
 use crate::trace::trace_graph;
-use crate::types::TensorType;
+use fullshard_core::TensorType;
 use std::rc::Rc;
 
 /// A region in two parts.

@@ -8,7 +8,7 @@ use crate::graph::{Graph, Node};
 use crate::op::{CustomVjp, Op};
 use crate::ops::{barrier, zeros};
 use crate::tensor::Tensor;
-use crate::types::TensorType;
+use fullshard_core::TensorType;
 use std::rc::Rc;
 
 /// Traces a node forwards; a region comes with its own way back.

@@ -1,11 +1,10 @@
 //! Values that need no operands.
 
-use crate::dtype::{Class, DType};
 use crate::error::{Error, Result};
 use crate::op::{Constant, Op};
 use crate::tensor::Tensor;
 use crate::trace::emit_one;
-use crate::types::TensorType;
+use fullshard_core::{DType, NumberClass, TensorType};
 use half::{bf16, f16};
 use std::rc::Rc;
 
@@ -75,7 +74,8 @@ pub fn full(dtype: DType, dims: &[usize], value: f64) -> Result<Tensor> {
         DType::F32 => (value as f32).to_bytes(),
         DType::F64 => value.to_bytes(),
         DType::Bf16 => bf16::from_f64(value).to_bytes(),
-        DType::F8E5M2 | DType::F8E4M3FN => return full(DType::F32, dims, value)?.convert(dtype),
+        // The types of 8 bits.
+        _ => return full(DType::F32, dims, value)?.convert(dtype),
     };
     let op = Op::Constant(Rc::new(Constant::Splat(bytes)));
     emit_one("full", op, &[], TensorType::new(dtype, dims))
@@ -86,9 +86,9 @@ pub fn full(dtype: DType, dims: &[usize], value: f64) -> Result<Tensor> {
 pub(crate) fn fits(dtype: DType, value: f64) -> bool {
     let bits = dtype.size() as i32 * 8;
     let (low, high) = match dtype.class() {
-        Class::Float | Class::Bool => return true,
-        Class::Unsigned => (0.0, 2_f64.powi(bits) - 1.0),
-        Class::Signed => (-(2_f64.powi(bits - 1)), 2_f64.powi(bits - 1) - 1.0),
+        NumberClass::Float | NumberClass::Bool => return true,
+        NumberClass::Unsigned => (0.0, 2_f64.powi(bits) - 1.0),
+        NumberClass::Signed => (-(2_f64.powi(bits - 1)), 2_f64.powi(bits - 1) - 1.0),
     };
     value.fract() == 0.0 && (low..=high).contains(&value)
 }

@@ -1,11 +1,10 @@
 //! Products summed over dimensions: matrix products and `einsum`.
 
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::{DotDims, Op};
 use crate::tensor::Tensor;
 use crate::trace::emit_one;
-use crate::types::TensorType;
+use fullshard_core::{DType, TensorType};
 
 /// A product summed over the indices that are not in the result, such as `bqhd,bkhd->bhqk`.
 ///

@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::op::{ConvolutionDims, Op, Reduction, Window};
 use crate::tensor::Tensor;
 use crate::trace::emit_one;
-use crate::types::TensorType;
+use fullshard_core::TensorType;
 
 /// A convolution of `[batch, spatial.., features]` by a kernel `[spatial.., in, out]`.
 #[derive(Debug, Clone)]

@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::op::{CustomCall, Op};
 use crate::tensor::Tensor;
 use crate::trace::emit;
-use crate::types::TensorType;
+use fullshard_core::TensorType;
 
 /// An attribute of a custom call.
 #[derive(Debug, Clone, PartialEq)]

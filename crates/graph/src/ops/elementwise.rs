@@ -1,12 +1,12 @@
 //! Operations on each element, with broadcasting, and the operators.
 
-use crate::dtype::{Class, DType};
 use crate::error::{Error, Result};
 use crate::op::{Binary, Comparison, Op, Unary};
 use crate::ops::constant::fits;
 use crate::ops::full;
 use crate::tensor::Tensor;
 use crate::trace::emit_one;
+use fullshard_core::{DType, NumberClass};
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 impl Unary {
@@ -36,7 +36,7 @@ impl Unary {
     fn takes(self, dtype: DType) -> bool {
         match self {
             Unary::Negate | Unary::Abs | Unary::Sign => {
-                matches!(dtype.class(), Class::Signed | Class::Float)
+                matches!(dtype.class(), NumberClass::Signed | NumberClass::Float)
             }
             Unary::Not => !dtype.is_float(),
             _ => dtype.is_float(),

@@ -5,7 +5,7 @@ use crate::op::{GatherDims, Op};
 use crate::ops::full;
 use crate::tensor::Tensor;
 use crate::trace::emit_one;
-use crate::types::TensorType;
+use fullshard_core::TensorType;
 
 impl Tensor {
     /// Rows of a table, one for each index: an embedding. The result has the indices' dimensions

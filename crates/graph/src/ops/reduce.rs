@@ -1,11 +1,10 @@
 //! Reductions over dimensions.
 
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::{Op, Reduction};
 use crate::tensor::Tensor;
 use crate::trace::emit_one;
-use crate::types::TensorType;
+use fullshard_core::{DType, TensorType};
 
 impl Tensor {
     /// Reduced over dimensions, which go. Sums and products of types with fewer bits than `f32`

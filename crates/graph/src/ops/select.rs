@@ -1,11 +1,11 @@
 //! Choosing between values.
 
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::Op;
 use crate::ops::elementwise::broadcast_pair;
 use crate::tensor::Tensor;
 use crate::trace::emit_one;
+use fullshard_core::DType;
 
 /// `yes` where the condition holds, else `no`.
 pub fn select(condition: &Tensor, yes: &Tensor, no: &Tensor) -> Result<Tensor> {

@@ -5,7 +5,7 @@ use crate::op::Op;
 use crate::ops::full;
 use crate::tensor::Tensor;
 use crate::trace::emit_one;
-use crate::types::TensorType;
+use fullshard_core::TensorType;
 
 impl Tensor {
     /// The same elements in other dimensions.

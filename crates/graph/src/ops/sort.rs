@@ -1,11 +1,11 @@
 //! Sorting and picking the largest.
 
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::Op;
 use crate::ops::iota;
 use crate::tensor::Tensor;
 use crate::trace::emit;
+use fullshard_core::DType;
 
 impl Tensor {
     /// The indices that sort a dimension; equal elements keep their order.

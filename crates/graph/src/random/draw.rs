@@ -1,12 +1,12 @@
 //! Numbers of several distributions, drawn with a key for each element of a tensor.
 
 use super::{Key, number, threefry};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::mesh::Group;
 use crate::op::Comparison;
 use crate::ops::{full, iota, ones, select, zeros};
 use crate::tensor::Tensor;
+use fullshard_core::DType;
 use std::f64::consts::{FRAC_1_SQRT_2, PI, SQRT_2};
 
 /// Rounds for the numbers themselves: a third less work than the usual twenty, at each element
@@ -184,7 +184,7 @@ fn significant_bits(op: &str, dtype: DType) -> Result<u32> {
         DType::Bf16 => 8,
         DType::F8E4M3FN => 4,
         DType::F8E5M2 => 3,
-        _ => return Err(Error::new(op, format!("{dtype} is no floating-point type"))),
+        _ => return Err(Error::new(op, format!("cannot draw {dtype}; draw f32 and convert"))),
     })
 }
 

@@ -1,8 +1,9 @@
 //! Collectives and the position of a device on a mesh.
 
+use super::types::mlir;
 use super::{Context, Writer};
 use crate::op::{Axes, Collective};
-use crate::types::TensorType;
+use fullshard_core::{DType, TensorType};
 use std::rc::Rc;
 
 const CHANNEL: &str = "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>";
@@ -59,7 +60,7 @@ impl Writer {
     pub(super) fn axis_index(&mut self, axes: &Axes, context: &Context<'_>) -> Rc<str> {
         let path = context.path;
         if axes.size() == 1 {
-            return self.number(&TensorType::scalar(crate::DType::I32), "0", path);
+            return self.number(&TensorType::scalar(DType::I32), "0", path);
         }
         let others: Vec<String> = axes
             .mesh
@@ -86,8 +87,8 @@ impl Writer {
 
     /// The position of this device along axes, from its number in the mesh.
     fn place_of_device(&mut self, axes: &Axes, path: &Rc<str>) -> Rc<str> {
-        let ty = TensorType::scalar(crate::DType::I32);
-        let scalar = ty.to_string();
+        let ty = TensorType::scalar(DType::I32);
+        let scalar = mlir(&ty);
         let device = self.op_one("stablehlo.partition_id", "tensor<ui32>", path);
         let text = format!("stablehlo.convert {device}");
         let device = self.op_one(&text, &format!("(tensor<ui32>) -> {scalar}"), path);

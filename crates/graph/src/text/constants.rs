@@ -1,8 +1,8 @@
 //! Constants in the text.
 
-use crate::dtype::{Class, DType};
+use super::types::mlir;
 use crate::op::Constant;
-use crate::types::TensorType;
+use fullshard_core::{DType, NumberClass, TensorType};
 use half::{bf16, f16};
 use std::fmt::Write as _;
 
@@ -17,9 +17,11 @@ pub(super) fn dense(value: &Constant, ty: &TensorType) -> String {
             let elements = bytes.chunks(ty.dtype.size()).map(|bytes| element(ty.dtype, bytes));
             format!("[{}]", elements.collect::<Vec<_>>().join(", "))
         }
-        Constant::Dense(bytes) => format!("\"0x{}\"", hex(&blob(ty.dtype, bytes))),
+        // Packed bits would be shorter, but newer compilers refuse them.
+        Constant::Dense(bytes) if ty.dtype == DType::Bool => nested(bytes, &ty.dims),
+        Constant::Dense(bytes) => format!("\"0x{}\"", hex(bytes)),
     };
-    format!("dense<{text}> : {ty}")
+    format!("dense<{text}> : {}", mlir(ty))
 }
 
 /// A number as a constant's one element.
@@ -35,12 +37,14 @@ pub(super) fn number(dtype: DType, value: f64) -> String {
 pub(super) fn extreme(dtype: DType, largest: bool) -> String {
     let bits = dtype.size() as u32 * 8;
     match (dtype.class(), largest) {
-        (Class::Float, _) => float(dtype, if largest { f64::INFINITY } else { f64::NEG_INFINITY }),
-        (Class::Bool, largest) => largest.to_string(),
-        (Class::Unsigned, false) => "0".into(),
-        (Class::Unsigned, true) => ((1_u128 << bits) - 1).to_string(),
-        (Class::Signed, false) => (-(1_i128 << (bits - 1))).to_string(),
-        (Class::Signed, true) => ((1_i128 << (bits - 1)) - 1).to_string(),
+        (NumberClass::Float, _) => {
+            float(dtype, if largest { f64::INFINITY } else { f64::NEG_INFINITY })
+        }
+        (NumberClass::Bool, largest) => largest.to_string(),
+        (NumberClass::Unsigned, false) => "0".into(),
+        (NumberClass::Unsigned, true) => ((1_u128 << bits) - 1).to_string(),
+        (NumberClass::Signed, false) => (-(1_i128 << (bits - 1))).to_string(),
+        (NumberClass::Signed, true) => ((1_i128 << (bits - 1)) - 1).to_string(),
     }
 }
 
@@ -71,7 +75,7 @@ fn element(dtype: DType, bytes: &[u8]) -> String {
             }
         }
         DType::F64 => float(dtype, f64::from_le_bytes(take(bytes))),
-        DType::F8E5M2 | DType::F8E4M3FN => format!("0x{:02X}", bytes[0]),
+        _ => format!("0x{:02X}", bytes[0]),
     }
 }
 
@@ -84,12 +88,26 @@ fn float(dtype: DType, value: f64) -> String {
         DType::F16 => format!("0x{:04X}", f16::from_f64(value).to_bits()),
         DType::Bf16 => format!("0x{:04X}", bf16::from_f64(value).to_bits()),
         DType::F64 => format!("0x{:016X}", value.to_bits()),
-        DType::F8E5M2 if value.is_nan() => "0x7E".into(),
-        DType::F8E4M3FN if value.is_nan() => "0x7F".into(),
-        DType::F8E5M2 => format!("0x{:02X}", if value > 0.0 { 0x7C } else { 0xFC }),
-        // This type has no infinities; its largest stand in.
-        DType::F8E4M3FN => format!("0x{:02X}", if value > 0.0 { 0x7E } else { 0xFE }),
-        _ => format!("0x{:08X}", (value as f32).to_bits()),
+        DType::F32 => format!("0x{:08X}", (value as f32).to_bits()),
+        _ => format!("0x{:02X}", eight_bits(dtype, value)),
+    }
+}
+
+/// What is not a number, or infinite, in a type of 8 bits. The largest stand in for infinities where
+/// there are none.
+fn eight_bits(dtype: DType, value: f64) -> u8 {
+    let (nan, largest, smallest) = match dtype {
+        DType::F8E5M2 => (0x7E, 0x7C, 0xFC),
+        DType::F8E4M3FN => (0x7F, 0x7E, 0xFE),
+        DType::F8E4M3 => (0x7C, 0x78, 0xF8),
+        DType::F8E3M4 => (0x78, 0x70, 0xF0),
+        DType::F8E8M0FNU => (0xFF, 0xFE, 0x00),
+        _ => (0x80, 0x7F, 0xFF),
+    };
+    match value {
+        value if value.is_nan() => nan,
+        value if value > 0.0 => largest,
+        _ => smallest,
     }
 }
 
@@ -101,13 +119,16 @@ fn decimal(text: &str) -> String {
     }
 }
 
-/// Bytes as the text wants them: truth values are packed, eight to a byte, the first lowest.
-fn blob(dtype: DType, bytes: &[u8]) -> Vec<u8> {
-    if dtype != DType::Bool {
-        return bytes.to_vec();
+/// Truth values in brackets, one pair per dimension; nothing at all for no values.
+fn nested(values: &[u8], dims: &[usize]) -> String {
+    match dims {
+        _ if values.is_empty() => String::new(),
+        [] => element(DType::Bool, values),
+        [count, inner @ ..] => {
+            let parts = values.chunks(values.len() / count).map(|part| nested(part, inner));
+            format!("[{}]", parts.collect::<Vec<_>>().join(", "))
+        }
     }
-    let pack = |bits: &[u8]| bits.iter().enumerate().fold(0, |byte, (i, bit)| byte | (bit << i));
-    bytes.chunks(8).map(pack).collect()
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -121,6 +142,20 @@ fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn truth_values_are_written_one_by_one() {
+        let text = |dims: &[usize], values: &[u8]| {
+            dense(&Constant::Dense(values.to_vec()), &TensorType::new(DType::Bool, dims))
+        };
+        assert_eq!(
+            text(&[2, 1, 2], &[1, 0, 0, 1]),
+            "dense<[[[true, false]], [[false, true]]]> : tensor<2x1x2xi1>"
+        );
+        assert_eq!(text(&[2, 0], &[]), "dense<> : tensor<2x0xi1>");
+        let many = text(&[17], &[[1].as_slice(), &[0; 16]].concat());
+        assert_eq!(many, format!("dense<[true{}]> : tensor<17xi1>", ", false".repeat(16)));
+    }
 
     #[test]
     fn what_has_no_decimal_form_is_written_as_bits() {

@@ -5,19 +5,20 @@ mod constants;
 mod plain;
 mod product;
 mod regions;
+mod types;
 mod view;
 mod windows;
 
 pub use product::PRODUCT;
 
 use crate::graph::{Graph, Node, ValueId};
-use crate::mesh::{Mesh, Sharding};
 use crate::op::Op;
 use crate::program::{Argument, Dialect, Donation, Program};
-use crate::types::TensorType;
+use fullshard_core::{DType, Mesh, Sharding, TensorType};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::rc::Rc;
+use types::{mlir, types_of};
 
 /// The program as text.
 pub(crate) fn write(program: &Program) -> String {
@@ -67,8 +68,8 @@ pub(crate) fn write(program: &Program) -> String {
 
 fn result(ty: &TensorType, sharding: Option<&Sharding>, mesh: Option<&Mesh>) -> String {
     match sharding_attribute(ty, sharding, mesh) {
-        Some(attribute) => format!("{ty} {{{attribute}}}"),
-        None => ty.to_string(),
+        Some(attribute) => format!("{} {{{attribute}}}", mlir(ty)),
+        None => mlir(ty),
     }
 }
 
@@ -143,7 +144,7 @@ impl Writer {
         } else {
             format!(" {{{}}}", attributes.join(", "))
         };
-        format!("%arg{index}: {}{attributes}", argument.ty)
+        format!("%arg{index}: {}{attributes}", mlir(&argument.ty))
     }
 
     /// Writes a function with a signature; its parameters are named `%arg0` and so on.
@@ -167,7 +168,7 @@ impl Writer {
 
     fn private_function(&mut self, name: &str, graph: &Rc<Graph>) -> String {
         self.function(name, graph, |_| {
-            let parameters = graph.parameter_types();
+            let parameters = types_of(&graph.parameter_types());
             let parameters: Vec<String> =
                 parameters.iter().enumerate().map(|(i, ty)| format!("%arg{i}: {ty}")).collect();
             let results = types_of(&graph.result_types()).join(", ");
@@ -340,16 +341,18 @@ impl Context<'_> {
         };
         format!("({}) -> {results}", types_of(&self.input_types).join(", "))
     }
+
+    /// The function type of a reduction, from the first operand and a number to start from.
+    fn reduction_type(&self, dtype: DType) -> String {
+        let (operand, result) = (mlir(&self.input_types[0]), mlir(&self.output_types[0]));
+        format!("({operand}, {}) -> {result}", types::scalar(dtype))
+    }
 }
 
 fn lookup(names: &Names, values: &[ValueId]) -> Vec<Rc<str>> {
     let get =
         |value: &ValueId| names[value.index()].clone().unwrap_or_else(|| Rc::from("%undefined"));
     values.iter().map(get).collect()
-}
-
-fn types_of(types: &[Rc<TensorType>]) -> Vec<String> {
-    types.iter().map(|ty| ty.to_string()).collect()
 }
 
 /// ` %a, %b : T, U`, or nothing for nothing.

@@ -1,11 +1,11 @@
 //! Ops without regions of their own, and those whose region is a single op.
 
 use super::constants::{dense, extreme, number};
+use super::types::{mlir, scalar};
 use super::{Context, Writer, array, list};
-use crate::dtype::{Class, DType};
 use crate::op::{Comparison, CustomCall, DotDims, GatherDims, Op, Reduction, Unary};
 use crate::ops::Attribute;
-use crate::types::TensorType;
+use fullshard_core::{DType, NumberClass, TensorType};
 use std::rc::Rc;
 
 impl Reduction {
@@ -46,9 +46,9 @@ impl Comparison {
 /// How values of a type are compared.
 pub(super) fn comparison_type(dtype: DType) -> &'static str {
     match dtype.class() {
-        Class::Float => "FLOAT",
-        Class::Signed => "SIGNED",
-        Class::Unsigned | Class::Bool => "UNSIGNED",
+        NumberClass::Float => "FLOAT",
+        NumberClass::Signed => "SIGNED",
+        NumberClass::Unsigned | NumberClass::Bool => "UNSIGNED",
     }
 }
 
@@ -56,7 +56,7 @@ impl Writer {
     /// Writes an op that is neither a region nor a collective's index.
     pub(super) fn plain(&mut self, op: &Op, context: &Context<'_>) -> Vec<Rc<str>> {
         let operands = context.operands();
-        let ty = context.output_types.first().map(ToString::to_string).unwrap_or_default();
+        let ty = context.output_types.first().map(|ty| mlir(ty)).unwrap_or_default();
         let from_to = context.function_type();
         let first = context.inputs.first().cloned().unwrap_or_else(|| Rc::from(""));
         let (text, types) = match op {
@@ -78,7 +78,7 @@ impl Writer {
                 (format!("stablehlo.compare {}, {operands}, {how}", comparison.name()), from_to)
             }
             Op::Select => {
-                let types = format!("{}, {ty}", context.input_types[0]);
+                let types = format!("{}, {ty}", mlir(&context.input_types[0]));
                 (format!("stablehlo.select {operands}"), types)
             }
             Op::Convert => (format!("stablehlo.convert {operands}"), from_to),
@@ -151,7 +151,7 @@ impl Writer {
 
     /// Writes a constant of one number.
     pub(super) fn number(&mut self, ty: &TensorType, value: &str, path: &Rc<str>) -> Rc<str> {
-        self.op_one(&format!("stablehlo.constant dense<{value}>"), &ty.to_string(), path)
+        self.op_one(&format!("stablehlo.constant dense<{value}>"), &mlir(ty), path)
     }
 
     /// The value a reduction starts from.
@@ -165,7 +165,7 @@ impl Writer {
 
     /// `1 / (1 + exp(-x))` as the square of an inverse root.
     fn logistic(&mut self, context: &Context<'_>) -> Rc<str> {
-        let (x, ty) = (&context.inputs[0], context.output_types[0].to_string());
+        let (x, ty) = (&context.inputs[0], mlir(&context.output_types[0]));
         let mut step = |text: String| self.op_one(&text, &ty, context.path);
         let one = step("stablehlo.constant dense<1.0>".into());
         let minus = step(format!("stablehlo.negate {x}"));
@@ -182,16 +182,14 @@ impl Writer {
         let text = format!(
             "stablehlo.reduce({operand} init: {start}) applies {op} across dimensions = {dims}"
         );
-        let scalar = TensorType::scalar(dtype);
-        let types =
-            format!("({}, {scalar}) -> {}", context.input_types[0], context.output_types[0]);
+        let types = context.reduction_type(dtype);
         self.op_one(&text, &types, context.path)
     }
 
     /// A region that reduces two values to one.
     pub(super) fn reducer(&mut self, kind: Reduction, dtype: DType) -> String {
         let [a, b, c] = [self.fresh(), self.fresh(), self.fresh()];
-        let scalar = TensorType::scalar(dtype);
+        let scalar = scalar(dtype);
         let margin = self.margin();
         format!(
             "({{\n{margin}  ^bb0({a}: {scalar}, {b}: {scalar}):\n{margin}    {c} = {} {a}, {b} : \
@@ -201,18 +199,19 @@ impl Writer {
     }
 
     fn sort(&mut self, dim: usize, descending: bool, context: &Context<'_>) -> String {
-        let parameters: Vec<(Rc<str>, Rc<str>, TensorType)> = context
+        let parameters: Vec<(Rc<str>, Rc<str>, String)> = context
             .input_types
             .iter()
-            .map(|ty| (self.fresh(), self.fresh(), TensorType::scalar(ty.dtype)))
+            .map(|ty| (self.fresh(), self.fresh(), scalar(ty.dtype)))
             .collect();
         let declared: Vec<String> =
             parameters.iter().map(|(a, b, ty)| format!("{a}: {ty}, {b}: {ty}")).collect();
         let (a, b, key) = &parameters[0];
+        let dtype = context.input_types[0].dtype;
         let result = self.fresh();
         let order = if descending { "GT" } else { "LT" };
         // The one order in which what is not a number has a place, too.
-        let how = if key.dtype.is_float() { "TOTALORDER" } else { comparison_type(key.dtype) };
+        let how = if dtype.is_float() { "TOTALORDER" } else { comparison_type(dtype) };
         let margin = self.margin();
         format!(
             "\"stablehlo.sort\"({}) <{{dimension = {dim} : i64, is_stable = true}}> ({{\n{margin}  \

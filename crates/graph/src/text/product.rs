@@ -6,12 +6,12 @@
 //! `offsets` where each begins. So an operand that is only a view of another tensor is not written
 //! out first.
 
+use super::types::mlir;
 use super::view::View;
 use super::{Names, Writer};
-use crate::dtype::DType;
 use crate::graph::{Graph, Node};
 use crate::op::DotDims;
-use crate::types::TensorType;
+use fullshard_core::{DType, TensorType};
 use std::rc::Rc;
 
 /// The name that platforms know products by.
@@ -70,7 +70,12 @@ impl Writer {
             integers(&strided.rhs),
             integers(&strided.sizes),
         );
-        let types = format!("({}, {}) -> {}", operands[0].1, operands[1].1, wide(result));
+        let types = format!(
+            "({}, {}) -> {}",
+            mlir(&operands[0].1),
+            mlir(&operands[1].1),
+            mlir(&wide(result))
+        );
         let product = self.op_one(&text, &types, &node.path);
         Some(vec![self.converted(&product, &wide(result), result.dtype, &node.path)])
     }
@@ -85,7 +90,7 @@ impl Writer {
         if ty.dtype == dtype {
             return value.clone();
         }
-        let types = format!("({ty}) -> {}", TensorType::new(dtype, &ty.dims));
+        let types = format!("({}) -> {}", mlir(ty), mlir(&ty.with_dtype(dtype)));
         self.op_one(&format!("stablehlo.convert {value}"), &types, path)
     }
 }

@@ -1,10 +1,10 @@
 //! Calls, branches, loops and manual regions.
 
-use super::{Context, Writer, types_of};
-use crate::DType;
+use super::types::{mlir, types_of};
+use super::{Context, Writer};
 use crate::graph::Graph;
 use crate::op::{Manual, Scan};
-use crate::types::TensorType;
+use fullshard_core::{DType, Sharding, TensorType};
 use std::rc::Rc;
 
 impl Writer {
@@ -237,11 +237,12 @@ impl Writer {
             let sizes = super::list(&slice.dims);
             let text = format!("stablehlo.dynamic_slice {input}, {starts}, sizes = {sizes}");
             let indices = vec!["tensor<i32>"; ty.rank()].join(", ");
-            let sliced = self.op_one(&text, &format!("({ty}, {indices}) -> {slice}"), path);
+            let sliced =
+                self.op_one(&text, &format!("({}, {indices}) -> {}", mlir(ty), mlir(&slice)), path);
             let flat = crate::control::slice_type(ty);
             self.op_one(
                 &format!("stablehlo.reshape {sliced}"),
-                &format!("({slice}) -> {flat}"),
+                &format!("({}) -> {}", mlir(&slice), mlir(&flat)),
                 path,
             )
         };
@@ -262,24 +263,28 @@ impl Writer {
         let mut all = row.clone();
         all.dims[0] = length;
         let zero = self.number(&TensorType::scalar(DType::I32), "0", path);
+        let starts = starts(index, &zero, all.rank());
+        let indices = vec!["tensor<i32>"; all.rank()].join(", ");
+        let (ty, row, all) = (mlir(ty), mlir(&row), mlir(&all));
         let result =
             self.op_one(&format!("stablehlo.reshape {result}"), &format!("({ty}) -> {row}"), path);
-        let starts = starts(index, &zero, all.rank());
         let text = format!("stablehlo.dynamic_update_slice {stack}, {result}, {starts}");
-        let indices = vec!["tensor<i32>"; all.rank()].join(", ");
         self.op_one(&text, &format!("({all}, {row}, {indices}) -> {all}"), path)
     }
 
     pub(super) fn manual(&mut self, manual: &Manual, context: &Context<'_>) -> Vec<Rc<str>> {
         let parameters = manual.body.parameter_types();
         let names: Vec<Rc<str>> = parameters.iter().map(|_| self.fresh()).collect();
-        let declared: Vec<String> =
-            names.iter().zip(&parameters).map(|(name, ty)| format!("{name}: {ty}")).collect();
+        let declared: Vec<String> = names
+            .iter()
+            .zip(&parameters)
+            .map(|(name, ty)| format!("{name}: {}", mlir(ty)))
+            .collect();
         let all_manual = manual.axes.len() == manual.mesh.axes().count();
-        let shardings = |shardings: &[crate::mesh::Sharding]| {
-            let text = |sharding: &crate::mesh::Sharding| match all_manual {
+        let shardings = |shardings: &[Sharding]| {
+            let text = |sharding: &Sharding| match all_manual {
                 true => sharding.to_string(),
-                false => sharding.to_open_text(),
+                false => open(sharding),
             };
             let shardings: Vec<String> =
                 shardings.iter().map(|sharding| format!("<@mesh, {}>", text(sharding))).collect();
@@ -323,4 +328,13 @@ fn starts(index: &Rc<str>, zero: &Rc<str>, rank: usize) -> String {
     let rest = std::iter::repeat_n(zero, rank.saturating_sub(1));
     let starts: Vec<&str> = [index].into_iter().chain(rest).map(|name| &**name).collect();
     starts.join(", ")
+}
+
+/// A sharding in which the axes that are left to the compiler may also divide every dimension.
+fn open(sharding: &Sharding) -> String {
+    let dim = |axes: &Vec<usize>| {
+        let names = axes.iter().map(|&axis| format!("\"{}\", ", sharding.mesh().axis_name(axis)));
+        format!("{{{}?}}", names.collect::<String>())
+    };
+    format!("[{}]", sharding.dims().iter().map(dim).collect::<Vec<_>>().join(", "))
 }

@@ -1,8 +1,8 @@
 //! Convolutions and pooling.
 
+use super::types::{mlir, scalar};
 use super::{Context, Writer, array, list};
 use crate::op::{ConvolutionDims, Reduction, Window};
-use crate::types::TensorType;
 use std::rc::Rc;
 
 pub(super) fn convolution(dims: &ConvolutionDims, operands: &str) -> String {
@@ -68,9 +68,7 @@ impl Writer {
             "\"stablehlo.reduce_window\"({operand}, {start}) {} {region}",
             window_attributes(window)
         );
-        let scalar = TensorType::scalar(dtype);
-        let types =
-            format!("({}, {scalar}) -> {}", context.input_types[0], context.output_types[0]);
+        let types = context.reduction_type(dtype);
         self.op_one(&text, &types, context.path)
     }
 
@@ -78,7 +76,7 @@ impl Writer {
         let dtype = context.output_types[0].dtype;
         let start = self.start(Reduction::Sum, dtype, context.path);
         let [a, b, c] = [self.fresh(), self.fresh(), self.fresh()];
-        let scalar = TensorType::scalar(dtype);
+        let scalar = scalar(dtype);
         let margin = self.margin();
         let how = super::plain::comparison_type(dtype);
         let scatter = self.reducer(Reduction::Sum, dtype);
@@ -92,7 +90,9 @@ impl Writer {
         );
         let types = format!(
             "({}, {}, {scalar}) -> {}",
-            context.input_types[0], context.input_types[1], context.output_types[0]
+            mlir(&context.input_types[0]),
+            mlir(&context.input_types[1]),
+            mlir(&context.output_types[0])
         );
         self.op_one(&text, &types, context.path)
     }

@@ -4,11 +4,14 @@
 pub use fullshard_testing::{CLIENT, call, numbers};
 
 use fullshard_graph::{Argument, DType, Program, Result, Tensor, TensorType};
-use fullshard_pjrt::{CompileOptions, HostTensor, LoadedExecutable};
+use fullshard_pjrt::{CompileOptions, Flag, HostTensor, LoadedExecutable};
 
 /// Compiles a program.
 pub fn compile(program: &Program) -> LoadedExecutable {
-    fullshard_testing::compile(program, &CompileOptions::new(program.devices()))
+    let options = CompileOptions::new(program.devices());
+    // What a program rounds is rounded: by default XLA may leave a conversion and its inverse out.
+    let options = options.flag("xla_allow_excess_precision", Flag::Bool(false));
+    fullshard_testing::compile(program, &options)
 }
 
 /// Runs a program on logical tensors.

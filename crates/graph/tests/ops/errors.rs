@@ -42,139 +42,139 @@ macro_rules! refused {
 
 refused! {
     elementwise {
-        "add", ["tensor<2x3xf32>", "tensor<4x5xf32>"], |x| &x[0] + &x[1];
-        "subtract", ["tensor<2x3xf32>", "tensor<2x3xf64>"], |x| &x[0] - &x[2];
-        "multiply", ["tensor<2x3xi32>", "tensor<2x3xf32>"], |x| &x[3] * &x[0];
-        "divide", ["tensor<2x3xi1>"], |x| &x[4] / &x[4];
-        "maximum", ["tensor<2x3xf32>", "tensor<4x5xf32>"], |x| x[0].maximum(&x[1]);
-        "minimum", ["tensor<2x3xf32>", "tensor<2x3xi32>"], |x| x[0].minimum(&x[3]);
-        "remainder", ["tensor<2x3xf32>", "tensor<2x3xi32>"], |x| x[0].remainder(&x[3]);
-        "multiply", ["tensor<2x3xi32>", "0.5"], |x| &x[3] * 0.5;
-        "subtract", ["tensor<2x3xi32>", "0.5"], |x| 0.5 - &x[3];
-        "power", ["tensor<2x3xi1>"], |x| x[4].pow(2.0);
-        "and", ["tensor<2x3xf32>"], |x| x[0].and(&x[0]);
-        "xor", ["tensor<2x3xi32>", "tensor<2x3xi1>"], |x| x[3].xor(&x[4]);
-        "shift_left", ["tensor<2x3xi1>"], |x| x[4].shift_left(&x[4]);
-        "compare", ["tensor<2x3xf32>", "tensor<2x3xf64>"],
+        "add", ["f32[2,3]", "f32[4,5]"], |x| &x[0] + &x[1];
+        "subtract", ["f32[2,3]", "f64[2,3]"], |x| &x[0] - &x[2];
+        "multiply", ["s32[2,3]", "f32[2,3]"], |x| &x[3] * &x[0];
+        "divide", ["pred[2,3]"], |x| &x[4] / &x[4];
+        "maximum", ["f32[2,3]", "f32[4,5]"], |x| x[0].maximum(&x[1]);
+        "minimum", ["f32[2,3]", "s32[2,3]"], |x| x[0].minimum(&x[3]);
+        "remainder", ["f32[2,3]", "s32[2,3]"], |x| x[0].remainder(&x[3]);
+        "multiply", ["s32[2,3]", "0.5"], |x| &x[3] * 0.5;
+        "subtract", ["s32[2,3]", "0.5"], |x| 0.5 - &x[3];
+        "power", ["pred[2,3]"], |x| x[4].pow(2.0);
+        "and", ["f32[2,3]"], |x| x[0].and(&x[0]);
+        "xor", ["s32[2,3]", "pred[2,3]"], |x| x[3].xor(&x[4]);
+        "shift_left", ["pred[2,3]"], |x| x[4].shift_left(&x[4]);
+        "compare", ["f32[2,3]", "f64[2,3]"],
             |x| x[0].compare(Comparison::Less, &x[2]);
-        "exponential", ["tensor<2x3xi32>"], |x| x[3].exp();
-        "negate", ["tensor<2x3xi1>"], |x| -&x[4];
-        "not", ["tensor<2x3xf32>"], |x| x[0].not();
-        "is_finite", ["tensor<2x3xi32>"], |x| x[3].is_finite();
-        "erf", ["tensor<2x3xi32>"], |x| x[3].erf();
-        "bitcast", ["tensor<2x3xf32>", "f64"], |x| x[0].bitcast(DType::F64);
-        "bitcast", ["tensor<2x3xi1>", "i8"], |x| x[4].bitcast(DType::I8);
-        "select", ["tensor<2x3xf32>", "tensor<4x5xf32>"], |x| select(&x[4], &x[0], &x[1]);
-        "select", ["tensor<2x3xi32>", "tensor<2x3xf32>"], |x| select(&x[3], &x[0], &x[0]);
-        "select", ["tensor<2x3xi1>", "tensor<4x5xf32>"], |x| select(&x[4], &x[1], &x[1]);
+        "exponential", ["s32[2,3]"], |x| x[3].exp();
+        "negate", ["pred[2,3]"], |x| -&x[4];
+        "not", ["f32[2,3]"], |x| x[0].not();
+        "is_finite", ["s32[2,3]"], |x| x[3].is_finite();
+        "erf", ["s32[2,3]"], |x| x[3].erf();
+        "bitcast", ["f32[2,3]", "f64"], |x| x[0].bitcast(DType::F64);
+        "bitcast", ["pred[2,3]", "s8"], |x| x[4].bitcast(DType::I8);
+        "select", ["f32[2,3]", "f32[4,5]"], |x| select(&x[4], &x[0], &x[1]);
+        "select", ["s32[2,3]", "f32[2,3]"], |x| select(&x[3], &x[0], &x[0]);
+        "select", ["pred[2,3]", "f32[4,5]"], |x| select(&x[4], &x[1], &x[1]);
     }
     shapes {
-        "reshape", ["tensor<2x3xf32>", "tensor<7xf32>"], |x| x[0].reshape(&[7]);
-        "broadcast", ["tensor<2x3xf32>", "tensor<2x4xf32>"], |x| x[0].broadcast_to(&[2, 4]);
-        "broadcast", ["tensor<2x3xf32>", "tensor<3xf32>"], |x| x[0].broadcast_to(&[3]);
-        "transpose", ["tensor<2x3xf32>", "[0, 0]"], |x| x[0].transpose(&[0, 0]);
-        "transpose", ["tensor<2x3xf32>", "[0]"], |x| x[0].transpose(&[0]);
-        "t", ["tensor<f32>"], |x| x[5].t();
-        "expand", ["tensor<2x3xf32>", "3"], |x| x[0].expand(3);
-        "slice", ["tensor<2x3xf32>", "[0, 4]"], |x| x[0].slice(&[0, 0], &[0, 4]);
-        "slice", ["tensor<2x3xf32>", "[2, 0]"], |x| x[0].slice(&[2, 0], &[1, 3]);
-        "slice", ["tensor<2x3xf32>", "[0]"], |x| x[0].slice(&[0], &[1]);
-        "slice", ["tensor<2x3xf32>", "[1, 0]"], |x| x[0].slice_strided(&[0, 0], &[2, 3], &[1, 0]);
-        "narrow", ["tensor<2x3xf32>", "2"], |x| x[0].narrow(2, 0, 1);
-        "split", ["tensor<2x3xf32>", "2"], |x| Ok(x[0].split(1, 2)?.remove(0));
-        "split", ["tensor<2x3xf32>", "0"], |x| Ok(x[0].split(1, 0)?.remove(0));
-        "pad", ["tensor<2x3xf32>", "[-3, 0]"], |x| x[0].pad(0.0, &[-3, 0], &[0, 0], &[0, 0]);
-        "pad", ["tensor<2x3xf32>", "[0]"], |x| x[0].pad(0.0, &[0], &[0], &[0]);
-        "reverse", ["tensor<2x3xf32>", "2"], |x| x[0].reverse(&[2]);
-        "reverse", ["tensor<2x3xf32>", "1"], |x| x[0].reverse(&[1, 1]);
-        "concatenate", ["tensor<2x3xf32>", "tensor<4x5xf32>"],
+        "reshape", ["f32[2,3]", "f32[7]"], |x| x[0].reshape(&[7]);
+        "broadcast", ["f32[2,3]", "f32[2,4]"], |x| x[0].broadcast_to(&[2, 4]);
+        "broadcast", ["f32[2,3]", "f32[3]"], |x| x[0].broadcast_to(&[3]);
+        "transpose", ["f32[2,3]", "[0, 0]"], |x| x[0].transpose(&[0, 0]);
+        "transpose", ["f32[2,3]", "[0]"], |x| x[0].transpose(&[0]);
+        "t", ["f32[]"], |x| x[5].t();
+        "expand", ["f32[2,3]", "3"], |x| x[0].expand(3);
+        "slice", ["f32[2,3]", "[0, 4]"], |x| x[0].slice(&[0, 0], &[0, 4]);
+        "slice", ["f32[2,3]", "[2, 0]"], |x| x[0].slice(&[2, 0], &[1, 3]);
+        "slice", ["f32[2,3]", "[0]"], |x| x[0].slice(&[0], &[1]);
+        "slice", ["f32[2,3]", "[1, 0]"], |x| x[0].slice_strided(&[0, 0], &[2, 3], &[1, 0]);
+        "narrow", ["f32[2,3]", "2"], |x| x[0].narrow(2, 0, 1);
+        "split", ["f32[2,3]", "2"], |x| Ok(x[0].split(1, 2)?.remove(0));
+        "split", ["f32[2,3]", "0"], |x| Ok(x[0].split(1, 0)?.remove(0));
+        "pad", ["f32[2,3]", "[-3, 0]"], |x| x[0].pad(0.0, &[-3, 0], &[0, 0], &[0, 0]);
+        "pad", ["f32[2,3]", "[0]"], |x| x[0].pad(0.0, &[0], &[0], &[0]);
+        "reverse", ["f32[2,3]", "2"], |x| x[0].reverse(&[2]);
+        "reverse", ["f32[2,3]", "1"], |x| x[0].reverse(&[1, 1]);
+        "concatenate", ["f32[2,3]", "f32[4,5]"],
             |x| concatenate(&[&x[0], &x[1]], 0);
-        "concatenate", ["tensor<2x3xf32>", "tensor<2x3xi32>"],
+        "concatenate", ["f32[2,3]", "s32[2,3]"],
             |x| concatenate(&[&x[0], &x[3]], 0);
-        "concatenate", ["tensor<2x3xf32>", "tensor<f32>"], |x| concatenate(&[&x[0], &x[5]], 1);
+        "concatenate", ["f32[2,3]", "f32[]"], |x| concatenate(&[&x[0], &x[5]], 1);
         "concatenate", ["nothing"], |_x| concatenate(&[], 0);
     }
     reductions {
-        "reduce", ["tensor<2x3xf32>", "2"], |x| x[0].sum(&[2]);
-        "mean", ["tensor<2x3xi32>", "convert"], |x| x[3].mean(&[0]);
-        "softmax", ["tensor<2x3xf32>", "2"], |x| x[0].softmax(2);
-        "log_softmax", ["tensor<2x3xf32>", "2"], |x| x[0].log_softmax(2);
-        "logsumexp", ["tensor<f32>", "0"], |x| x[5].logsumexp(0);
-        "moments", ["tensor<f32>", "0"], |x| x[5].normalize(1e-5);
-        "reduce", ["tensor<f32>", "0"], |x| x[5].rms_normalize(1e-5);
+        "reduce", ["f32[2,3]", "2"], |x| x[0].sum(&[2]);
+        "mean", ["s32[2,3]", "convert"], |x| x[3].mean(&[0]);
+        "softmax", ["f32[2,3]", "2"], |x| x[0].softmax(2);
+        "log_softmax", ["f32[2,3]", "2"], |x| x[0].log_softmax(2);
+        "logsumexp", ["f32[]", "0"], |x| x[5].logsumexp(0);
+        "moments", ["f32[]", "0"], |x| x[5].normalize(1e-5);
+        "reduce", ["f32[]", "0"], |x| x[5].rms_normalize(1e-5);
     }
     contractions {
-        "matmul", ["tensor<2x3xf32>", "tensor<4x5xf32>"], |x| x[0].matmul(&x[1]);
-        "matmul", ["tensor<3x2xf32>", "tensor<2x3xf64>"], |x| x[0].t()?.matmul(&x[2]);
-        "matmul", ["tensor<3x2xi32>", "tensor<2x3xi32>"], |x| x[3].t()?.matmul(&x[3]);
-        "matmul", ["tensor<f32>", "tensor<2x3xf32>"], |x| x[5].matmul(&x[0]);
-        "linear", ["tensor<2x3xf32>", "tensor<4x5xf32>"], |x| x[0].linear(&x[1]);
-        "linear", ["tensor<2x3xf32>", "tensor<3x2xf64>"], |x| x[0].linear(&x[2].t()?);
-        "linear", ["tensor<f32>", "tensor<2x3xf32>"], |x| x[5].linear(&x[0]);
-        "einsum", ["tensor<2x3xf32>", "tensor<4x5xf32>", "`j`"],
+        "matmul", ["f32[2,3]", "f32[4,5]"], |x| x[0].matmul(&x[1]);
+        "matmul", ["f32[3,2]", "f64[2,3]"], |x| x[0].t()?.matmul(&x[2]);
+        "matmul", ["s32[3,2]", "s32[2,3]"], |x| x[3].t()?.matmul(&x[3]);
+        "matmul", ["f32[]", "f32[2,3]"], |x| x[5].matmul(&x[0]);
+        "linear", ["f32[2,3]", "f32[4,5]"], |x| x[0].linear(&x[1]);
+        "linear", ["f32[2,3]", "f64[3,2]"], |x| x[0].linear(&x[2].t()?);
+        "linear", ["f32[]", "f32[2,3]"], |x| x[5].linear(&x[0]);
+        "einsum", ["f32[2,3]", "f32[4,5]", "`j`"],
             |x| einsum("ij,jk->ik", &x[0], &x[1]);
-        "einsum", ["tensor<2x3xf32>", "tensor<2x3xf64>"], |x| einsum("ij,ij->i", &x[0], &x[2]);
-        "einsum", ["tensor<2x3xf32>", "ijk"], |x| einsum("ijk,ij->k", &x[0], &x[0]);
-        "einsum", ["tensor<2x3xf32>", "twice"], |x| einsum("ii,ij->j", &x[0], &x[0]);
-        "einsum", ["tensor<2x3xf32>", "result"], |x| einsum("ij,ik->j", &x[0], &x[0]);
-        "einsum", ["tensor<2x3xf32>", "->"], |x| einsum("ij,ij", &x[0], &x[0]);
+        "einsum", ["f32[2,3]", "f64[2,3]"], |x| einsum("ij,ij->i", &x[0], &x[2]);
+        "einsum", ["f32[2,3]", "ijk"], |x| einsum("ijk,ij->k", &x[0], &x[0]);
+        "einsum", ["f32[2,3]", "twice"], |x| einsum("ii,ij->j", &x[0], &x[0]);
+        "einsum", ["f32[2,3]", "result"], |x| einsum("ij,ik->j", &x[0], &x[0]);
+        "einsum", ["f32[2,3]", "->"], |x| einsum("ij,ij", &x[0], &x[0]);
     }
     indices {
-        "take", ["tensor<2x3xf32>", "tensor<4x5xf32>"], |x| x[0].take(&x[1]);
-        "take", ["tensor<f32>", "tensor<2x3xi32>"], |x| x[5].take(&x[3]);
-        "take_along", ["tensor<4x5xf32>", "tensor<2x3xi32>"], |x| x[1].take_along(&x[3], 0);
-        "take_along", ["tensor<2x3xf32>", "tensor<2x3xi32>"], |x| x[0].take_along(&x[3], 2);
-        "add_along", ["tensor<2x3xf32>", "tensor<4x5xf32>", "tensor<2x3xi32>"],
+        "take", ["f32[2,3]", "f32[4,5]"], |x| x[0].take(&x[1]);
+        "take", ["f32[]", "s32[2,3]"], |x| x[5].take(&x[3]);
+        "take_along", ["f32[4,5]", "s32[2,3]"], |x| x[1].take_along(&x[3], 0);
+        "take_along", ["f32[2,3]", "s32[2,3]"], |x| x[0].take_along(&x[3], 2);
+        "add_along", ["f32[2,3]", "f32[4,5]", "s32[2,3]"],
             |x| x[0].add_along(&x[3], 0, &x[1]);
-        "add_rows", ["tensor<2x3xf32>", "tensor<4x5xf32>", "tensor<2x3xi32>"],
+        "add_rows", ["f32[2,3]", "f32[4,5]", "s32[2,3]"],
             |x| x[0].add_rows(&x[3], &x[1]);
-        "add_rows", ["tensor<2x3xf32>", "tensor<2xf32>"],
+        "add_rows", ["f32[2,3]", "f32[2]"],
             |x| x[0].add_rows(&constant(&[2], &[0.0_f32, 1.0])?, &x[0]);
-        "dynamic_slice", ["tensor<2x3xf32>", "[1, 4]"], |x| {
+        "dynamic_slice", ["f32[2,3]", "[1, 4]"], |x| {
             let zero = constant(&[], &[0])?;
             x[0].dynamic_slice(&[&zero, &zero], &[1, 4])
         };
-        "dynamic_slice", ["tensor<2x3xf32>", "[tensor<f32>, tensor<f32>]"],
+        "dynamic_slice", ["f32[2,3]", "[f32[], f32[]]"],
             |x| x[0].dynamic_slice(&[&x[5], &x[5]], &[1, 1]);
-        "dynamic_slice", ["tensor<2x3xf32>", "[tensor<i32>, tensor<i64>]"],
+        "dynamic_slice", ["f32[2,3]", "[s32[], s64[]]"],
             |x| x[0].dynamic_slice(&[&constant(&[], &[0])?, &constant(&[], &[0_i64])?], &[1, 1]);
-        "dynamic_update_slice", ["tensor<2x3xf32>", "tensor<2x3xf64>"], |x| {
+        "dynamic_update_slice", ["f32[2,3]", "f64[2,3]"], |x| {
             let zero = constant(&[], &[0])?;
             x[0].dynamic_update_slice(&x[2], &[&zero, &zero])
         };
-        "dynamic_update_slice", ["tensor<2x3xf32>", "[4, 5]"], |x| {
+        "dynamic_update_slice", ["f32[2,3]", "[4, 5]"], |x| {
             let zero = constant(&[], &[0])?;
             x[0].dynamic_update_slice(&x[1], &[&zero, &zero])
         };
-        "at", ["tensor<2x3xf32>", "2"], |x| x[0].at(2, &constant(&[], &[0])?);
-        "argsort", ["tensor<2x3xf32>", "2"], |x| x[0].argsort(2, false);
-        "sort", ["tensor<2x3xf32>", "2"], |x| x[0].sort(2, false);
-        "top_k", ["tensor<2x3xf32>", "4"], |x| Ok(x[0].top_k(4)?.0);
-        "top_k", ["tensor<f32>", "1"], |x| Ok(x[5].top_k(1)?.0);
+        "at", ["f32[2,3]", "2"], |x| x[0].at(2, &constant(&[], &[0])?);
+        "argsort", ["f32[2,3]", "2"], |x| x[0].argsort(2, false);
+        "sort", ["f32[2,3]", "2"], |x| x[0].sort(2, false);
+        "top_k", ["f32[2,3]", "4"], |x| Ok(x[0].top_k(4)?.0);
+        "top_k", ["f32[]", "1"], |x| Ok(x[5].top_k(1)?.0);
     }
     windows {
-        "convolution", ["tensor<1x4x4x3xf32>", "tensor<3x3x2x5xf32>"],
+        "convolution", ["f32[1,4,4,3]", "f32[3,3,2,5]"],
             |x| Convolution::new(2).apply(&x[6], &x[7]);
-        "convolution", ["tensor<2x3xf32>", "tensor<3x3x2x5xf32>"],
+        "convolution", ["f32[2,3]", "f32[3,3,2,5]"],
             |x| Convolution::new(2).apply(&x[0], &x[7]);
-        "convolution", ["tensor<1x4x4x3xf32>", "tensor<5x3x3x2xf32>"],
+        "convolution", ["f32[1,4,4,3]", "f32[5,3,3,2]"],
             |x| Convolution::new(2).apply(&x[6], &x[7].transpose(&[3, 0, 1, 2])?);
-        "convolution", ["tensor<1x4x4x3xf32>", "tensor<3x3x3x2xf32>", "stride: [0, 1]"],
+        "convolution", ["f32[1,4,4,3]", "f32[3,3,3,2]", "stride: [0, 1]"],
             |x| Convolution::new(2).stride(&[0, 1]).apply(
                 &x[6], &concatenate(&[&x[7], &x[7]], 2)?.slice(&[0; 4], &[3, 3, 3, 2])?);
-        "max_pool", ["tensor<2x3xf32>"], |x| x[0].max_pool(&[2], &[1], &[(0, 0)]);
-        "max_pool", ["tensor<1x4x4x3xf32>"], |x| x[6].max_pool(&[5, 5], &[1, 1], &[(0, 0); 2]);
-        "sum_pool", ["tensor<1x4x4x3xf32>"], |x| x[6].sum_pool(&[5, 5], &[1, 1], &[(0, 0); 2]);
-        "mean_pool", ["tensor<1x4x4x3xf32>"], |x| x[6].mean_pool(&[2, 2], &[0, 1], &[(0, 0); 2]);
+        "max_pool", ["f32[2,3]"], |x| x[0].max_pool(&[2], &[1], &[(0, 0)]);
+        "max_pool", ["f32[1,4,4,3]"], |x| x[6].max_pool(&[5, 5], &[1, 1], &[(0, 0); 2]);
+        "sum_pool", ["f32[1,4,4,3]"], |x| x[6].sum_pool(&[5, 5], &[1, 1], &[(0, 0); 2]);
+        "mean_pool", ["f32[1,4,4,3]"], |x| x[6].mean_pool(&[2, 2], &[0, 1], &[(0, 0); 2]);
     }
     constants {
-        "constant", ["tensor<2x2xf32>", "3"], |_x| constant(&[2, 2], &[1.0_f32, 2.0, 3.0]);
-        "iota", ["tensor<2xf32>", "1"], |_x| iota(DType::F32, &[2], 1);
-        "iota", ["tensor<2xi1>"], |_x| iota(DType::Bool, &[2], 0);
+        "constant", ["f32[2,2]", "3"], |_x| constant(&[2, 2], &[1.0_f32, 2.0, 3.0]);
+        "iota", ["f32[2]", "1"], |_x| iota(DType::F32, &[2], 1);
+        "iota", ["pred[2]"], |_x| iota(DType::Bool, &[2], 0);
     }
     gradients {
-        "grad", ["tensor<2x3xf32>"], |x| Ok(value_and_grad(&[&x[0]], |x| x[0].exp())?.0);
-        "grad", ["tensor<i32>"], |x| {
+        "grad", ["f32[2,3]"], |x| Ok(value_and_grad(&[&x[0]], |x| x[0].exp())?.0);
+        "grad", ["s32[]"], |x| {
             Ok(value_and_grad(&[&x[0]], |x| x[0].argsort(0, false)?.sum_all())?.0)
         };
         "grad", ["divisor"], |x| {

@@ -167,9 +167,14 @@ fn conversions() {
     assert_eq!(found, [[1.0, 0.0], [200.0, 1.0]]);
 }
 
+/// The types that every platform has. Those past these are formats of 8 bits for some.
+fn dtypes() -> impl Iterator<Item = &'static DType> + Clone {
+    DType::ALL.iter().filter(|&&dtype| dtype <= DType::F8E4M3FN)
+}
+
 #[test]
 fn counting_in_every_type() {
-    let dtypes = DType::ALL.iter().filter(|&&dtype| dtype != DType::Bool);
+    let dtypes = dtypes().filter(|&&dtype| dtype != DType::Bool);
     let found = numbers::<f32>(|| {
         let counts = dtypes.clone().flat_map(|&dtype| [0, 1].map(|dim| iota(dtype, &[2, 3], dim)));
         counts.map(|count| count?.convert(DType::F32)).collect()
@@ -185,9 +190,9 @@ fn full_of_every_type() {
     for value in [0.0, 1.0, 3.0] {
         let found = numbers::<f32>(|| {
             let full = |&dtype: &DType| full(dtype, &[2, 2], value)?.convert(DType::F32);
-            DType::ALL.iter().map(full).collect()
+            dtypes().map(full).collect()
         });
-        for (&dtype, found) in DType::ALL.iter().zip(&found) {
+        for (&dtype, found) in dtypes().zip(&found) {
             let expected =
                 if dtype == DType::Bool { f32::from(value != 0.0) } else { value as f32 };
             assert_eq!(found, &[expected; 4], "{dtype}");

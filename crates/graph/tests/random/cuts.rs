@@ -2,7 +2,7 @@
 
 use super::common::run;
 use super::results;
-use fullshard_graph::{DType, Draw, Key, Mesh, Program, Result, Tensor};
+use fullshard_graph::{DType, Draw, Key, Mesh, MeshExt, Program, Result, Tensor};
 
 pub const ROWS: usize = 24;
 pub const COLUMNS: usize = 40;

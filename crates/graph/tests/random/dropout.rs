@@ -5,8 +5,8 @@ use super::cuts::{COLUMNS, CUTS, ROWS, cut_draw};
 use super::results;
 use super::statistics::{COUNT, assert_near, mean};
 use fullshard_graph::{
-    Argument, DType, Draw, Key, Mesh, Policy, Program, Result, Tensor, TensorType, ones, remat,
-    value_and_grad, value_aux_and_grad,
+    Argument, DType, Draw, Key, Mesh, MeshExt, Policy, Program, Result, Tensor, TensorType, ones,
+    remat, value_and_grad, value_aux_and_grad,
 };
 use fullshard_pjrt::HostTensor;
 

@@ -1,6 +1,6 @@
 //! What cannot be drawn says why.
 
-use fullshard_graph::{DType, Key, Mesh, Program, Result, Tensor, ones};
+use fullshard_graph::{DType, Key, Mesh, MeshExt, Program, Result, Tensor, ones};
 
 #[test]
 fn mistakes_are_named() {
@@ -10,9 +10,9 @@ fn mistakes_are_named() {
         program.unwrap_err().to_string()
     };
     let long = |_: &Key, _: &Mesh| Key::new(&ones(DType::U32, &[3])?)?.draw(&[]).bits();
-    assert_eq!(error(&long), "key: a seed is tensor<2xui32>, not tensor<3xui32>");
+    assert_eq!(error(&long), "key: a seed is u32[2], not u32[3]");
     let fold = |key: &Key, _: &Mesh| key.fold(&ones(DType::F32, &[])?)?.draw(&[]).bits();
-    assert_eq!(error(&fold), "fold: tensor<f32> is no integer");
+    assert_eq!(error(&fold), "fold: f32[] is no integer");
     let odd = |key: &Key, mesh: &Mesh| key.draw(&[3, 2]).cut(0, &mesh.over(&["x"])?)?.bits();
     assert_eq!(error(&odd), "draw: dimension 0 of [3, 2] in 2 parts");
     let twice = |key: &Key, mesh: &Mesh| {
@@ -23,11 +23,11 @@ fn mistakes_are_named() {
         error(&twice).ends_with("dimension 1 of [4, 2] in 2 parts by an axis that cuts it already")
     );
     let whole = |key: &Key, _: &Mesh| key.draw(&[2]).uniform(DType::I32);
-    assert_eq!(error(&whole), "uniform: i32 is no floating-point type");
+    assert_eq!(error(&whole), "uniform: cannot draw s32; draw f32 and convert");
     let limits = |key: &Key, _: &Mesh| key.draw(&[2]).truncated_normal(DType::F32, 2.0, -2.0);
     assert_eq!(error(&limits), "truncated_normal: no normal numbers from 2 to -2");
     let chance = |key: &Key, _: &Mesh| key.draw(&[2]).bernoulli(1.5);
     assert_eq!(error(&chance), "bernoulli: 1.5 is no probability");
     let mask = |key: &Key, _: &Mesh| key.draw(&[2]).dropout(&ones(DType::F32, &[3])?, 0.1);
-    assert_eq!(error(&mask), "dropout: 0.1 of tensor<3xf32> with a mask of [2]");
+    assert_eq!(error(&mask), "dropout: 0.1 of f32[3] with a mask of [2]");
 }

@@ -36,7 +36,7 @@ pub struct Gpt2Config {
     pub scale_attn_weights: bool,
     /// Whether they are also divided by the number of the layer, from one.
     pub scale_attn_by_inverse_layer_idx: bool,
-    /// Whether attention scores are products in `f32`.
+    /// Whether attention scores are matmuls in `f32`.
     pub reorder_and_upcast_attn: bool,
     /// Whether the head is the table of token embeddings.
     pub tie_word_embeddings: bool,

@@ -1,13 +1,13 @@
-//! GPT-2's tree and mathematics.
+//! GPT-2's mathematics.
 
 use super::Gpt2Config;
-use crate::config::ConfigError;
-use crate::fields::Fields;
-use crate::layers::attention::{Form, Heads, Scores, attention, merge_heads, split_heads};
-use crate::layers::{DEAR, by_sequence, conv1d, dims, embedding, layer_norm, linear, loss, stream};
-use crate::model::{CausalLm, Dimensions, Loss};
-use crate::module::Module;
+use crate::layers::attention::{Heads, Mask, Scores, attention, merge_heads, split_heads};
+use crate::layers::{
+    Conv1d, Embedding, Linear, by_sequence, checkpoint, dims, layer_norm, loss, stream,
+};
+use crate::model::{Dimensions, Model};
 use crate::scope::Scope;
+use crate::task::{CausalLm, Loss};
 use fullshard_graph::{Result, Tensor};
 
 /// A GPT-2 with its language-modelling head.
@@ -17,11 +17,16 @@ pub struct Gpt2 {
     pub config: Gpt2Config,
 }
 
-impl CausalLm for Gpt2 {
-    fn tree(&self) -> Module {
-        Module::new("GPT2LMHeadModel")
-            .child("transformer", self.transformer_module())
-            .child("lm_head", self.head_module())
+/// The model's class in Hugging Face's library.
+pub(super) const CLASS: &str = "GPT2LMHeadModel";
+
+impl Model for Gpt2 {
+    fn class(&self) -> &'static str {
+        CLASS
+    }
+
+    fn task(&self) -> CausalLm {
+        CausalLm { vocabulary: self.config.vocab_size }
     }
 
     fn dimensions(&self) -> Dimensions {
@@ -37,112 +42,64 @@ impl CausalLm for Gpt2 {
         }
     }
 
-    fn attention_form(&self) -> Form {
-        let config = &self.config;
-        let by_layer = config.scale_attn_by_inverse_layer_idx;
-        Form {
-            factor: (!by_layer).then(|| self.attention_scale()),
-            upcast: config.reorder_and_upcast_attn,
-            dropout: config.attn_pdrop,
-        }
+    fn forward(&self, nn: &Scope<'_>, tokens: &Tensor) -> Result<Tensor> {
+        let hidden = self.transformer(nn, tokens)?;
+        by_sequence(&self.head().apply(nn, "lm_head", &hidden)?, tokens)
     }
 
-    fn logits(&self, scope: &Scope<'_>, tokens: &Tensor) -> Result<Tensor> {
-        let hidden = self.transformer(scope, tokens)?;
-        by_sequence(&linear::apply(scope, "lm_head", &hidden, false)?, tokens)
-    }
-
-    fn loss(&self, scope: &Scope<'_>, tokens: &Tensor, labels: &Tensor) -> Result<Loss> {
-        let hidden = self.transformer(scope, tokens)?;
-        loss::apply(scope, "lm_head", &hidden, labels)
+    fn loss(&self, nn: &Scope<'_>, tokens: &Tensor, labels: &Tensor) -> Result<Loss> {
+        let hidden = self.transformer(nn, tokens)?;
+        loss::apply(nn, "lm_head", &self.head(), &hidden, labels)
     }
 }
 
-/// The tree.
 impl Gpt2 {
-    pub(crate) fn read(fields: &Fields<'_>) -> Result<Gpt2, ConfigError> {
-        Ok(Gpt2 { config: Gpt2Config::read(fields)? })
-    }
-
-    fn transformer_module(&self) -> Module {
+    /// The head, whose weight is the table of token embeddings unless it has its own.
+    fn head(&self) -> Linear<'static> {
         let config = &self.config;
-        let (width, deviation) = (config.n_embd, config.initializer_range);
-        let blocks = (0..config.n_layer).map(|_| self.block_module());
-        Module::new("GPT2Model")
-            .child("wte", embedding::module(config.vocab_size, width, deviation, None))
-            .child("wpe", embedding::module(config.n_positions, width, deviation, None))
-            .child("drop", Module::new("Dropout"))
-            .child("h", Module::list(blocks))
-            .child("ln_f", layer_norm::module(width))
+        let tied = config.tie_word_embeddings.then_some("transformer.wte.weight");
+        Linear::new(config.vocab_size).bias(false).std(config.initializer_range).tied(tied)
     }
 
-    fn block_module(&self) -> Module {
-        let config = &self.config;
-        let (width, inner, deviation) = (config.n_embd, config.n_inner, config.initializer_range);
-        // Two projections in each layer are added up in the stream.
-        let into_stream = deviation / (2.0 * config.n_layer as f64).sqrt();
-        let attention = Module::new("GPT2Attention")
-            .child("c_attn", conv1d::module(width, 3 * width, deviation))
-            .child("c_proj", conv1d::module(width, width, into_stream))
-            .child("attn_dropout", Module::new("Dropout"))
-            .child("resid_dropout", Module::new("Dropout"));
-        let feed_forward = Module::new("GPT2MLP")
-            .child("c_fc", conv1d::module(width, inner, deviation))
-            .child("c_proj", conv1d::module(inner, width, into_stream))
-            .child("act", config.activation_function.module())
-            .child("dropout", Module::new("Dropout"));
-        Module::new("GPT2Block")
-            .child("ln_1", layer_norm::module(width))
-            .child("attn", attention)
-            .child("ln_2", layer_norm::module(width))
-            .child("mlp", feed_forward)
-    }
-
-    fn head_module(&self) -> Module {
-        let config = &self.config;
-        if config.tie_word_embeddings {
-            linear::tied(config.n_embd, config.vocab_size, "transformer.wte.weight")
-        } else {
-            linear::module(config.n_embd, config.vocab_size, false, config.initializer_range)
-        }
-    }
-}
-
-/// The mathematics.
-impl Gpt2 {
     /// The hidden states that the head takes, `[..., width]`: only attention needs to know which
     /// tokens are a sequence.
-    fn transformer(&self, scope: &Scope<'_>, tokens: &Tensor) -> Result<Tensor> {
+    fn transformer(&self, nn: &Scope<'_>, tokens: &Tensor) -> Result<Tensor> {
         let config = &self.config;
         let [_, sequence] = dims("tokens", tokens)?;
-        scope.module("transformer", |scope| {
-            let positions = embedding::first_rows(scope, "wpe", sequence)?;
-            let x = stream(scope, &(embedding::apply(scope, "wte", tokens, None)? + positions)?)?;
-            let x = scope.dropout("drop", &x, config.embd_pdrop)?;
-            let x =
-                scope.layers("h", config.n_layer, &x, |scope, x| self.block(scope, x, sequence))?;
-            layer_norm::apply(scope, "ln_f", &x, config.layer_norm_epsilon)
+        let table = |rows| Embedding::new(rows, config.n_embd).std(config.initializer_range);
+        nn.module("transformer", "GPT2Model", |nn| {
+            nn.children(&["wte", "wpe", "drop", "h", "ln_f"])?;
+            let positions = table(config.n_positions).first_rows(nn, "wpe", sequence)?;
+            let x = (table(config.vocab_size).apply(nn, "wte", tokens)? + positions)?;
+            let x = nn.dropout("drop", &stream(nn, &x)?, config.embd_pdrop)?;
+            let block = |nn: &Scope<'_>, x: &Tensor| self.block(nn, x, sequence);
+            let x = nn.layers("h", "GPT2Block", config.n_layer, &x, block)?;
+            layer_norm::apply(nn, "ln_f", &x, config.layer_norm_epsilon)
         })
     }
 
-    fn block(&self, scope: &Scope<'_>, x: &Tensor, sequence: usize) -> Result<Tensor> {
+    fn block(&self, nn: &Scope<'_>, x: &Tensor, sequence: usize) -> Result<Tensor> {
         let epsilon = self.config.layer_norm_epsilon;
-        let normal = layer_norm::apply(scope, "ln_1", x, epsilon)?;
-        let mixed = scope.module("attn", |scope| self.attention(scope, &normal, sequence))?;
-        let x = (x + mixed)?.named(DEAR)?;
-        let normal = layer_norm::apply(scope, "ln_2", &x, epsilon)?;
-        x + scope.module("mlp", |scope| self.feed_forward(scope, &normal))?
+        let normal = layer_norm::apply(nn, "ln_1", x, epsilon)?;
+        let attn_out =
+            nn.module("attn", "GPT2Attention", |nn| self.attention(nn, &normal, sequence))?;
+        let x = (x + attn_out)?.named(checkpoint::ATTN_RESIDUAL)?;
+        let normal = layer_norm::apply(nn, "ln_2", &x, epsilon)?;
+        x + nn.module("mlp", "GPT2MLP", |nn| self.feed_forward(nn, &normal))?
     }
 
-    fn attention(&self, scope: &Scope<'_>, x: &Tensor, sequence: usize) -> Result<Tensor> {
+    fn attention(&self, nn: &Scope<'_>, x: &Tensor, sequence: usize) -> Result<Tensor> {
         let config = &self.config;
-        let projections = conv1d::apply_parts(scope, "c_attn", x, 3)?;
-        let heads = |x: &Tensor| split_heads(&x.named(DEAR)?, sequence, config.n_head);
+        nn.children(&["c_attn", "c_proj", "attn_dropout", "resid_dropout"])?;
+        nn.leaf("attn_dropout", "Dropout")?;
+        let projection = Conv1d::new(3 * config.n_embd).std(config.initializer_range);
+        let projections = projection.apply_parts(nn, "c_attn", x, 3)?;
+        let heads = |x: &Tensor| split_heads(&x.named(checkpoint::QKV)?, sequence, config.n_head);
         let [query, key, value] = [0, 1, 2].map(|i| heads(&projections[i]));
         let heads = Heads { query: query?, key: key?, value: value? };
-        let mixed = merge_heads(&attention(scope, &heads, &self.scores(scope)?)?, x)?;
-        let x = conv1d::apply(scope, "c_proj", &mixed)?;
-        scope.dropout("resid_dropout", &x, config.resid_pdrop)
+        let attn_out = merge_heads(&attention(nn, &heads, &self.scores(nn)?)?, x)?;
+        let x = self.residual_projection().apply(nn, "c_proj", &attn_out)?;
+        nn.dropout("resid_dropout", &x, config.resid_pdrop)
     }
 
     /// What attention scores are multiplied by, before the layer has a say.
@@ -151,11 +108,12 @@ impl Gpt2 {
         if self.config.scale_attn_weights { (head as f64).sqrt().recip() } else { 1.0 }
     }
 
-    fn scores(&self, scope: &Scope<'_>) -> Result<Scores> {
+    fn scores(&self, nn: &Scope<'_>) -> Result<Scores> {
         let config = &self.config;
-        let mut scores = Scores::scaled(scope.compute_dtype(), self.attention_scale())?;
+        let mut scores =
+            Scores::scaled(Mask::causal(), nn.compute_dtype(), self.attention_scale())?;
         if config.scale_attn_by_inverse_layer_idx {
-            let number = (scope.layer()? + 1.0)?.convert(scores.scale.dtype())?;
+            let number = (nn.layer()? + 1.0)?.convert(scores.scale.dtype())?;
             scores.scale = (scores.scale / number)?;
             scores.factor = None;
         }
@@ -164,11 +122,20 @@ impl Gpt2 {
         Ok(scores)
     }
 
-    fn feed_forward(&self, scope: &Scope<'_>, x: &Tensor) -> Result<Tensor> {
+    fn feed_forward(&self, nn: &Scope<'_>, x: &Tensor) -> Result<Tensor> {
         let config = &self.config;
-        let inner = conv1d::apply(scope, "c_fc", x)?.named(DEAR)?;
-        let inner = config.activation_function.apply(scope, &inner)?;
-        let x = conv1d::apply(scope, "c_proj", &inner)?;
-        scope.dropout("dropout", &x, config.resid_pdrop)
+        nn.children(&["c_fc", "c_proj", "act", "dropout"])?;
+        let projection = Conv1d::new(config.n_inner).std(config.initializer_range);
+        let inner = projection.apply(nn, "c_fc", x)?.named(checkpoint::MLP_IN)?;
+        let inner = config.activation_function.apply(nn, "act", &inner)?;
+        let x = self.residual_projection().apply(nn, "c_proj", &inner)?;
+        nn.dropout("dropout", &x, config.resid_pdrop)
+    }
+
+    /// A projection whose result is added to the stream, as two in each layer are.
+    fn residual_projection(&self) -> Conv1d {
+        let config = &self.config;
+        let std = config.initializer_range / (2.0 * config.n_layer as f64).sqrt();
+        Conv1d::new(config.n_embd).std(std)
     }
 }

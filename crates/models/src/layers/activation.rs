@@ -1,7 +1,6 @@
 //! Activation functions by Hugging Face's names.
 
 use super::widened;
-use crate::module::Module;
 use crate::scope::Scope;
 use fullshard_graph::{Error, Policy, Result, Tensor, barrier, custom_vjp, remat};
 
@@ -61,28 +60,24 @@ pub const ALL: &[Activation] = &[
 ];
 
 impl Activation {
-    /// Declares its module, which has no parameters.
-    pub fn module(self) -> Module {
-        Module::new(self.class)
-    }
-
     /// Its value at each element, computed in `f32` at least.
     pub fn of(self, x: &Tensor) -> Result<Tensor> {
         (self.function)(&widened(x)?)?.convert(x.dtype())
     }
 
-    /// Applies it in a model. Where that is quicker than to read what it left, in `f32`, from
-    /// memory, it is computed again on the way back.
-    pub fn apply(self, scope: &Scope<'_>, x: &Tensor) -> Result<Tensor> {
+    /// Applies it as the module of a name. Where that is quicker than to read what it left, in
+    /// `f32`, from memory, it is recomputed in the backward pass.
+    pub fn apply(self, scope: &Scope<'_>, name: &str, x: &Tensor) -> Result<Tensor> {
+        scope.leaf(name, self.class)?;
         match self.slope {
-            Some(slope) if scope.forms().recomputed_activations => {
+            Some(slope) if scope.lowering().recomputed_activations => {
                 self.with_slope(slope, x, scope.is_recomputed())
             }
             _ => self.kept_or_recomputed(scope, &[x], |x| self.of(&x[0])),
         }
     }
 
-    /// Its value, with a gradient that keeps nothing but `x`. If all around is computed again, the
+    /// Its value, with a gradient that saves nothing but `x`. If all around is recomputed, the
     /// value comes at the same time as the slope, and one pass does for both.
     fn with_slope(
         self,
@@ -105,9 +100,10 @@ impl Activation {
         results.pop().ok_or_else(|| self.lost())
     }
 
-    /// Applies it to a gate, which then weighs `x`; computed again on the way back as in
-    /// [`Activation::apply`].
-    pub fn gated(self, scope: &Scope<'_>, gate: &Tensor, x: &Tensor) -> Result<Tensor> {
+    /// Applies it as the module of a name to a gate, which then weighs `x`; recomputed in the
+    /// backward pass as in [`Activation::apply`].
+    pub fn gated(self, scope: &Scope<'_>, name: &str, gate: &Tensor, x: &Tensor) -> Result<Tensor> {
+        scope.leaf(name, self.class)?;
         self.kept_or_recomputed(scope, &[gate, x], |inputs| self.of(&inputs[0])? * &inputs[1])
     }
 
@@ -117,7 +113,7 @@ impl Activation {
         inputs: &[&Tensor],
         function: impl Fn(&[Tensor]) -> Result<Tensor>,
     ) -> Result<Tensor> {
-        if !scope.forms().recomputed_activations {
+        if !scope.lowering().recomputed_activations {
             let inputs: Vec<Tensor> = inputs.iter().map(|&input| input.clone()).collect();
             return function(&inputs);
         }

@@ -1,22 +1,25 @@
-//! Causal attention in forms that agree: [`reference()`] keeps all probabilities, [`blockwise`]
-//! neither computes those of the future nor keeps any, and [`fused()`] is a kernel that does the
-//! same, where the platform has one.
+//! Attention in forms that agree: [`reference()`] saves all probabilities, [`blockwise`] neither
+//! computes those that a [`Mask`] rules out for a whole block nor saves any, and [`fused()`] is a
+//! kernel that does the same for causal masks, where the platform has one.
 //!
 //! Each form drops other probabilities than the others, as likely ones.
 
 mod fused;
+mod mask;
 
-pub use fused::{GRAPHS_WITHOUT_CUDNN, fused, obstacle};
+pub use fused::{GRAPHS_WITHOUT_CUDNN, fused, unsupported_reason};
+pub use mask::{Mask, Pattern};
 
-use super::{DEAR, by_token, dims, lowest, wide, widened};
+use super::{by_token, checkpoint, dims, lowest, wide, widened};
 use crate::scope::Scope;
+use crate::tracer::Declaration;
 use fullshard_graph::{
-    Comparison, DType, Error, Policy, Result, Tensor, concatenate, einsum, full, iota, remat,
-    select,
+    DType, Error, Policy, Result, Tensor, concatenate, einsum, full, remat, select, zeros,
 };
+use std::ops::Range;
 
 /// Sequences at least this long are computed in blocks: below it, the probabilities are small and
-/// one product is faster than several.
+/// one matmul is faster than several.
 pub const BLOCKWISE_FROM: usize = 512;
 
 /// The queries of a block. Smaller ones compute less of the future, larger ones are faster.
@@ -30,8 +33,7 @@ const DROPOUT: &str = "attn_dropout";
 pub struct Heads {
     /// `[batch, heads, sequence, head]`.
     pub query: Tensor,
-    /// `[batch, key heads, sequence, head]`, each of which serves equally many query heads in a
-    /// row.
+    /// `[batch, key heads, keys, head]`, each of which serves equally many query heads in a row.
     pub key: Tensor,
     /// As the keys.
     pub value: Tensor,
@@ -40,88 +42,136 @@ pub struct Heads {
 /// How scores become probabilities.
 #[derive(Debug, Clone)]
 pub struct Scores {
+    /// Which of them count.
+    pub mask: Mask,
     /// What they are multiplied by: a number of the type that softmax is computed in, `f32` or,
     /// for queries in `f64`, that.
     pub scale: Tensor,
     /// The same as a number, where it is known while tracing.
     pub factor: Option<f64>,
-    /// Whether the products themselves are in `f32`.
+    /// Whether the matmuls themselves are in `f32`.
     pub upcast: bool,
     /// The probability that a probability is dropped in training.
     pub dropout: f64,
 }
 
-/// What a form of attention must be able to do: of [`Scores`] what is known before tracing.
+/// What a form of attention must be able to do: of [`Scores`] what is known while tracing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Form {
+    /// The pattern of the mask.
+    pub pattern: Pattern,
+    /// Whether keys can be padding.
+    pub padding: bool,
     /// What scores are multiplied by, where it is the same in every layer.
     pub factor: Option<f64>,
-    /// Whether the products themselves are in `f32`.
+    /// Whether the matmuls themselves are in `f32`.
     pub upcast: bool,
     /// The probability that a probability is dropped in training.
     pub dropout: f64,
+}
+
+impl Default for Form {
+    /// Causal, and nothing special.
+    fn default() -> Form {
+        Form {
+            pattern: Pattern::Causal,
+            padding: false,
+            factor: Some(1.0),
+            upcast: false,
+            dropout: 0.0,
+        }
+    }
+}
+
+impl Form {
+    /// What a form must be able to do that computes both.
+    pub fn and(self, other: Form) -> Form {
+        let is_causal = self.pattern == Pattern::Causal;
+        Form {
+            pattern: if is_causal { other.pattern } else { self.pattern },
+            padding: self.padding || other.padding,
+            factor: self.factor.and(other.factor),
+            upcast: self.upcast || other.upcast,
+            dropout: self.dropout.max(other.dropout),
+        }
+    }
 }
 
 impl Scores {
     /// What a form of attention must be able to do for them.
     pub fn form(&self) -> Form {
-        Form { factor: self.factor, upcast: self.upcast, dropout: self.dropout }
+        Form {
+            pattern: self.mask.pattern,
+            padding: self.mask.keys.is_some(),
+            factor: self.factor,
+            upcast: self.upcast,
+            dropout: self.dropout,
+        }
     }
 
-    /// Scores of queries of a type that are scaled by a number.
-    pub fn scaled(dtype: DType, scale: f64) -> Result<Scores> {
+    /// Scores of queries of a type that are masked, and scaled by a number.
+    pub fn scaled(mask: Mask, dtype: DType, scale: f64) -> Result<Scores> {
         let number = full(wide(dtype), &[], scale)?;
-        Ok(Scores { scale: number, factor: Some(scale), upcast: false, dropout: 0.0 })
+        Ok(Scores { mask, scale: number, factor: Some(scale), upcast: false, dropout: 0.0 })
     }
 }
 
-/// Causal attention, `[batch, heads, sequence, head]`, in the form that suits.
+/// Attention, `[batch, heads, sequence, head]`, in the form that suits.
 pub fn attention(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Tensor> {
+    scope.declare(Declaration::Attention(scores.form()))?;
     let [_, _, sequence, head] = dims("query", &heads.query)?;
     let dropout = if scope.is_training() { scores.dropout } else { 0.0 };
     let (form, dtype) = (Form { dropout, ..scores.form() }, heads.query.dtype());
-    let is_obstructed = || obstacle(dtype, sequence, head, form, scope.is_looped()).is_some();
-    if scope.forms().fused_attention && !is_obstructed() {
+    let is_unsupported =
+        || unsupported_reason(dtype, sequence, head, form, scope.is_looped()).is_some();
+    if scope.lowering().fused_attention && !is_unsupported() {
         return fused(heads, form, &scope.name(DROPOUT));
     }
-    let mixed = match sequence >= BLOCKWISE_FROM {
+    let attn_out = match sequence >= BLOCKWISE_FROM {
         true => blockwise(scope, heads, scores, BLOCK)?,
         false => reference(scope, heads, scores)?,
     };
-    mixed.named(DEAR)
+    attn_out.named(checkpoint::ATTN_OUT)
 }
 
-/// Causal attention as its definition says.
+/// Attention as its definition says.
 pub fn reference(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Tensor> {
-    let grouped = grouped(heads)?;
-    let probabilities = probabilities(&grouped, scores, 0)?;
-    let probabilities = scope.dropout(DROPOUT, &probabilities, scores.dropout)?;
-    mixed(&probabilities, &grouped.value)?.reshape(heads.query.dims())
+    let grouped = grouped(heads, &scores.mask)?;
+    let (queries, keys) = (grouped.query.dims()[3], grouped.key.dims()[2]);
+    let probabilities = probabilities(&grouped, scores, 0..queries, 0..keys)?;
+    let probabilities = scope.drop_values(DROPOUT, &probabilities, scores.dropout)?;
+    attn_out(&probabilities, &grouped.value)?.reshape(heads.query.dims())
 }
 
-/// Causal attention in blocks of queries, each of which sees the keys up to its own end. A block's
-/// probabilities are computed again on the way back.
+/// Attention in blocks of queries, each with the keys that any of its queries may attend to. A
+/// block's probabilities are recomputed in the backward pass.
 pub fn blockwise(
     scope: &Scope<'_>,
     heads: &Heads,
     scores: &Scores,
     block: usize,
 ) -> Result<Tensor> {
-    let Heads { query, key, value } = grouped(heads)?;
+    let Heads { query, key, value } = grouped(heads, &scores.mask)?;
     let (sequence, block) = (query.dims()[3], block.max(1));
     let mut blocks = Vec::new();
     for start in (0..sequence).step_by(block) {
-        let end = sequence.min(start + block);
-        let (query, key) = (query.narrow(3, start, end)?, key.narrow(2, 0, end)?);
-        let value = value.narrow(2, 0, end)?;
-        let inputs = [&query, &key, &value, &scores.scale];
-        blocks.extend(remat(Policy::Nothing, &inputs, |inputs| {
+        let queries = start..sequence.min(start + block);
+        let keys = scores.mask.pattern.keys(&queries, key.dims()[2]);
+        let query = query.narrow(3, queries.start, queries.end)?;
+        let key = key.narrow(2, keys.start, keys.end)?;
+        let value = value.narrow(2, keys.start, keys.end)?;
+        let mask = scores.mask.narrow(&keys)?;
+        let inputs: Vec<&Tensor> =
+            [&query, &key, &value, &scores.scale].into_iter().chain(&mask.keys).collect();
+        blocks.extend(remat(Policy::Nothing, &inputs, |mut inputs| {
+            let mask = Mask { keys: inputs.drain(4..).next(), ..mask };
             let [query, key, value, scale] = inputs.try_into().map_err(|_| lost_inputs())?;
             let heads = Heads { query, key, value };
-            let probabilities = probabilities(&heads, &Scores { scale, ..*scores }, start)?;
+            let scores = Scores { mask, scale, ..*scores };
+            let probabilities = probabilities(&heads, &scores, queries, keys)?;
             let name = format!("{DROPOUT}.{start}");
-            let probabilities = scope.dropout(&name, &probabilities, scores.dropout)?;
-            Ok(vec![mixed(&probabilities, &heads.value)?])
+            let probabilities = scope.drop_values(&name, &probabilities, scores.dropout)?;
+            Ok(vec![attn_out(&probabilities, &heads.value)?])
         })?);
     }
     concatenate(&blocks.iter().collect::<Vec<_>>(), 3)?.reshape(heads.query.dims())
@@ -133,9 +183,10 @@ fn lost_inputs() -> Error {
 
 /// With queries as `[batch, key heads, queries of each, sequence, head]`, so that keys and values
 /// need not be repeated.
-fn grouped(heads: &Heads) -> Result<Heads> {
+fn grouped(heads: &Heads, mask: &Mask) -> Result<Heads> {
     let [batch, count, sequence, head] = dims("query", &heads.query)?;
-    let [_, groups, _, _] = dims("key", &heads.key)?;
+    let [_, groups, keys, _] = dims("key", &heads.key)?;
+    mask.check(batch, sequence, keys)?;
     if groups == 0 || !count.is_multiple_of(groups) {
         let reason = format!("{count} heads cannot share {groups} heads of keys and values");
         return Err(Error::new("attention", reason));
@@ -144,23 +195,34 @@ fn grouped(heads: &Heads) -> Result<Heads> {
     Ok(Heads { query, ..heads.clone() })
 }
 
-/// How much each query, of which the first stands at `start`, looks at each key.
-fn probabilities(heads: &Heads, scores: &Scores, start: usize) -> Result<Tensor> {
+/// How much each of a range of queries attends to each of a range of keys.
+fn probabilities(
+    heads: &Heads,
+    scores: &Scores,
+    queries: Range<usize>,
+    keys: Range<usize>,
+) -> Result<Tensor> {
     let (query, key) = if scores.upcast {
         (widened(&heads.query)?, widened(&heads.key)?)
     } else {
         (heads.query.clone(), heads.key.clone())
     };
     let products = (widened(&einsum("bgrqd,bgkd->bgrqk", &query, &key)?)? * &scores.scale)?;
-    let (queries, keys) = (products.dims()[3], products.dims()[4]);
-    let place = (iota(DType::I32, &[queries, keys], 0)? + start as f64)?;
-    let seen = iota(DType::I32, &[queries, keys], 1)?.compare(Comparison::LessEqual, &place)?;
+    let Some(seen) = scores.mask.seen(&queries, &keys)? else {
+        return products.softmax(4)?.convert(heads.value.dtype());
+    };
     let hidden = full(products.dtype(), &[], lowest(products.dtype()))?;
-    select(&seen, &products, &hidden)?.softmax(4)?.convert(heads.value.dtype())
+    let mut probabilities = select(&seen, &products, &hidden)?.softmax(4)?;
+    if scores.mask.keys.is_some() {
+        // A query may see nothing, and its softmax is then over what is hidden.
+        let zero = zeros(products.dtype(), &[])?;
+        probabilities = select(&seen, &probabilities, &zero)?;
+    }
+    probabilities.convert(heads.value.dtype())
 }
 
 /// The values weighed by probabilities.
-fn mixed(probabilities: &Tensor, value: &Tensor) -> Result<Tensor> {
+fn attn_out(probabilities: &Tensor, value: &Tensor) -> Result<Tensor> {
     einsum("bgrqk,bgkd->bgrqd", probabilities, value)
 }
 

@@ -1,34 +1,61 @@
 //! GPT-2's linear layers, which Hugging Face calls `Conv1D`: the weight is `[input, output]`.
 
 use super::linear::{Order, linear};
-use crate::module::{Initializer, Module};
+use super::{DEFAULT_STD, width};
+use crate::module::Initializer;
 use crate::scope::Scope;
 use fullshard_graph::{Result, Tensor};
 
-/// Declares the layer. Its weight begins with a standard deviation, its bias at zero.
-pub fn module(input: usize, output: usize, deviation: f64) -> Module {
-    Module::new("Conv1D")
-        .parameter("weight", &[input, output], Initializer::Normal { deviation })
-        .parameter("bias", &[output], Initializer::Zeros)
+/// A linear layer with a bias whose weight is `[input, output]`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Conv1d {
+    output: usize,
+    std: f64,
 }
 
-/// Applies the layer of a name to the last dimension.
-pub fn apply(scope: &Scope<'_>, name: &str, x: &Tensor) -> Result<Tensor> {
-    scope.module(name, |scope| {
-        let (weight, bias) = (scope.parameter("weight")?, scope.parameter("bias")?);
-        linear(scope, x, &weight, Some(&bias), Order::InputFirst)
-    })
-}
-
-/// Applies the layer of a name as so many layers side by side, and gives the result of each.
-pub fn apply_parts(scope: &Scope<'_>, name: &str, x: &Tensor, parts: usize) -> Result<Vec<Tensor>> {
-    if !scope.forms().split_projections {
-        return apply(scope, name, x)?.split(x.rank() - 1, parts);
+impl Conv1d {
+    /// To an output of a width.
+    pub fn new(output: usize) -> Conv1d {
+        Conv1d { output, std: DEFAULT_STD }
     }
-    scope.module_of_many(name, |scope| {
-        let weights = scope.parameter("weight")?.split(1, parts)?;
-        let biases = scope.parameter("bias")?.split(0, parts)?;
-        let part = |(weight, bias)| linear(scope, x, weight, Some(bias), Order::InputFirst);
-        weights.iter().zip(&biases).map(part).collect()
-    })
+
+    /// With a weight that begins with a standard deviation.
+    pub fn std(self, std: f64) -> Conv1d {
+        Conv1d { std, ..self }
+    }
+
+    /// Applies the layer of a name to the last dimension.
+    pub fn apply(&self, nn: &Scope<'_>, name: &str, x: &Tensor) -> Result<Tensor> {
+        nn.module(name, CLASS, |nn| {
+            let (weight, bias) = self.parameters(nn, width(x)?)?;
+            linear(nn, x, &weight, Some(&bias), Order::InputFirst)
+        })
+    }
+
+    /// Applies the layer of a name as `parts` layers side by side, and gives the result of each.
+    pub fn apply_parts(
+        &self,
+        nn: &Scope<'_>,
+        name: &str,
+        x: &Tensor,
+        parts: usize,
+    ) -> Result<Vec<Tensor>> {
+        if !nn.lowering().split_projections {
+            return self.apply(nn, name, x)?.split(x.rank() - 1, parts);
+        }
+        nn.module_of_many(name, CLASS, |nn| {
+            let (weight, bias) = self.parameters(nn, width(x)?)?;
+            let (weights, biases) = (weight.split(1, parts)?, bias.split(0, parts)?);
+            let part = |(weight, bias)| linear(nn, x, weight, Some(bias), Order::InputFirst);
+            weights.iter().zip(&biases).map(part).collect()
+        })
+    }
+
+    fn parameters(&self, nn: &Scope<'_>, input: usize) -> Result<(Tensor, Tensor)> {
+        let normal = Initializer::normal(self.std);
+        let weight = nn.parameter("weight", &[input, self.output], normal)?;
+        Ok((weight, nn.parameter("bias", &[self.output], Initializer::Zeros)?))
+    }
 }
+
+const CLASS: &str = "Conv1D";

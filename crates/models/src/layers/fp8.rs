@@ -1,14 +1,13 @@
-//! Matrix products of 8-bit numbers, twice as fast as those of 16 bits where the hardware has
-//! them.
+//! FP8 matmuls, twice as fast as those of 16 bits where the hardware has them.
 //!
 //! A tensor is rounded to 8 bits after division by one scale, a power of two, chosen so that its
-//! largest element just fits: with a power of two neither the division nor the way back rounds, so
+//! largest element just fits: with a power of two neither the division nor what undoes it rounds, so
 //! the rounding to 8 bits is the only one. The scale is that of this very tensor, not of earlier
 //! steps: there is no state. Activations and weights are `f8E4M3FN`, with three bits of mantissa;
 //! gradients are `f8E5M2`, with two bits and more range. Sums and results are as in 16 bits.
 //!
-//! On the way back the product remembers its input in 8 bits. Compilers for GPUs know "convert,
-//! times a scalar, product" as one kernel; others compute it as it stands.
+//! For the backward pass the matmul saves its input in 8 bits. Compilers for GPUs know "convert,
+//! times a scalar, matmul" as one kernel; others compute it as it stands.
 
 use super::linear::Order;
 use crate::module::Module;
@@ -17,7 +16,7 @@ use fullshard_graph::{
     select,
 };
 
-/// What the sizes of a product must be multiples of.
+/// What the sizes of a matmul must be multiples of.
 pub const MULTIPLE: usize = 16;
 
 /// A tensor in 8 bits: it stands for its values times the scale.
@@ -29,23 +28,23 @@ pub struct Quantized {
     pub scale: Tensor,
 }
 
-/// The products of a model that run in 8 bits, and those that cannot.
+/// The matmuls of a model that run in FP8, and those that cannot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Products {
-    /// How many run in 8 bits.
-    pub eight_bit: usize,
+pub struct Matmuls {
+    /// How many run in FP8.
+    pub fp8: usize,
     /// The modules of those that do not, since a size is no multiple of [`MULTIPLE`].
     pub others: Vec<String>,
 }
 
-/// Whether a product of so many rows with a weight can run in 8 bits.
+/// Whether a matmul of `tokens` rows with a weight can run in FP8.
 pub(super) fn fits(tokens: usize, weight: &[usize]) -> bool {
     weight.iter().chain([&tokens]).all(|size| size.is_multiple_of(MULTIPLE))
 }
 
-/// Which products of a model's layers run in 8 bits, on so many tokens a device.
-pub fn products(tree: &Module, tokens: usize) -> Products {
-    let mut products = Products::default();
+/// Which matmuls of a model's layers run in FP8, on a number of tokens per device.
+pub fn matmuls(tree: &Module, tokens: usize) -> Matmuls {
+    let mut matmuls = Matmuls::default();
     tree.visit(&mut |path, module| {
         let in_layer = path.split('.').any(|name| name.parse::<usize>().is_ok());
         let weight = module.parameters.iter().find(|parameter| parameter.name == "weight");
@@ -53,23 +52,23 @@ pub fn products(tree: &Module, tokens: usize) -> Products {
             return;
         };
         match fits(tokens, &weight.dims) {
-            true => products.eight_bit += 1,
-            false => products.others.push(path.to_owned()),
+            true => matmuls.fp8 += 1,
+            false => matmuls.others.push(path.to_owned()),
         }
     });
-    products
+    matmuls
 }
 
-/// A linear layer over the last dimension of `x`, of which the product is of numbers rounded to 8
-/// bits, and so are the products of its gradients.
-pub fn eight_bit_linear(
+/// A linear layer over the last dimension of `x`, whose matmul is of numbers rounded to 8 bits,
+/// and so are the matmuls of its gradients.
+pub fn fp8_linear(
     x: &Tensor,
     weight: &Tensor,
     bias: Option<&Tensor>,
     order: Order,
 ) -> Result<Tensor> {
     let Some((&width, batch)) = x.dims().split_last() else {
-        return Err(Error::new("eight_bit_linear", format!("{} has no dimensions", x.ty())));
+        return Err(Error::new("fp8_linear", format!("{} has no dimensions", x.ty())));
     };
     let rows = x.reshape(&[batch.iter().product(), width])?;
     let inputs: Vec<&Tensor> = [&rows, weight].into_iter().chain(bias).collect();
@@ -112,7 +111,7 @@ fn backward(
     has_bias: bool,
 ) -> Result<Vec<Tensor>> {
     let [values, scale, weight] = residuals else {
-        return Err(Error::new("eight_bit_linear", "residuals of something else"));
+        return Err(Error::new("fp8_linear", "residuals of something else"));
     };
     let dtype = weight.dtype();
     let x = Quantized { values: values.clone(), scale: scale.clone() };
@@ -135,9 +134,9 @@ fn backward(
     Ok(gradients)
 }
 
-/// What two quantized tensors stand for, as the operands of one product.
+/// What two quantized tensors stand for, as the operands of one matmul.
 ///
-/// The barrier makes the operands this product's own: products that share one are laid side by
+/// The barrier makes the operands this matmul's own: matmuls that share one are laid side by
 /// side by XLA, which then no longer sees that they are of 8 bits.
 fn operands(left: &Quantized, right: &Quantized, dtype: DType) -> Result<[Tensor; 2]> {
     let scales = barrier(&[&left.scale, &right.scale])?;
@@ -152,7 +151,7 @@ pub fn quantize(x: &Tensor, dtype: DType) -> Result<Quantized> {
     round(x, &largest(x)?, dtype)
 }
 
-/// As [`quantize`], of a tensor that is written out once, in its own type, while its largest
+/// As [`quantize`], of a tensor that is written once, in its own type, while its largest
 /// element is looked for; gives it as it is written. Left to itself the compiler may compute it
 /// twice or keep it in `f32`, which costs more than reading it again.
 fn written(x: &Tensor, dtype: DType) -> Result<(Quantized, Tensor)> {

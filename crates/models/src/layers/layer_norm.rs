@@ -1,24 +1,18 @@
 //! Layer normalisation: mean zero, variance one, then a gain and a shift.
 
-use super::{computed_once, widened};
-use crate::module::{Initializer, Module};
+use super::{computed_once, widened, width};
+use crate::module::Initializer;
 use crate::scope::Scope;
 use fullshard_graph::{Error, Result, Tensor, custom_vjp, zeros};
 
-/// Declares the layer.
-pub fn module(width: usize) -> Module {
-    Module::new("LayerNorm").parameter("weight", &[width], Initializer::Ones).parameter(
-        "bias",
-        &[width],
-        Initializer::Zeros,
-    )
-}
-
 /// Applies the layer of a name to the last dimension. All of it is computed in `f32` at least
 /// and only the result rounded, as torch does.
-pub fn apply(scope: &Scope<'_>, name: &str, x: &Tensor, epsilon: f64) -> Result<Tensor> {
-    scope.module(name, |scope| {
-        layer_norm(x, &scope.parameter("weight")?, &scope.parameter("bias")?, epsilon)
+pub fn apply(nn: &Scope<'_>, name: &str, x: &Tensor, epsilon: f64) -> Result<Tensor> {
+    nn.module(name, "LayerNorm", |nn| {
+        let width = width(x)?;
+        let weight = nn.parameter("weight", &[width], Initializer::Ones)?;
+        let bias = nn.parameter("bias", &[width], Initializer::Zeros)?;
+        layer_norm(x, &weight, &bias, epsilon)
     })
 }
 

@@ -1,7 +1,7 @@
 //! Linear layers as torch has them: the weight is `[output, input]`.
 
-use super::{biased, fp8};
-use crate::module::{Initializer, Module};
+use super::{DEFAULT_STD, biased, fp8, width};
+use crate::module::Initializer;
 use crate::scope::Scope;
 use fullshard_graph::{DType, Result, Tensor};
 
@@ -14,29 +14,59 @@ pub enum Order {
     OutputFirst,
 }
 
-/// Declares a linear layer whose weight begins with a standard deviation, its bias at zero.
-pub fn module(input: usize, output: usize, bias: bool, deviation: f64) -> Module {
-    let normal = Initializer::Normal { deviation };
-    let module = Module::new("Linear").parameter("weight", &[output, input], normal);
-    if bias { module.parameter("bias", &[output], Initializer::Zeros) } else { module }
+/// A linear layer: with a bias, unless it is to have none.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Linear<'a> {
+    output: usize,
+    bias: bool,
+    std: f64,
+    tied: Option<&'a str>,
 }
 
-/// Declares a linear layer without bias whose weight is another parameter.
-pub fn tied(input: usize, output: usize, other: &str) -> Module {
-    Module::new("Linear").tied("weight", &[output, input], other)
+impl<'a> Linear<'a> {
+    /// To an output of a width.
+    pub fn new(output: usize) -> Linear<'a> {
+        Linear { output, bias: true, std: DEFAULT_STD, tied: None }
+    }
+
+    /// With a bias or without one.
+    pub fn bias(self, bias: bool) -> Linear<'a> {
+        Linear { bias, ..self }
+    }
+
+    /// With a weight that begins with a standard deviation.
+    pub fn std(self, std: f64) -> Linear<'a> {
+        Linear { std, ..self }
+    }
+
+    /// With the weight of a layer whose parameter has this full name, if there is one.
+    pub fn tied(self, other: Option<&'a str>) -> Linear<'a> {
+        Linear { tied: other, ..self }
+    }
+
+    /// Applies the layer of a name to the last dimension.
+    pub fn apply(&self, nn: &Scope<'_>, name: &str, x: &Tensor) -> Result<Tensor> {
+        nn.module(name, CLASS, |nn| {
+            let weight = self.weight(nn, width(x)?)?;
+            let bias = || nn.parameter("bias", &[self.output], Initializer::Zeros);
+            let bias = self.bias.then(bias).transpose()?;
+            linear(nn, x, &weight, bias.as_ref(), Order::OutputFirst)
+        })
+    }
+
+    /// The weight, `[output, input]`, in the module of the layer.
+    pub(super) fn weight(&self, nn: &Scope<'_>, input: usize) -> Result<Tensor> {
+        let dims = [self.output, input];
+        match self.tied {
+            Some(other) => nn.tied("weight", &dims, other),
+            None => nn.parameter("weight", &dims, Initializer::normal(self.std)),
+        }
+    }
 }
 
-/// Applies the linear layer of a name to the last dimension.
-pub fn apply(scope: &Scope<'_>, name: &str, x: &Tensor, bias: bool) -> Result<Tensor> {
-    scope.module(name, |scope| {
-        let weight = scope.parameter("weight")?;
-        let bias = bias.then(|| scope.parameter("bias")).transpose()?;
-        linear(scope, x, &weight, bias.as_ref(), Order::OutputFirst)
-    })
-}
+pub(super) const CLASS: &str = "Linear";
 
-/// A linear layer over the last dimension: in 8 bits if the scope is for that and the sizes allow
-/// it.
+/// A linear layer over the last dimension: in FP8 if the scope is for that and the sizes allow it.
 pub(super) fn linear(
     scope: &Scope<'_>,
     x: &Tensor,
@@ -45,11 +75,8 @@ pub(super) fn linear(
     order: Order,
 ) -> Result<Tensor> {
     let tokens: usize = x.dims().iter().rev().skip(1).product();
-    if scope.has_eight_bit_products()
-        && x.dtype() == DType::Bf16
-        && fp8::fits(tokens, weight.dims())
-    {
-        return fp8::eight_bit_linear(x, weight, bias, order);
+    if scope.uses_fp8() && x.dtype() == DType::Bf16 && fp8::fits(tokens, weight.dims()) {
+        return fp8::fp8_linear(x, weight, bias, order);
     }
     let product = match order {
         Order::InputFirst => x.linear(weight)?,

@@ -1,17 +1,18 @@
 //! The loss of predicting the next token, in forms that agree: [`reference()`] from logits,
 //! [`chunked`] from what goes into the head, without ever having all logits in memory. The CPU has
-//! the latter as a [`called()`] function, too.
+//! the latter as a [`loss_custom_call`], too.
 //!
 //! Labels are `[batch, sequence]` and not shifted. Those that are no token of the vocabulary do not
 //! count: [`IGNORED`] is the usual one, and any other is left out like it.
 
-mod called;
+mod custom_call;
 
-pub use called::{LOSS, called};
+pub use custom_call::{LOSS, loss_custom_call};
 
-use super::{by_token, dims, lowest, wide, widened};
-use crate::model::Loss;
+use super::linear::{self, Linear};
+use super::{by_token, dims, lowest, wide, widened, width};
 use crate::scope::Scope;
+use crate::task::Loss;
 use fullshard_graph::{
     Comparison, DType, Error, Result, Tensor, concatenate, custom_vjp, einsum, full, iota, scan,
     select, zeros,
@@ -26,28 +27,34 @@ pub const CHUNKED_FROM: usize = 1024;
 /// The bytes that the logits of a chunk may take, in `f32`.
 const CHUNK_BYTES: usize = 512 << 20;
 
-/// The same where memory is ample: each chunk adds to the whole gradient of the head.
+/// The same where memory is ample: each chunk adds to the full gradient of the head.
 const LARGE_CHUNK_BYTES: usize = 2 << 30;
 
 /// What a chunk's tokens and a padded vocabulary are whole multiples of: the width that the
 /// matrix units of accelerators work on.
 pub const TILE: usize = 128;
 
-/// The loss of hidden states `[..., width]` under the linear layer of a name, in the
-/// form that suits.
-pub fn apply(scope: &Scope<'_>, name: &str, hidden: &Tensor, labels: &Tensor) -> Result<Loss> {
-    let loss = scope.module_of_many(name, |scope| {
-        let head = scope.parameter("weight")?;
+/// The loss of hidden states `[..., width]` under a linear layer of a name, without its bias, in
+/// the form that suits.
+pub fn apply(
+    scope: &Scope<'_>,
+    name: &str,
+    head: &Linear<'_>,
+    hidden: &Tensor,
+    labels: &Tensor,
+) -> Result<Loss> {
+    let loss = scope.module_of_many(name, linear::CLASS, |scope| {
+        let head = head.weight(scope, width(hidden)?)?;
         let [vocabulary, _] = dims("head", &head)?;
         let loss = if vocabulary < CHUNKED_FROM {
             reference(&hidden.linear(&head.t()?)?, labels)?
         } else {
-            let forms = scope.forms();
-            let size = chunk_size(labels.ty().elements(), vocabulary, forms.large_chunks);
-            if forms.called_loss && called::computes_in(hidden.dtype()) {
-                called(hidden, &head, labels, size)?
+            let options = scope.lowering();
+            let size = chunk_size(labels.ty().elements(), vocabulary, options.large_chunks);
+            if options.loss_custom_call && custom_call::computes_in(hidden.dtype()) {
+                loss_custom_call(hidden, &head, labels, size)?
             } else {
-                let tile = if forms.padded_vocabulary { TILE } else { 1 };
+                let tile = if options.padded_vocabulary { TILE } else { 1 };
                 chunked(hidden, &head, labels, size, tile)?
             }
         };
@@ -56,11 +63,18 @@ pub fn apply(scope: &Scope<'_>, name: &str, hidden: &Tensor, labels: &Tensor) ->
     sum_and_count(loss)
 }
 
-/// The loss as its definition says, from logits `[..., vocabulary]`.
+/// The loss of predicting the next token as its definition says, from logits `[..., vocabulary]`.
 pub fn reference(logits: &Tensor, labels: &Tensor) -> Result<Loss> {
     let logits = by_token(&widened(logits)?)?;
-    let [_, vocabulary] = dims("logits", &logits)?;
-    let labels = shifted(labels)?;
+    cross_entropy(&logits, &shifted(labels)?)
+}
+
+/// The summed cross-entropy of logits `[..., classes]`, each with a label of its own, `[...]` in
+/// `i32`. Labels that are no class, such as [`IGNORED`], do not count.
+pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Loss> {
+    let logits = by_token(&widened(logits)?)?;
+    let [rows, vocabulary] = dims("logits", &logits)?;
+    let labels = labels.reshape(&[rows])?;
     let counts = counted(&labels, vocabulary)?;
     let chances = logits.log_softmax(1)?;
     let places = labels.maximum(&zeros(labels.dtype(), &[])?)?.expand(1)?;
@@ -126,7 +140,7 @@ fn shifted(labels: &Tensor) -> Result<Tensor> {
 }
 
 /// Which labels count: those that are tokens of the vocabulary.
-fn counted(labels: &Tensor, vocabulary: usize) -> Result<Tensor> {
+pub fn counted(labels: &Tensor, vocabulary: usize) -> Result<Tensor> {
     let end = full(labels.dtype(), &[], vocabulary as f64)?;
     let below_end = labels.compare(Comparison::Less, &end)?;
     labels.compare(Comparison::GreaterEqual, &zeros(labels.dtype(), &[])?)?.and(&below_end)

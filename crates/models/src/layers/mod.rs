@@ -1,11 +1,11 @@
-//! What models are made of. Each kind of layer is a function that declares its [`Module`] and one
-//! that applies it through a [`Scope`].
+//! What models are made of. Each kind of layer is a function that declares its parameters through a
+//! [`Scope`] and applies it. [`Scope`] has short methods for those of common models.
 //!
-//! [`Module`]: crate::Module
 //! [`Scope`]: crate::Scope
 
 pub mod activation;
 pub mod attention;
+pub mod checkpoint;
 pub mod conv1d;
 pub mod embedding;
 pub mod fp8;
@@ -14,16 +14,21 @@ pub mod linear;
 pub mod loss;
 pub mod rms_norm;
 pub mod rotary;
+mod short;
 
 pub use activation::Activation;
+pub use conv1d::Conv1d;
+pub use embedding::Embedding;
+pub use linear::Linear;
 
 use crate::scope::Scope;
 use fullshard_graph::{DType, Error, Result, Tensor, barrier, custom_vjp};
 
-/// The name of values that are worth keeping where what is cheap is computed again: all that
-/// matrix products and attention give and the way back needs, with the bias and the stream added
-/// to it, so that products can end with that.
-pub const DEAR: &str = "dear";
+/// The standard deviation that weights begin with unless a model has its own.
+pub const DEFAULT_STD: f64 = 0.02;
+
+/// What is added to the variances of norms unless a model has its own.
+pub const DEFAULT_EPSILON: f64 = 1e-5;
 
 /// The type for what few bits would spoil: sums, means, exponentials.
 pub(crate) fn wide(dtype: DType) -> DType {
@@ -35,11 +40,17 @@ pub(crate) fn widened(x: &Tensor) -> Result<Tensor> {
     x.convert(wide(x.dtype()))
 }
 
-/// The dimensions of a tensor that must have so many of them.
+/// The dimensions of a tensor that must have `RANK` of them.
 pub(crate) fn dims<const RANK: usize>(what: &str, x: &Tensor) -> Result<[usize; RANK]> {
     x.dims().try_into().map_err(|_| {
         Error::new(what, format!("{} was given, but {RANK} dimensions are needed", x.ty()))
     })
+}
+
+/// The size of the last dimension.
+pub(crate) fn width(x: &Tensor) -> Result<usize> {
+    let none = || Error::new("layer", format!("{} has no dimension to work on", x.ty()));
+    x.dims().last().copied().ok_or_else(none)
 }
 
 /// `[..., width]` as one row for each token, `[tokens, width]`.
@@ -52,7 +63,7 @@ pub(crate) fn by_token(x: &Tensor) -> Result<Tensor> {
 
 /// Embedded sequences `[batch, sequence, width]` as the stream that goes through the layers.
 pub(crate) fn stream(scope: &Scope<'_>, x: &Tensor) -> Result<Tensor> {
-    if scope.forms().token_rows { by_token(x) } else { Ok(x.clone()) }
+    if scope.lowering().flatten_batch { by_token(x) } else { Ok(x.clone()) }
 }
 
 /// What was made of a stream, for each of the tokens `[batch, sequence]`.
@@ -64,7 +75,7 @@ pub(crate) fn by_sequence(x: &Tensor, tokens: &Tensor) -> Result<Tensor> {
 /// Rows and a bias. Where sums are separate, the bias' gradient is summed from rows that were
 /// written: passes that do both run at half the speed of memory.
 pub(crate) fn biased(scope: &Scope<'_>, rows: &Tensor, bias: &Tensor) -> Result<Tensor> {
-    if !scope.forms().separate_sums {
+    if !scope.lowering().separate_sums {
         return rows + bias;
     }
     let add = |inputs: Vec<Tensor>| Ok(vec![(&inputs[0] + &inputs[1])?]);

@@ -1,19 +1,23 @@
 //! Normalisation by the root mean square, then a gain.
 
-use super::{computed_once, widened};
-use crate::module::{Initializer, Module};
+use super::{computed_once, widened, width};
+use crate::module::Initializer;
 use crate::scope::Scope;
 use fullshard_graph::{Error, Result, Tensor, custom_vjp};
 
-/// Declares the layer under the name that a model's own class for it has.
-pub fn module(class: &'static str, width: usize) -> Module {
-    Module::new(class).parameter("weight", &[width], Initializer::Ones)
-}
-
-/// Applies the layer of a name to the last dimension. The statistics are in `f32` at least; the
+/// Applies the layer of a name, and of the class that a model has for it, to the last dimension. The statistics are in `f32` at least; the
 /// gain is applied to the rounded result, as Llama does.
-pub fn apply(scope: &Scope<'_>, name: &str, x: &Tensor, epsilon: f64) -> Result<Tensor> {
-    scope.module(name, |scope| rms_norm(x, &scope.parameter("weight")?, epsilon))
+pub fn apply(
+    nn: &Scope<'_>,
+    name: &str,
+    class: &'static str,
+    x: &Tensor,
+    epsilon: f64,
+) -> Result<Tensor> {
+    nn.module(name, class, |nn| {
+        let weight = nn.parameter("weight", &[width(x)?], Initializer::Ones)?;
+        rms_norm(x, &weight, epsilon)
+    })
 }
 
 /// The layer as its definition says.

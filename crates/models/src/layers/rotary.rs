@@ -2,7 +2,6 @@
 //! with the position, at a frequency of the pair's own.
 
 use super::dims;
-use crate::module::Module;
 use crate::scope::Scope;
 use fullshard_graph::{
     DType, Error, Result, Tensor, concatenate, constant, custom_vjp, iota, zeros,
@@ -73,12 +72,7 @@ pub struct Angles {
 }
 
 impl Rotary {
-    /// Declares the module of a model's own class for it, which has no parameters.
-    pub fn module(class: &'static str) -> Module {
-        Module::new(class)
-    }
-
-    /// The longest sequence of a model made for so many positions: dynamic scaling is for longer
+    /// The longest sequence of a model made for a number of positions: dynamic scaling is for longer
     /// ones.
     pub fn longest(&self, positions: usize) -> usize {
         match self.scaling {
@@ -87,16 +81,23 @@ impl Rotary {
         }
     }
 
-    /// The angles of the positions of a sequence, made in `f32` in the module of a name.
-    pub fn angles(&self, scope: &Scope<'_>, name: &str, sequence: usize) -> Result<Angles> {
-        let tables = scope.module_of_many(name, |scope| {
+    /// The angles of the positions of a sequence, made in `f32` in the module of a name, and of the
+    /// class that a model has for it.
+    pub fn angles(
+        &self,
+        nn: &Scope<'_>,
+        name: &str,
+        class: &'static str,
+        sequence: usize,
+    ) -> Result<Angles> {
+        let tables = nn.module_of_many(name, class, |nn| {
             let pairs = self.head / 2;
             let frequencies: Vec<f32> =
                 self.frequencies(sequence).iter().map(|&frequency| frequency as f32).collect();
             let positions = iota(DType::F32, &[sequence, pairs], 0)?;
             let angles = (positions * constant(&[1, pairs], &frequencies)?)?;
             let stretch = self.stretch();
-            let table = |table: Tensor| scope.buffer(&(table * stretch)?);
+            let table = |table: Tensor| nn.buffer(&(table * stretch)?);
             Ok(vec![table(angles.cos()?)?, table(angles.sin()?)?])
         })?;
         Ok(Angles { cosines: tables[0].clone(), sines: tables[1].clone() })
@@ -159,25 +160,25 @@ impl Angles {
     }
 
     /// Turns queries or keys, `[batch, heads, sequence, head]`: number `i` of the first half of a
-    /// head makes a pair with number `i` of the second. The way back turns the other way.
-    pub fn turn(&self, x: &Tensor) -> Result<Tensor> {
-        let mut turned = custom_vjp(
+    /// head makes a pair with number `i` of the second. The backward pass turns the other way.
+    pub fn apply_rotary(&self, x: &Tensor) -> Result<Tensor> {
+        let mut rotated = custom_vjp(
             &[x, &self.cosines, &self.sines],
-            |inputs| Ok(vec![turned(&inputs)?]),
-            |inputs| Ok((vec![turned(&inputs)?], inputs[1..].to_vec())),
+            |inputs| Ok(vec![rotated(&inputs)?]),
+            |inputs| Ok((vec![rotated(&inputs)?], inputs[1..].to_vec())),
             |tables, gradients| {
                 let [cosines, sines] = &tables[..] else { return Err(lost()) };
                 let back = [gradients[0].clone(), cosines.clone(), (sines * -1.0)?];
                 let none = |table: &Tensor| zeros(table.dtype(), table.dims());
-                Ok(vec![turned(&back)?, none(cosines)?, none(sines)?])
+                Ok(vec![rotated(&back)?, none(cosines)?, none(sines)?])
             },
         )?;
-        turned.pop().ok_or_else(lost)
+        rotated.pop().ok_or_else(lost)
     }
 }
 
 /// Heads turned by the angles of these cosines and sines.
-fn turned(inputs: &[Tensor]) -> Result<Tensor> {
+fn rotated(inputs: &[Tensor]) -> Result<Tensor> {
     let [x, cosines, sines] = inputs else { return Err(lost()) };
     let [_, _, _, head] = dims("heads", x)?;
     let half = head / 2;

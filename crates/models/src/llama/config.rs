@@ -123,8 +123,8 @@ fn rotary(fields: &Fields<'_>, head: usize, positions: usize) -> Result<Rotary, 
     Ok(Rotary { head, theta, scaling: read_scaling(&scaling, positions, original as f64)? })
 }
 
-/// Reads one kind of scaling, for a model made for so many positions that was first trained on
-/// others.
+/// Reads one kind of scaling, for a model made for a number of positions that was first trained on
+/// another.
 fn read_scaling(
     fields: &Fields<'_>,
     positions: usize,

@@ -1,14 +1,12 @@
-//! Llama's tree and mathematics.
+//! Llama's mathematics.
 
 use super::LlamaConfig;
-use crate::config::ConfigError;
-use crate::fields::Fields;
-use crate::layers::attention::{Form, Heads, Scores, attention, merge_heads, split_heads};
-use crate::layers::rotary::{Angles, Rotary};
-use crate::layers::{DEAR, by_sequence, dims, embedding, linear, loss, rms_norm, stream};
-use crate::model::{CausalLm, Dimensions, Loss};
-use crate::module::Module;
+use crate::layers::attention::{Heads, Mask, Scores, attention, merge_heads, split_heads};
+use crate::layers::rotary::Angles;
+use crate::layers::{Embedding, Linear, by_sequence, checkpoint, dims, loss, rms_norm, stream};
+use crate::model::{Dimensions, Model};
 use crate::scope::Scope;
+use crate::task::{CausalLm, Loss};
 use fullshard_graph::{Result, Tensor};
 
 /// A Llama with its language-modelling head.
@@ -18,11 +16,16 @@ pub struct Llama {
     pub config: LlamaConfig,
 }
 
-impl CausalLm for Llama {
-    fn tree(&self) -> Module {
-        Module::new("LlamaForCausalLM")
-            .child("model", self.model_module())
-            .child("lm_head", self.head_module())
+/// The model's class in Hugging Face's library.
+pub(super) const CLASS: &str = "LlamaForCausalLM";
+
+impl Model for Llama {
+    fn class(&self) -> &'static str {
+        CLASS
+    }
+
+    fn task(&self) -> CausalLm {
+        CausalLm { vocabulary: self.config.vocab_size }
     }
 
     fn dimensions(&self) -> Dimensions {
@@ -38,129 +41,90 @@ impl CausalLm for Llama {
         }
     }
 
-    fn attention_form(&self) -> Form {
-        let config = &self.config;
-        let factor = (config.head_dim as f64).sqrt().recip();
-        Form { factor: Some(factor), upcast: false, dropout: config.attention_dropout }
+    fn forward(&self, nn: &Scope<'_>, tokens: &Tensor) -> Result<Tensor> {
+        let hidden = self.model(nn, tokens)?;
+        by_sequence(&self.head().apply(nn, "lm_head", &hidden)?, tokens)
     }
 
-    fn logits(&self, scope: &Scope<'_>, tokens: &Tensor) -> Result<Tensor> {
-        let hidden = self.model(scope, tokens)?;
-        by_sequence(&linear::apply(scope, "lm_head", &hidden, false)?, tokens)
-    }
-
-    fn loss(&self, scope: &Scope<'_>, tokens: &Tensor, labels: &Tensor) -> Result<Loss> {
-        let hidden = self.model(scope, tokens)?;
-        loss::apply(scope, "lm_head", &hidden, labels)
+    fn loss(&self, nn: &Scope<'_>, tokens: &Tensor, labels: &Tensor) -> Result<Loss> {
+        let hidden = self.model(nn, tokens)?;
+        loss::apply(nn, "lm_head", &self.head(), &hidden, labels)
     }
 }
 
-/// The tree.
 impl Llama {
-    pub(crate) fn read(fields: &Fields<'_>) -> Result<Llama, ConfigError> {
-        Ok(Llama { config: LlamaConfig::read(fields)? })
-    }
-
-    fn model_module(&self) -> Module {
+    /// The head, whose weight is the table of token embeddings if it is tied to it.
+    fn head(&self) -> Linear<'static> {
         let config = &self.config;
-        let (width, deviation) = (config.hidden_size, config.initializer_range);
-        let tokens = embedding::module(config.vocab_size, width, deviation, config.pad_token_id);
-        let layers = (0..config.num_hidden_layers).map(|_| self.layer_module());
-        Module::new("LlamaModel")
-            .child("embed_tokens", tokens)
-            .child("layers", Module::list(layers))
-            .child("norm", rms_norm::module("LlamaRMSNorm", width))
-            .child("rotary_emb", Rotary::module("LlamaRotaryEmbedding"))
+        let tied = config.tie_word_embeddings.then_some("model.embed_tokens.weight");
+        Linear::new(config.vocab_size).bias(false).std(config.initializer_range).tied(tied)
     }
 
-    fn layer_module(&self) -> Module {
-        let config = &self.config;
-        let (width, inner) = (config.hidden_size, config.intermediate_size);
-        let queries = config.num_attention_heads * config.head_dim;
-        let keys = config.num_key_value_heads * config.head_dim;
-        let attention = |input, output| {
-            linear::module(input, output, config.attention_bias, config.initializer_range)
-        };
-        let feed_forward = |input, output| {
-            linear::module(input, output, config.mlp_bias, config.initializer_range)
-        };
-        let attention = Module::new("LlamaAttention")
-            .child("q_proj", attention(width, queries))
-            .child("k_proj", attention(width, keys))
-            .child("v_proj", attention(width, keys))
-            .child("o_proj", attention(queries, width));
-        let feed_forward = Module::new("LlamaMLP")
-            .child("gate_proj", feed_forward(width, inner))
-            .child("up_proj", feed_forward(width, inner))
-            .child("down_proj", feed_forward(inner, width))
-            .child("act_fn", config.hidden_act.module());
-        Module::new("LlamaDecoderLayer")
-            .child("self_attn", attention)
-            .child("mlp", feed_forward)
-            .child("input_layernorm", rms_norm::module("LlamaRMSNorm", width))
-            .child("post_attention_layernorm", rms_norm::module("LlamaRMSNorm", width))
-    }
-
-    fn head_module(&self) -> Module {
-        let config = &self.config;
-        let (width, vocabulary) = (config.hidden_size, config.vocab_size);
-        if config.tie_word_embeddings {
-            linear::tied(width, vocabulary, "model.embed_tokens.weight")
-        } else {
-            linear::module(width, vocabulary, false, config.initializer_range)
-        }
-    }
-}
-
-/// The mathematics.
-impl Llama {
     /// The hidden states that the head takes, `[..., width]`: only attention needs to know which
     /// tokens are a sequence.
-    fn model(&self, scope: &Scope<'_>, tokens: &Tensor) -> Result<Tensor> {
+    fn model(&self, nn: &Scope<'_>, tokens: &Tensor) -> Result<Tensor> {
         let config = &self.config;
         let [_, sequence] = dims("tokens", tokens)?;
-        scope.module("model", |scope| {
-            let x = embedding::apply(scope, "embed_tokens", tokens, config.pad_token_id)?;
-            let x = stream(scope, &x)?;
-            let angles = config.rotary.angles(scope, "rotary_emb", sequence)?;
-            let layer = |scope: &Scope<'_>, x: &Tensor| self.layer(scope, x, &angles);
-            let x = scope.layers("layers", config.num_hidden_layers, &x, layer)?;
-            rms_norm::apply(scope, "norm", &x, config.rms_norm_eps)
+        nn.module("model", "LlamaModel", |nn| {
+            nn.children(&["embed_tokens", "layers", "norm", "rotary_emb"])?;
+            let table = Embedding::new(config.vocab_size, config.hidden_size)
+                .std(config.initializer_range)
+                .padding(config.pad_token_id);
+            let x = stream(nn, &table.apply(nn, "embed_tokens", tokens)?)?;
+            let angles =
+                config.rotary.angles(nn, "rotary_emb", "LlamaRotaryEmbedding", sequence)?;
+            let layer = |nn: &Scope<'_>, x: &Tensor| self.layer(nn, x, &angles);
+            let x =
+                nn.layers("layers", "LlamaDecoderLayer", config.num_hidden_layers, &x, layer)?;
+            self.norm(nn, "norm", &x)
         })
     }
 
-    fn layer(&self, scope: &Scope<'_>, x: &Tensor, angles: &Angles) -> Result<Tensor> {
-        let epsilon = self.config.rms_norm_eps;
-        let normal = rms_norm::apply(scope, "input_layernorm", x, epsilon)?;
-        let mixed = scope.module("self_attn", |scope| self.attention(scope, &normal, angles))?;
-        let x = (x + mixed)?.named(DEAR)?;
-        let normal = rms_norm::apply(scope, "post_attention_layernorm", &x, epsilon)?;
-        x + scope.module("mlp", |scope| self.feed_forward(scope, &normal))?
+    fn norm(&self, nn: &Scope<'_>, name: &str, x: &Tensor) -> Result<Tensor> {
+        rms_norm::apply(nn, name, "LlamaRMSNorm", x, self.config.rms_norm_eps)
     }
 
-    fn attention(&self, scope: &Scope<'_>, x: &Tensor, angles: &Angles) -> Result<Tensor> {
+    fn layer(&self, nn: &Scope<'_>, x: &Tensor, angles: &Angles) -> Result<Tensor> {
+        nn.children(&["self_attn", "mlp", "input_layernorm", "post_attention_layernorm"])?;
+        let normal = self.norm(nn, "input_layernorm", x)?;
+        let attn_out =
+            nn.module("self_attn", "LlamaAttention", |nn| self.attention(nn, &normal, angles))?;
+        let x = (x + attn_out)?.named(checkpoint::ATTN_RESIDUAL)?;
+        let normal = self.norm(nn, "post_attention_layernorm", &x)?;
+        x + nn.module("mlp", "LlamaMLP", |nn| self.feed_forward(nn, &normal))?
+    }
+
+    fn attention(&self, nn: &Scope<'_>, x: &Tensor, angles: &Angles) -> Result<Tensor> {
         let config = &self.config;
+        let linear =
+            |output| Linear::new(output).bias(config.attention_bias).std(config.initializer_range);
         let projected = |name, heads| {
-            let x = linear::apply(scope, name, x, config.attention_bias)?;
+            let x = linear(heads * config.head_dim).apply(nn, name, x)?;
             split_heads(&x, angles.sequence(), heads)
         };
+        let rotated = |name, heads| angles.apply_rotary(&projected(name, heads)?);
+        let (queries, keys) = (config.num_attention_heads, config.num_key_value_heads);
         let heads = Heads {
-            query: angles.turn(&projected("q_proj", config.num_attention_heads)?)?.named(DEAR)?,
-            key: angles.turn(&projected("k_proj", config.num_key_value_heads)?)?.named(DEAR)?,
-            value: projected("v_proj", config.num_key_value_heads)?.named(DEAR)?,
+            query: rotated("q_proj", queries)?.named(checkpoint::QKV)?,
+            key: rotated("k_proj", keys)?.named(checkpoint::QKV)?,
+            value: projected("v_proj", keys)?.named(checkpoint::QKV)?,
         };
         let scale = (config.head_dim as f64).sqrt().recip();
-        let scores = Scores::scaled(scope.compute_dtype(), scale)?;
+        let scores = Scores::scaled(Mask::causal(), nn.compute_dtype(), scale)?;
         let scores = Scores { dropout: config.attention_dropout, ..scores };
-        let mixed = merge_heads(&attention(scope, &heads, &scores)?, x)?;
-        linear::apply(scope, "o_proj", &mixed, config.attention_bias)
+        let attn_out = merge_heads(&attention(nn, &heads, &scores)?, x)?;
+        linear(config.hidden_size).apply(nn, "o_proj", &attn_out)
     }
 
-    fn feed_forward(&self, scope: &Scope<'_>, x: &Tensor) -> Result<Tensor> {
+    fn feed_forward(&self, nn: &Scope<'_>, x: &Tensor) -> Result<Tensor> {
         let config = &self.config;
-        let projected = |name, x: &Tensor| linear::apply(scope, name, x, config.mlp_bias);
-        let (gate, up) = (projected("gate_proj", x)?, projected("up_proj", x)?);
-        let (gate, up) = (gate.named(DEAR)?, up.named(DEAR)?);
-        projected("down_proj", &config.hidden_act.gated(scope, &gate, &up)?)
+        nn.children(&["gate_proj", "up_proj", "down_proj", "act_fn"])?;
+        let linear =
+            |output| Linear::new(output).bias(config.mlp_bias).std(config.initializer_range);
+        let projected = |name| linear(config.intermediate_size).apply(nn, name, x);
+        let (gate, up) = (projected("gate_proj")?, projected("up_proj")?);
+        let (gate, up) = (gate.named(checkpoint::MLP_IN)?, up.named(checkpoint::MLP_IN)?);
+        let inner = config.hidden_act.gated(nn, "act_fn", &gate, &up)?;
+        linear(config.hidden_size).apply(nn, "down_proj", &inner)
     }
 }

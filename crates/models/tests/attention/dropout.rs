@@ -11,7 +11,7 @@ use fullshard_graph::{
 };
 use fullshard_models::Scope;
 use fullshard_models::layers::attention::{
-    GRAPHS_WITHOUT_CUDNN, Heads, Scores, attention, fused, reference,
+    GRAPHS_WITHOUT_CUDNN, Heads, Mask, Scores, attention, fused, reference,
 };
 use fullshard_pjrt::HostTensor;
 use std::collections::BTreeMap;
@@ -28,15 +28,16 @@ fn three_layers(tracer: &Shrinking) -> String {
     let argument = Argument::new(TensorType::new(DType::Bf16, &[BATCH, HEADS, 64, 16]));
     let program = Program::trace("layers", &[argument], |inputs| {
         let (value, mut gradients) = value_and_grad(&[&inputs[0]], |inputs| {
-            let scores = Scores { dropout: RATE, ..Scores::scaled(DType::Bf16, 0.25)? };
-            let mixed = Scope::root(tracer, |scope| {
+            let scores =
+                Scores { dropout: RATE, ..Scores::scaled(Mask::causal(), DType::Bf16, 0.25)? };
+            let attn_out = Scope::root(tracer, |scope| {
                 let layer = |scope: &Scope<'_>, x: &Tensor| {
                     let [query, key, value] = [x.clone(), x.clone(), x.clone()];
                     attention(scope, &Heads { query, key, value }, &scores)
                 };
-                Ok(vec![scope.layers("h", 3, &inputs[0], layer)?])
+                Ok(vec![scope.layers("h", "Layer", 3, &inputs[0], layer)?])
             })?;
-            mixed[0].sum_all()
+            attn_out[0].sum_all()
         })?;
         gradients.push(value);
         Ok(gradients)
@@ -124,7 +125,7 @@ impl Window {
     }
 
     /// What was kept on the way there, which must be what was kept on the way back.
-    fn kept(&self, mixed: &[f64], value_gradient: &[f64]) -> Kept {
+    fn kept(&self, attn_out: &[f64], value_gradient: &[f64]) -> Kept {
         let group = HEADS / self.key_heads;
         let at = |heads: usize, b: usize, head: usize, token: usize, lane: usize| {
             ((b * heads + head) * self.sequence + token) * WIDTH + lane
@@ -141,7 +142,7 @@ impl Window {
                 let mut sum = 0.0;
                 for (r, by_head) in by_head.iter_mut().enumerate() {
                     let place = at(HEADS, b, shared * group + r, self.query + i, j);
-                    let there = mixed[place] * unit;
+                    let there = attn_out[place] * unit;
                     assert!(there.min((1.0 - there).abs()) < 0.02, "{there} of a probability");
                     by_head.push(there > 0.5);
                     sum += there.round();
@@ -183,11 +184,11 @@ fn two_layers(inputs: &[Tensor], dtype: DType, again: bool) -> Result<Vec<Tensor
                 return fused(heads, scores.form(), name);
             }
             let inputs = [&heads.query, &heads.key, &heads.value];
-            let mixed = remat(Policy::Nothing, &inputs, |inputs| {
+            let attn_out = remat(Policy::Nothing, &inputs, |inputs| {
                 let [query, key, value] = inputs.try_into().unwrap();
                 Ok(vec![fused(&Heads { query, key, value }, scores.form(), name)?])
             })?;
-            Ok(mixed[0].clone())
+            Ok(attn_out[0].clone())
         })?);
     }
     results.iter().map(|result| result.convert(DType::F32)).collect()
@@ -278,9 +279,9 @@ fn gpu_the_kernel_that_drops_agrees_with_the_reference() {
             let mask = inputs[4].convert(dtype)?;
             let results = traced(&short[..3], &short[3], RATE, |_, heads, scores| {
                 let tracer = Shrinking { mask: Some(mask.clone()), ..Shrinking::new(dtype) };
-                let mixed =
+                let attn_out =
                     Scope::root(&tracer, |scope| Ok(vec![reference(scope, heads, scores)?]))?;
-                Ok(mixed[0].clone())
+                Ok(attn_out[0].clone())
             })?;
             results.iter().map(|result| result.convert(DType::F32)).collect()
         });

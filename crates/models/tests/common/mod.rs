@@ -4,11 +4,11 @@
 pub use fullshard_testing::{RECORDINGS, Recording, call, numbers};
 
 use fullshard_graph::{Argument, DType, Program, Result, Tensor, TensorType};
-use fullshard_models::{CausalLm, from_json};
+use fullshard_models::{AnyModel, from_json};
 use fullshard_pjrt::{CompileOptions, HostTensor, LoadedExecutable};
 
 /// A recorded model.
-pub fn model(recording: &Recording) -> Box<dyn CausalLm> {
+pub fn model(recording: &Recording) -> Box<dyn AnyModel> {
     from_json(&recording.metadata("config")).unwrap()
 }
 
@@ -53,14 +53,7 @@ pub fn compile_with(
 }
 
 fn argument(tensor: &HostTensor) -> Argument {
-    use fullshard_pjrt::DType as Of;
-    let dtype = match tensor.dtype() {
-        Of::F32 => DType::F32,
-        Of::F64 => DType::F64,
-        Of::I32 => DType::I32,
-        other => panic!("no test has {other:?}"),
-    };
-    Argument::new(TensorType::new(dtype, tensor.dims()))
+    Argument::new(tensor.ty().clone())
 }
 
 /// The largest difference relative to the largest magnitude expected.

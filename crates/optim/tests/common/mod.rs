@@ -1,8 +1,10 @@
 //! Training parameters on virtual CPU devices, however they are cut.
 #![allow(dead_code, clippy::unwrap_used)]
 
-use fullshard_graph::{Argument, DType, Mesh, Program, Result, Sharding, Tensor, TensorType};
-use fullshard_optim::{Cut, Optimizer, Shard, SlotKind, Update};
+use fullshard_graph::{
+    Argument, DType, Mesh, MeshExt, Program, Result, Sharding, Tensor, TensorType,
+};
+use fullshard_optim::{Layout, Optimizer, Shard, SlotKind, Update};
 use fullshard_pjrt::{CompileOptions, Flag, HostTensor, LoadedExecutable};
 pub use fullshard_testing::call;
 
@@ -24,18 +26,26 @@ pub type Layers = Vec<Vec<f32>>;
 pub struct Placed {
     pub dims: Vec<usize>,
     pub stack: Option<usize>,
-    pub cut: Cut,
+    pub layout: Layout,
+    pub slice: usize,
     pub axes: Vec<&'static str>,
 }
 
 impl Placed {
     pub fn whole(dims: &[usize]) -> Placed {
-        Placed { dims: dims.to_vec(), stack: None, cut: Cut::Whole, axes: vec![] }
+        Placed {
+            dims: dims.to_vec(),
+            stack: None,
+            layout: Layout::Replicated,
+            slice: 0,
+            axes: vec![],
+        }
     }
 
     pub fn shard(&self, mesh: &Mesh) -> Shard {
         let group = (!self.axes.is_empty()).then(|| mesh.over(&self.axes).unwrap());
-        Shard { dims: self.dims.clone(), stack: self.stack, cut: self.cut, group }
+        let (layout, slice) = (self.layout, self.slice);
+        Shard { dims: self.dims.clone(), stack: self.stack, layout, slice, group }
     }
 
     /// The dimension of the logical tensor that is cut.
@@ -46,7 +56,7 @@ impl Placed {
     pub fn logical_dims(&self, mesh: &Mesh) -> Vec<usize> {
         let shard = self.shard(mesh);
         let mut dims = shard.local_dims();
-        if self.cut != Cut::Whole {
+        if self.layout != Layout::Replicated {
             dims[self.cut_dim()] *= shard.parts();
         }
         dims
@@ -54,7 +64,7 @@ impl Placed {
 
     pub fn sharding(&self, mesh: &Mesh) -> Sharding {
         let rank = self.logical_dims(mesh).len();
-        let cut = |dim| self.cut != Cut::Whole && dim == self.cut_dim();
+        let cut = |dim| self.layout != Layout::Replicated && dim == self.cut_dim();
         let dims: Vec<&[&str]> =
             (0..rank).map(|dim| if cut(dim) { self.axes.as_slice() } else { &[] }).collect();
         mesh.sharding(&dims).unwrap()

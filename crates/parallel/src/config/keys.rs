@@ -2,7 +2,7 @@
 //! that what is left over in the end can be refused with the list of those.
 
 use super::error::FsdpConfigError;
-use super::nearest::nearest;
+use fullshard_models::nearest;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 

@@ -1,10 +1,12 @@
 //! What of the training state is sharded: the words of `--fsdp`.
 
 use super::error::FsdpConfigError;
+use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
 /// What is sharded over the devices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Strategy {
     /// Parameters, gradients and optimizer state (ZeRO-3).
     #[default]

@@ -5,21 +5,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
-use super::{Origin, PluginKind};
+use super::{Origin, Platform};
 
 /// A failure to find, install or remove a plugin.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PluginError {
-    /// A name that is not a kind of plugin.
-    #[error("unknown plugin `{0}`: expected cpu, cuda or tpu")]
-    UnknownKind(String),
-
     /// The user named a plugin library that is not there.
     #[error("the {kind} plugin named by {origin} is not a file: {}", path.display())]
     NoSuchFile {
         /// The kind of plugin asked for.
-        kind: PluginKind,
+        kind: Platform,
         /// The file that was named.
         path: PathBuf,
         /// Who named it.
@@ -29,23 +25,23 @@ pub enum PluginError {
     /// No plugin of this kind is anywhere we look.
     #[error(
         "no {kind} plugin found: run `fullshard plugins install {kind}`, \
-         or set {} to the plugin library", kind.variable()
+         or set {} to the plugin library", super::variable(*kind)
     )]
     NotFound {
         /// The kind of plugin asked for.
-        kind: PluginKind,
+        kind: Platform,
     },
 
     /// No plugin that compiles for this kind is anywhere we look.
     #[error(
         "no compiler for {kind} found: run `fullshard plugins install {kind}{}`, \
          or set {} to the plugin library",
-        if *kind == PluginKind::Cuda { " --compiler" } else { "" },
-        kind.variable()
+        if *kind == Platform::Cuda { " --compiler" } else { "" },
+        super::variable(*kind)
     )]
     NoCompiler {
         /// The kind of device to compile for.
-        kind: PluginKind,
+        kind: Platform,
     },
 
     /// The system does not say where caches belong.
@@ -55,11 +51,11 @@ pub enum PluginError {
     /// We pin no plugins for this machine.
     #[error(
         "cannot install the {kind} plugin: the pinned ones are for Linux on x86_64 only. \
-         Set {} to a plugin library for this machine", kind.variable()
+         Set {} to a plugin library for this machine", super::variable(*kind)
     )]
     UnsupportedPlatform {
         /// The kind of plugin asked for.
-        kind: PluginKind,
+        kind: Platform,
     },
 
     /// An installation failed and was undone.
@@ -69,7 +65,7 @@ pub enum PluginError {
     )]
     Install {
         /// The kind of plugin that was being installed.
-        kind: PluginKind,
+        kind: Platform,
         /// What went wrong.
         cause: InstallError,
         /// Shell commands that do the same without us.

@@ -17,7 +17,7 @@ use zip::read::ZipFile;
 use super::error::AtPath;
 use super::progress::Progress;
 use super::store::{Manifest, wheel_sums};
-use super::{InstallError, Installed, Package, PluginError, PluginKind, Store, Wheel, python};
+use super::{InstallError, Installed, Package, Platform, PluginError, Store, Wheel, python};
 
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 const CHUNK: usize = 1 << 18;
@@ -33,13 +33,13 @@ pub enum Source<'a> {
 
 impl Store {
     /// Fetches and installs the pinned plugin of a kind, unless it is there already.
-    pub fn install(&self, kind: PluginKind) -> Result<Installed, PluginError> {
+    pub fn install(&self, kind: Platform) -> Result<Installed, PluginError> {
         self.install_package(Package::pinned(kind), Source::Pip)
     }
 
     /// As [`Store::install`], from wheels already in `folder`. They are
     /// verified just the same.
-    pub fn install_from(&self, kind: PluginKind, folder: &Path) -> Result<Installed, PluginError> {
+    pub fn install_from(&self, kind: Platform, folder: &Path) -> Result<Installed, PluginError> {
         self.install_package(Package::pinned(kind), Source::Folder(folder))
     }
 
@@ -47,7 +47,7 @@ impl Store {
     /// wheels in `folder` if one is given.
     pub fn install_compiler(
         &self,
-        kind: PluginKind,
+        kind: Platform,
         folder: Option<&Path>,
     ) -> Result<Installed, PluginError> {
         let source = folder.map_or(Source::Pip, Source::Folder);

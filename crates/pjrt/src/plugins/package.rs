@@ -1,7 +1,7 @@
 //! The packages we trust: which wheels make up each plugin, by exact version
 //! and checksum, and how to ask pip for exactly those files.
 
-use super::PluginKind;
+use super::Platform;
 
 /// One wheel of a package, pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Wheel {
 #[derive(Clone, Copy, Debug)]
 pub struct Package {
     /// The kind of device it drives.
-    pub kind: PluginKind,
+    pub kind: Platform,
     /// What its folder in the cache is named by besides the kind, where a kind has several.
     pub suffix: &'static str,
     /// The wheel that holds the plugin library.
@@ -69,20 +69,20 @@ impl Wheel {
 
 impl Package {
     /// The package we pin for a kind of plugin.
-    pub fn pinned(kind: PluginKind) -> &'static Package {
+    pub fn pinned(kind: Platform) -> &'static Package {
         match kind {
-            PluginKind::Cpu => &CPU,
-            PluginKind::Cuda => &CUDA,
-            PluginKind::Tpu => &TPU,
+            Platform::Cpu => &CPU,
+            Platform::Cuda => &CUDA,
+            Platform::Tpu => &TPU,
         }
     }
 
     /// What compiles for a kind of device without one: of the CUDA plugin a tenth of the whole,
     /// since a compiler needs none of the libraries that programs call.
-    pub fn compiler(kind: PluginKind) -> &'static Package {
+    pub fn compiler(kind: Platform) -> &'static Package {
         match kind {
-            PluginKind::Cuda => &CUDA_COMPILER,
-            PluginKind::Cpu | PluginKind::Tpu => Package::pinned(kind),
+            Platform::Cuda => &CUDA_COMPILER,
+            Platform::Cpu | Platform::Tpu => Package::pinned(kind),
         }
     }
 
@@ -114,13 +114,17 @@ impl Package {
             .map(|wheel| format!("  python3 {}", wheel.pip_arguments(&folder).join(" ")))
             .collect();
         lines.push(format!("  unzip -o '{folder}/*.whl' -d {folder}"));
-        lines.push(format!("  export {}=\"$PWD/{folder}/{}\"", self.kind.variable(), self.library));
+        lines.push(format!(
+            "  export {}=\"$PWD/{folder}/{}\"",
+            super::variable(self.kind),
+            self.library
+        ));
         lines.join("\n")
     }
 }
 
 static CPU: Package = Package {
-    kind: PluginKind::Cpu,
+    kind: Platform::Cpu,
     suffix: "",
     plugin: Wheel {
         name: "xla-cpu-pjrt",
@@ -135,7 +139,7 @@ static CPU: Package = Package {
 };
 
 const CUDA_WHOLE: Package = Package {
-    kind: PluginKind::Cuda,
+    kind: Platform::Cuda,
     suffix: "",
     plugin: Wheel {
         name: "jax-cuda13-pjrt",
@@ -156,7 +160,7 @@ static CUDA_COMPILER: Package =
     Package { suffix: "-compiler", companions: &[NVCC, NVVM], ..CUDA_WHOLE };
 
 static TPU: Package = Package {
-    kind: PluginKind::Tpu,
+    kind: Platform::Tpu,
     suffix: "",
     plugin: Wheel {
         name: "libtpu",

@@ -5,7 +5,7 @@ use std::env;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::{Package, PluginError, PluginKind, Store, python};
+use super::{Package, Platform, PluginError, Store, python};
 
 /// Where a plugin was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl fmt::Display for Origin {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Located {
     /// The kind of device it drives.
-    pub kind: PluginKind,
+    pub kind: Platform,
     /// The shared library.
     pub path: PathBuf,
     /// Where it was found.
@@ -47,14 +47,14 @@ pub struct Located {
 /// A file named by `flag` or by the kind's environment variable must exist: a
 /// wrong name is an error, not a reason to look further.
 pub fn find(
-    kind: PluginKind,
+    kind: Platform,
     flag: Option<&Path>,
     store: &Store,
 ) -> Result<Option<Located>, PluginError> {
     if let Some(path) = flag {
         return named(kind, path.to_owned(), Origin::Flag).map(Some);
     }
-    let variable = kind.variable();
+    let variable = super::variable(kind);
     if let Some(path) = env::var_os(variable).filter(|value| !value.is_empty()) {
         return named(kind, path.into(), Origin::Environment(variable)).map(Some);
     }
@@ -68,14 +68,14 @@ pub fn find(
 /// Looks for a plugin, and fetches the CPU plugin if there is none. The others
 /// are large and need hardware, so they are only installed when asked for.
 pub fn find_or_install(
-    kind: PluginKind,
+    kind: Platform,
     flag: Option<&Path>,
     store: &Store,
 ) -> Result<Located, PluginError> {
     if let Some(located) = find(kind, flag, store)? {
         return Ok(located);
     }
-    if kind != PluginKind::Cpu {
+    if kind != Platform::Cpu {
         return Err(PluginError::NotFound { kind });
     }
     let installed = store.install(kind)?;
@@ -85,7 +85,7 @@ pub fn find_or_install(
 /// Looks for a plugin that need only compile: one that can do more, else what was installed for
 /// that alone.
 pub fn find_compiler(
-    kind: PluginKind,
+    kind: Platform,
     flag: Option<&Path>,
     store: &Store,
 ) -> Result<Located, PluginError> {
@@ -97,7 +97,7 @@ pub fn find_compiler(
     Ok(Located { kind, path: installed.path, origin: Origin::Cache })
 }
 
-fn named(kind: PluginKind, path: PathBuf, origin: Origin) -> Result<Located, PluginError> {
+fn named(kind: Platform, path: PathBuf, origin: Origin) -> Result<Located, PluginError> {
     if path.is_file() {
         Ok(Located { kind, path, origin })
     } else {
@@ -105,7 +105,7 @@ fn named(kind: PluginKind, path: PathBuf, origin: Origin) -> Result<Located, Plu
     }
 }
 
-fn in_python(kind: PluginKind, store: &Store) -> Option<PathBuf> {
+fn in_python(kind: Platform, store: &Store) -> Option<PathBuf> {
     let folders = python::site_folders(&store.python()?);
     libraries(kind)
         .iter()
@@ -114,9 +114,9 @@ fn in_python(kind: PluginKind, store: &Store) -> Option<PathBuf> {
 }
 
 /// The paths a plugin library may have among Python's packages, best first.
-fn libraries(kind: PluginKind) -> Vec<&'static str> {
+fn libraries(kind: Platform) -> Vec<&'static str> {
     let mut libraries = vec![Package::pinned(kind).library];
-    if kind == PluginKind::Cuda {
+    if kind == Platform::Cuda {
         libraries.push("jax_plugins/xla_cuda12/xla_cuda_plugin.so");
     }
     libraries

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use super::error::AtPath;
-use super::{FileError, Package, PluginError, PluginKind, python};
+use super::{FileError, Package, Platform, PluginError, python};
 
 const CACHE_VARIABLE: &str = "FULLSHARD_CACHE";
 const STAGING_PREFIX: &str = ".staging-";
@@ -32,7 +32,7 @@ pub struct Store {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installed {
     /// The kind of device it drives.
-    pub kind: PluginKind,
+    pub kind: Platform,
     /// The version of the package.
     pub version: String,
     /// The plugin library.
@@ -44,7 +44,7 @@ pub struct Installed {
 /// What was unpacked, recorded beside it.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Manifest {
-    pub(super) kind: PluginKind,
+    pub(super) kind: Platform,
     pub(super) package: String,
     pub(super) version: String,
     /// SHA-256 of each wheel, by file name.
@@ -95,7 +95,7 @@ impl Store {
 
     /// The installed plugin of a kind, if it is there, intact and of the
     /// pinned version.
-    pub fn installed(&self, kind: PluginKind) -> Option<Installed> {
+    pub fn installed(&self, kind: Platform) -> Option<Installed> {
         self.installed_package(Package::pinned(kind))
     }
 
@@ -114,13 +114,13 @@ impl Store {
 
     /// Every installed plugin.
     pub fn list(&self) -> Vec<Installed> {
-        let kinds = PluginKind::ALL.into_iter();
+        let kinds = Platform::ALL.into_iter();
         kinds.filter_map(|kind| self.installed(kind)).collect()
     }
 
     /// Removes every version of a plugin, broken ones too. Says whether there
     /// was anything to remove.
-    pub fn remove(&self, kind: PluginKind) -> Result<bool, PluginError> {
+    pub fn remove(&self, kind: Platform) -> Result<bool, PluginError> {
         if !self.folder.exists() {
             return Ok(false);
         }

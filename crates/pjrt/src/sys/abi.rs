@@ -6,7 +6,7 @@
 
 use super::*;
 use crate::plugin::Plugin;
-use crate::plugins::{PluginKind, Store, find_compiler};
+use crate::plugins::{Platform, Store, find_compiler};
 use std::path::Path;
 
 /// The size a plugin expects of these arguments; none if it does not have that function.
@@ -101,7 +101,7 @@ fn check(path: &Path) {
 #[test]
 fn our_layouts_suit_the_plugins_we_fetch() {
     let store = Store::default_location().unwrap();
-    for kind in [PluginKind::Cpu, PluginKind::Tpu] {
+    for kind in [Platform::Cpu, Platform::Tpu] {
         check(&store.install(kind).unwrap().path);
     }
 }
@@ -110,9 +110,9 @@ fn our_layouts_suit_the_plugins_we_fetch() {
 #[test]
 fn our_layouts_suit_the_cuda_plugin() {
     let store = Store::default_location().unwrap();
-    let path = match find_compiler(PluginKind::Cuda, None, &store) {
+    let path = match find_compiler(Platform::Cuda, None, &store) {
         Ok(located) => located.path,
-        Err(_) => store.install_compiler(PluginKind::Cuda, None).unwrap().path,
+        Err(_) => store.install_compiler(Platform::Cuda, None).unwrap().path,
     };
     check(&path);
 }

@@ -1,11 +1,11 @@
 //! What the tests share: a CPU client and programs in StableHLO text.
 #![allow(dead_code)]
 
-use fullshard_pjrt::plugins::{PluginKind, Store, find, find_compiler};
+use fullshard_pjrt::plugins::{Platform, Store, find, find_compiler};
 use fullshard_pjrt::{Buffer, Client, ClientOptions, HostTensor, Plugin};
 
 /// The plugin of a kind, fetched on first use.
-pub fn plugin(kind: PluginKind) -> &'static Plugin {
+pub fn plugin(kind: Platform) -> &'static Plugin {
     let store = Store::default_location().unwrap();
     let located = match find(kind, None, &store).unwrap() {
         Some(located) => located.path,
@@ -15,7 +15,7 @@ pub fn plugin(kind: PluginKind) -> &'static Plugin {
 }
 
 /// A plugin that compiles for a kind of device, fetched on first use.
-pub fn compiler(kind: PluginKind) -> &'static Plugin {
+pub fn compiler(kind: Platform) -> &'static Plugin {
     let store = Store::default_location().unwrap();
     let path = match find_compiler(kind, None, &store) {
         Ok(located) => located.path,
@@ -26,23 +26,23 @@ pub fn compiler(kind: PluginKind) -> &'static Plugin {
 
 /// A client to test one device with: the CPU, or what FULLSHARD_TEST_DEVICE names.
 pub fn one_device() -> Client {
-    let kind = std::env::var("FULLSHARD_TEST_DEVICE")
-        .map_or(PluginKind::Cpu, |name| name.parse().unwrap());
+    let kind =
+        std::env::var("FULLSHARD_TEST_DEVICE").map_or(Platform::Cpu, |name| name.parse().unwrap());
     match kind {
-        PluginKind::Cpu => cpu(1),
+        Platform::Cpu => cpu(1),
         // Tests run beside each other, so none may take all memory.
-        PluginKind::Cuda => {
+        Platform::Cuda => {
             let options = ClientOptions::new().preallocate(false);
             Client::new(plugin(kind), &options).unwrap()
         }
-        PluginKind::Tpu => Client::new(plugin(kind), &ClientOptions::new()).unwrap(),
+        Platform::Tpu => Client::new(plugin(kind), &ClientOptions::new()).unwrap(),
     }
 }
 
 /// A CPU client with so many virtual devices.
 pub fn cpu(devices: usize) -> Client {
     let options = ClientOptions::new().cpu_device_count(devices);
-    Client::new(plugin(PluginKind::Cpu), &options).unwrap()
+    Client::new(plugin(Platform::Cpu), &options).unwrap()
 }
 
 /// Single-precision values on a device.

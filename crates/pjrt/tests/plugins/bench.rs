@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use fullshard_pjrt::plugins::{
-    InstallError, Installed, Package, PluginError, PluginKind, Source, Store, Wheel,
+    InstallError, Installed, Package, Platform, PluginError, Source, Store, Wheel,
 };
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
@@ -75,7 +75,7 @@ impl Bench {
         let sum: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
         Package {
             suffix: "",
-            kind: PluginKind::Cpu,
+            kind: Platform::Cpu,
             plugin: Wheel {
                 name: "tiny-plugin",
                 version: "1.0",

@@ -4,7 +4,7 @@
 use std::env;
 use std::path::PathBuf;
 
-use fullshard_pjrt::plugins::{Located, PluginError, PluginKind, Store, find, find_or_install};
+use fullshard_pjrt::plugins::{Located, Platform, PluginError, Store, find, find_or_install};
 
 use crate::bench::{BENCH, Bench, ROLE};
 
@@ -27,7 +27,7 @@ fn child_plays_its_role() {
     }
 }
 
-fn kind() -> PluginKind {
+fn kind() -> Platform {
     env::var("KIND").unwrap().parse().unwrap()
 }
 

@@ -15,14 +15,14 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use bench::{Bench, LIBRARY, noise};
-use fullshard_pjrt::plugins::{InstallError, Package, PluginError, PluginKind, Store, Wheel};
+use fullshard_pjrt::plugins::{InstallError, Package, Platform, Store, Wheel};
 
 #[test]
 fn installs_lists_and_removes() {
     let bench = Bench::new();
     let package = bench.package();
     assert_eq!(bench.store().installed_package(&package), None);
-    assert!(!bench.store().remove(PluginKind::Cpu).unwrap());
+    assert!(!bench.store().remove(Platform::Cpu).unwrap());
 
     let installed = bench.install(&package).unwrap();
     assert_eq!(installed.version, "1.0");
@@ -35,9 +35,9 @@ fn installs_lists_and_removes() {
     assert_eq!(bench.listing(), [".lock", "cpu-1.0"]);
     assert_eq!(bench.store().installed_package(&package), Some(installed.clone()));
 
-    assert!(bench.store().remove(PluginKind::Cpu).unwrap());
+    assert!(bench.store().remove(Platform::Cpu).unwrap());
     assert_eq!(bench.listing(), [".lock"]);
-    assert!(!bench.store().remove(PluginKind::Cpu).unwrap());
+    assert!(!bench.store().remove(Platform::Cpu).unwrap());
 }
 
 #[test]
@@ -260,23 +260,13 @@ fn an_unwritable_cache_is_an_error_that_names_it() {
     let bench = Bench::new();
     let file = bench.root.join("file");
     fs::write(&file, "in the way").unwrap();
-    let error =
-        Store::at(&file).quiet().install_from(PluginKind::Cpu, &bench.wheels()).unwrap_err();
+    let error = Store::at(&file).quiet().install_from(Platform::Cpu, &bench.wheels()).unwrap_err();
     assert!(error.to_string().contains(file.to_str().unwrap()), "{error}");
 }
 
 #[test]
-fn kinds_have_names() {
-    for kind in PluginKind::ALL {
-        assert_eq!(kind.to_string().parse::<PluginKind>().unwrap(), kind);
-    }
-    assert_eq!("gpu".parse::<PluginKind>().unwrap(), PluginKind::Cuda);
-    assert!(matches!("npu".parse::<PluginKind>(), Err(PluginError::UnknownKind(_))));
-}
-
-#[test]
 fn pins_are_complete() {
-    for kind in PluginKind::ALL {
+    for kind in Platform::ALL {
         let package = Package::pinned(kind);
         assert_eq!(package.kind, kind);
         for wheel in package.wheels() {
@@ -293,12 +283,12 @@ fn pins_are_complete() {
 fn pip_is_asked_for_the_tags_of_the_wheel() {
     let arguments = |kind| Package::pinned(kind).plugin.pip_arguments("DIR").join(" ");
     assert_eq!(
-        arguments(PluginKind::Cpu),
+        arguments(Platform::Cpu),
         "-m pip download --no-deps --only-binary=:all: --platform manylinux_2_27_x86_64 \
          --python-version 3.11 --implementation py --abi none -d DIR xla-cpu-pjrt==0.0.1"
     );
     assert_eq!(
-        arguments(PluginKind::Tpu),
+        arguments(Platform::Tpu),
         "-m pip download --no-deps --only-binary=:all: --platform manylinux_2_31_x86_64 \
          --python-version 3.11 --implementation cp --abi cp311 -d DIR libtpu==0.0.51"
     );
@@ -307,8 +297,7 @@ fn pip_is_asked_for_the_tags_of_the_wheel() {
 /// What compiles alone is a part of the whole, and lies beside it.
 #[test]
 fn a_compiler_is_a_small_part_of_the_cuda_plugin() {
-    let (whole, compiler) =
-        (Package::pinned(PluginKind::Cuda), Package::compiler(PluginKind::Cuda));
+    let (whole, compiler) = (Package::pinned(Platform::Cuda), Package::compiler(Platform::Cuda));
     assert_eq!(compiler.library, whole.library);
     assert!(compiler.wheels().all(|wheel| whole.wheels().any(|other| other == wheel)));
     assert!(8 * compiler.download_bytes() < whole.download_bytes());
@@ -319,6 +308,6 @@ fn a_compiler_is_a_small_part_of_the_cuda_plugin() {
     let installed = bench.install(&compiler).unwrap();
     assert_eq!(bench.store().installed_package(&whole), None);
     assert_eq!(bench.store().installed_package(&compiler), Some(installed));
-    assert!(bench.store().remove(PluginKind::Cpu).unwrap());
+    assert!(bench.store().remove(Platform::Cpu).unwrap());
     assert_eq!(bench.listing(), [".lock"]);
 }

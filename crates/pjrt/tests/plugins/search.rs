@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fullshard_pjrt::plugins::{Package, PluginKind};
+use fullshard_pjrt::plugins::{Package, Platform};
 use serde_json::json;
 
 use crate::bench::{Bench, ROLE, answer};
@@ -12,8 +12,8 @@ use crate::bench::{Bench, ROLE, answer};
 /// A search for a plugin in an environment of which we know everything.
 fn search(bench: &Bench, kind: &str) -> Command {
     let mut command = bench.child("find");
-    for kind in PluginKind::ALL {
-        command.env_remove(kind.variable());
+    for kind in Platform::ALL {
+        command.env_remove(fullshard_pjrt::plugins::variable(kind));
     }
     command.env("KIND", kind).env("PATH", "").env_remove("VIRTUAL_ENV");
     command
@@ -40,7 +40,7 @@ fn fake_environment(bench: &Bench) -> PathBuf {
 
 /// The pinned CPU plugin as an installation would leave it, but tiny.
 fn fake_installation(bench: &Bench) -> PathBuf {
-    let package = Package::pinned(PluginKind::Cpu);
+    let package = Package::pinned(Platform::Cpu);
     let tree = bench.root.join("cache/plugins/cpu-0.0.1");
     let library = touch(tree.join(package.library));
     let manifest = json!({

@@ -15,7 +15,7 @@ pub use kinds::Kind;
 pub use rows::{KernelTime, KindTime, ModuleShare};
 
 use crate::compiled::Paths;
-use fullshard_models::CausalLm;
+use fullshard_models::AnyModel;
 use fullshard_pjrt::hlo::Module;
 use fullshard_pjrt::{DeviceProfile, Kernel};
 use fullshard_step::Chip;
@@ -71,7 +71,7 @@ impl Breakdown {
     pub fn new(
         devices: &[DeviceProfile],
         program: &Module,
-        model: &dyn CausalLm,
+        model: &dyn AnyModel,
         steps: usize,
         chip: Option<&Chip>,
     ) -> Result<Breakdown, BreakdownError> {

@@ -7,7 +7,7 @@
 use super::roofline;
 use crate::machine::Machine;
 use fullshard_pjrt::hlo::{Computation, Instruction, InstructionId, Module, Shape};
-use fullshard_pjrt::plugins::PluginKind;
+use fullshard_pjrt::plugins::Platform;
 
 /// What only names, forms or waits for values.
 const FREE: &[&str] = &[
@@ -31,7 +31,7 @@ pub fn seconds(module: &Module, instruction: &Instruction, machine: &Machine) ->
     if is_free(instruction) {
         return 0.0;
     }
-    if machine.kind == PluginKind::Cuda {
+    if machine.kind == Platform::Cuda {
         return roofline::seconds(module, instruction, &machine.chip);
     }
     match (instruction.estimated_cycles(), machine.chip.clock) {

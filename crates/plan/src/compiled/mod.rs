@@ -19,8 +19,8 @@ pub use source::{Compiler, Made};
 use crate::describe::Budget;
 use crate::error::Error;
 use crate::machine::Machine;
-use crate::report::{Basis, MachineSummary, ModelSummary, Rates, Report, Settings};
-use fullshard_pjrt::plugins::PluginKind;
+use crate::report::{Basis, MachineSummary, Rates, Report};
+use fullshard_pjrt::plugins::Platform;
 use fullshard_step::StepSpec;
 
 /// The plan of a step that was compiled for a machine.
@@ -61,8 +61,8 @@ pub fn compiled(
     }
     Ok(Report {
         machine: MachineSummary::new(machine, spec.placement.wire.compute),
-        model: ModelSummary::new(spec),
-        settings: Settings::new(spec),
+        model: spec.model_summary(),
+        settings: spec.settings(),
         basis: Basis::Compiled {
             seconds: made.seconds,
             cached: made.cached,
@@ -85,14 +85,14 @@ fn gib(bytes: u64) -> f64 {
 /// What the figures of a kind of machine do not have in them.
 fn notes(machine: &Machine) -> Vec<String> {
     let notes: &[&str] = match machine.kind {
-        PluginKind::Tpu => &["input, the host and what lies between steps are not in the time"],
-        PluginKind::Cuda => &[
+        Platform::Tpu => &["input, the host and what lies between steps are not in the time"],
+        Platform::Cuda => &[
             "compiled without a GPU: kernels are not tuned, and cuDNN's graphs are not built",
             "products are taken to be as fast as tuned ones, at the share of its peak that an H200 \
              reaches",
             "input, the host and what lies between steps are not in the time",
         ],
-        PluginKind::Cpu => &["the time on CPUs counts memory alone, no arithmetic"],
+        Platform::Cpu => &["the time on CPUs counts memory alone, no arithmetic"],
     };
     notes.iter().map(|&note| note.to_owned()).collect()
 }

@@ -4,7 +4,7 @@
 //! instructions of their own, and put prefixes before them. What has no path belongs where its
 //! result is used, or else where its operands come from.
 
-use fullshard_models::{CausalLm, Module};
+use fullshard_models::{AnyModel, Module};
 use fullshard_pjrt::hlo::{Computation, Instruction, InstructionId};
 use std::collections::HashMap;
 
@@ -36,11 +36,11 @@ pub const OPTIMIZER: &str = "optimizer";
 
 impl Paths {
     /// The paths of a model's modules.
-    pub fn new(model: &dyn CausalLm) -> Paths {
+    pub fn new(model: &dyn AnyModel) -> Paths {
         let tree = model.tree();
         let mut lists = Vec::new();
         find_lists("", &tree, &mut lists);
-        let roots = tree.children.into_iter().map(|(name, _)| name);
+        let roots = tree.children.iter().map(|(name, _)| name.clone());
         Paths { roots: roots.chain([OPTIMIZER.to_owned()]).collect(), lists }
     }
 

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::machine::Machine;
 use fullshard_pjrt::hlo::Module;
-use fullshard_pjrt::plugins::PluginKind;
+use fullshard_pjrt::plugins::Platform;
 use fullshard_pjrt::{
     Client, ClientOptions, CompileOptions, CompiledMemory, Executable, GpuTarget, OptimizedProgram,
     Plugin, Topology, TpuSlice, compile_key,
@@ -88,15 +88,21 @@ impl Compiler {
             Ok((Kept { memory, seconds, limit, format }, program))
         };
         match machine.kind {
-            PluginKind::Tpu => {
-                let topology = Topology::tpu(self.plugin, &TpuSlice::parse(&machine.name)?)?;
+            Platform::Tpu => {
+                let topology = Topology::tpu(
+                    self.plugin,
+                    &TpuSlice::parse(&machine.name).map_err(fullshard_pjrt::Error::from)?,
+                )?;
                 self.ahead(text, &topology, kept)
             }
-            PluginKind::Cuda => {
-                let topology = Topology::gpu(self.plugin, &GpuTarget::parse(&machine.name)?)?;
+            Platform::Cuda => {
+                let topology = Topology::gpu(
+                    self.plugin,
+                    &GpuTarget::parse(&machine.name).map_err(fullshard_pjrt::Error::from)?,
+                )?;
                 self.ahead(text, &topology, kept)
             }
-            PluginKind::Cpu => {
+            Platform::Cpu => {
                 let count = ClientOptions::new().cpu_device_count(machine.devices);
                 let client = Client::new(self.plugin, &count)?;
                 let loaded = client.compile(text, &self.options).map_err(Error::of_compiler)?;

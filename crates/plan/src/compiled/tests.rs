@@ -11,7 +11,7 @@ use fullshard_models::from_json;
 use fullshard_optim::AdamW;
 use fullshard_parallel::{FsdpConfig, Options, Placement, Remat};
 use fullshard_pjrt::hlo::{Module, collectives, runs_per_launch};
-use fullshard_pjrt::plugins::{PluginKind, Store, find_or_install};
+use fullshard_pjrt::plugins::{Platform, Store, find_or_install};
 use fullshard_pjrt::{CompileOptions, Plugin};
 use fullshard_step::{Batch, StepSpec};
 
@@ -86,13 +86,13 @@ fn spec(remat: Remat, devices: usize) -> StepSpec {
     let config = config.unwrap();
     let options = Options { config, remat: Some(remat), scan_layers: true, ..Options::default() };
     let placement = Placement::new(&model.tree(), devices, &options).unwrap();
-    let batch = Batch { sequences: 24, tokens: 64, accumulation: 1, reduce_each: true };
+    let batch = Batch { sequences: 24, tokens: 64, accumulation: 1, sync_each_microbatch: true };
     StepSpec::new(model, placement, Box::new(AdamW::default()), batch, None).unwrap()
 }
 
 fn made(spec: &StepSpec, machine: &Machine) -> Made {
     let store = Store::default_location().unwrap();
-    let plugin = find_or_install(PluginKind::Cpu, None, &store).unwrap();
+    let plugin = find_or_install(Platform::Cpu, None, &store).unwrap();
     let plugin = Plugin::load(&plugin.path).unwrap();
     let options = CompileOptions::new(machine.devices);
     let compiler = Compiler { plugin, options, folder: None };

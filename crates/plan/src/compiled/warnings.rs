@@ -7,7 +7,7 @@ use crate::report::Warning;
 use fullshard_models::layers::loss::TILE;
 use fullshard_parallel::{ExchangeKind, Strategy};
 use fullshard_pjrt::hlo::CollectiveKind;
-use fullshard_pjrt::plugins::PluginKind;
+use fullshard_pjrt::plugins::Platform;
 use fullshard_step::StepSpec;
 
 /// The share of a device's memory from which on a buffer is worth a word.
@@ -134,7 +134,7 @@ fn whole_sums(spec: &StepSpec, played: &Played) -> Option<Warning> {
 fn vocabulary(spec: &StepSpec, machine: &Machine) -> Option<Warning> {
     let words = spec.model.dimensions().vocabulary;
     let filled = words.next_multiple_of(TILE);
-    (machine.kind != PluginKind::Cpu && filled != words).then(|| Warning {
+    (machine.kind != Platform::Cpu && filled != words).then(|| Warning {
         what: format!(
             "a vocabulary of {words} is padded to {filled} in every step, which copies the \
              embedding"

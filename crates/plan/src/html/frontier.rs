@@ -213,7 +213,7 @@ fn table(frontier: &Frontier) -> String {
         let settings = &point.report.settings;
         let class = if best == Some(&point.candidate) { " class=\"best\"" } else { "" };
         let mfu = point.report.rates.mfu.map_or_else(String::new, percent);
-        let mut tags = vec![settings.strategy.as_str()];
+        let mut tags = vec![settings.fsdp.as_str()];
         tags.extend(point.candidate.scan_layers.then_some("loop"));
         tags.extend(point.candidate.gather_ahead.then_some("gather ahead"));
         tags.push(if point.confirmed { "compiled" } else { "estimated" });

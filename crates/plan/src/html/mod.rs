@@ -54,7 +54,7 @@ fn title(report: &Report) -> String {
 
 fn head(report: &Report, title: &str) -> String {
     let (machine, settings) = (&report.machine, &report.settings);
-    let accumulation = match settings.accumulation {
+    let accumulation = match settings.gradient_accumulation_steps {
         0 | 1 => String::new(),
         steps => format!(", {steps} times a step"),
     };
@@ -64,11 +64,11 @@ fn head(report: &Report, title: &str) -> String {
          </p>\n</header>\n",
         several(machine.devices, "device"),
         Escaped(&machine.chip),
-        settings.sequences,
-        settings.tokens,
-        Escaped(&settings.dtype),
+        settings.batch,
+        settings.sequence,
+        Escaped(&settings.compute_name()),
         Escaped(&settings.reduce_dtype),
-        Escaped(&settings.strategy),
+        Escaped(&settings.fsdp),
         Escaped(&settings.optimizer),
         Escaped(&settings.remat),
         if settings.scan_layers { " · layers in a loop" } else { "" },

@@ -2,11 +2,12 @@
 
 use super::page;
 use crate::report::{
-    Basis, Exchanged, LargeBuffer, MachineSummary, Memory, ModelSummary, ModuleTime, Part, Rates,
-    Report, Settings, Time, Warning,
+    Basis, Exchanged, LargeBuffer, MachineSummary, Memory, ModuleTime, Part, Rates, Report, Time,
+    Warning,
 };
-use crate::search::{Candidate, Cut, Frontier, Point};
+use crate::search::{Candidate, Frontier, Point};
 use fullshard_parallel::{Remat, Strategy};
+use fullshard_step::{ModelSummary, StepSettings};
 
 const GIB: u64 = 1 << 30;
 
@@ -84,21 +85,31 @@ fn on_torus() -> Report {
         model: ModelSummary {
             class: "GPT2LMHeadModel".into(),
             parameters: 20_000_000_000,
+            trained_parameters: 20_000_000_000,
+            positions: 1024,
             layers: 24,
             hidden: 8192,
             heads: 64,
             vocabulary: 50257,
         },
-        settings: Settings {
-            sequences: 512,
-            tokens: 1024,
-            accumulation: 1,
-            dtype: "bfloat16".into(),
+        settings: StepSettings {
+            devices: 64,
+            fsdp: "full_shard".into(),
+            batch: 512,
+            sequence: 1024,
+            gradient_accumulation_steps: 1,
+            no_sync: false,
+            tokens_per_step: 524_288,
+            optimizer: "adafactor".into(),
+            max_grad_norm: None,
+            compute_dtype: "bfloat16".into(),
+            eight_bit_products: None,
+            not_in_eight_bits: Vec::new(),
             reduce_dtype: "bfloat16".into(),
             remat: "full".into(),
-            strategy: "full_shard".into(),
-            optimizer: "adafactor".into(),
             scan_layers: true,
+            gather_ahead: false,
+            frozen: Vec::new(),
         },
         basis: Basis::Compiled { seconds: 59.2, compiler: "libtpu 0.0.51".into(), cached: false },
         program: Some("9f".repeat(32)),
@@ -170,7 +181,7 @@ fn point(batch: usize, remat: Remat, gib: f64, speed: f64, confirmed: bool) -> P
     let candidate = Candidate {
         batch,
         remat,
-        cut: Cut::Rows,
+        layout: fullshard_core::Layout::Dim0,
         scan_layers: true,
         gather_ahead: false,
         strategy: Strategy::FullShard,

@@ -9,7 +9,7 @@ use fullshard_step::StepSpec;
 /// The collectives of a step, equal ones together, none of them hidden yet.
 pub(super) fn exchanged(spec: &StepSpec, machine: &Machine) -> Vec<Exchanged> {
     let mut rows: Vec<Exchanged> = Vec::new();
-    let each = if spec.batch.reduce_each { spec.batch.accumulation } else { 1 };
+    let each = if spec.batch.sync_each_microbatch { spec.batch.accumulation } else { 1 };
     for exchange in spec.placement.exchanges() {
         let kind = match exchange.kind {
             ExchangeKind::Gather => CollectiveKind::AllGather,

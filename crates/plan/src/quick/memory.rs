@@ -12,7 +12,7 @@ use crate::report::{Memory, Part};
 use fullshard_graph::DType;
 use fullshard_models::layers::loss::{CHUNKED_FROM, TILE, chunk_size};
 use fullshard_parallel::{Layout, Remat, Stored};
-use fullshard_pjrt::plugins::PluginKind;
+use fullshard_pjrt::plugins::Platform;
 use fullshard_step::{StepSpec, UnitRow};
 use serde::Serialize;
 
@@ -42,7 +42,7 @@ impl MemoryEstimate {
     pub const SURE: f64 = 4.0 / 3.0;
 
     /// The estimate for a step on devices of a kind.
-    pub fn new(spec: &StepSpec, kind: PluginKind) -> Result<MemoryEstimate, Error> {
+    pub fn new(spec: &StepSpec, kind: Platform) -> Result<MemoryEstimate, Error> {
         let state = spec.state_bytes()?;
         let peak = peak(spec, kind, gradients(spec, state.gradients));
         let gathered = gathered(spec);
@@ -94,16 +94,16 @@ impl Moment {
 }
 
 /// The moment at which most is alive.
-fn peak(spec: &StepSpec, kind: PluginKind, gradients: u64) -> Moment {
+fn peak(spec: &StepSpec, kind: Platform, gradients: u64) -> Moment {
     let (kept, at_work) = (layer::kept(spec, kind), layer::at_work(spec));
     let loss = Moment { gradients: 0, activations: kept.all, logits: logits(spec, kind) };
     // The CPU's compiler hardly ever puts one thing where another was.
-    if kind == PluginKind::Cpu {
+    if kind == Platform::Cpu {
         return Moment { gradients, activations: kept.all + at_work, ..loss };
     }
     // Layers that are written out let go of what they keep, one after the other, as their gradients
     // come: where the scheduler sees to it. A loop has all of its stacks from beginning to end.
-    if kind == PluginKind::Cuda && !spec.placement.options.scan_layers {
+    if kind == Platform::Cuda && !spec.placement.options.scan_layers {
         // What only the last layer keeps, it has at work.
         let others = kept.all - kept.more_of_last;
         let activations = others + at_work.max(kept.more_of_last);
@@ -119,13 +119,13 @@ fn peak(spec: &StepSpec, kind: PluginKind, gradients: u64) -> Moment {
 fn gathered(spec: &StepSpec) -> u64 {
     let (placement, batch) = (&spec.placement, &spec.batch);
     let compute = placement.wire.compute;
-    let is_whole = |stored: &Stored| stored.layout == Layout::Whole;
+    let is_whole = |stored: &Stored| stored.layout == Layout::Replicated;
     if compute == DType::F32 && placement.parameters.iter().all(is_whole) {
         return 0;
     }
     let units = spec.unit_rows();
     let everything = units.iter().map(|unit| unit.whole_bytes * unit.count as u64).sum::<u64>();
-    if batch.accumulation > 1 && !batch.reduce_each {
+    if batch.accumulation > 1 && !batch.sync_each_microbatch {
         // Gradients are added up whole, in f32.
         return everything + everything / compute.size() as u64 * F32 as u64;
     }
@@ -176,25 +176,25 @@ fn largest_of_layers(spec: &StepSpec) -> u64 {
 /// takes the place of its logits. Where there are no chunks, all logits
 /// and their gradient in `f32`; where the loss is a call, a chunk of exponentials and all else that
 /// it takes and gives in `f32`.
-fn logits(spec: &StepSpec, kind: PluginKind) -> u64 {
+fn logits(spec: &StepSpec, kind: Platform) -> u64 {
     let (placement, batch) = (&spec.placement, &spec.batch);
     let model = spec.model.dimensions();
     let tokens = batch.sequences / placement.devices() * batch.tokens;
     if model.vocabulary < CHUNKED_FROM {
         return (2 * tokens * model.vocabulary * F32) as u64;
     }
-    let forms = &placement.options.forms;
-    let tile = if forms.padded_vocabulary { TILE } else { 1 };
+    let lowering = &placement.options.lowering;
+    let tile = if lowering.padded_vocabulary { TILE } else { 1 };
     let vocabulary = model.vocabulary.next_multiple_of(tile);
-    let chunk = chunk_size(tokens, vocabulary, forms.large_chunks);
+    let chunk = chunk_size(tokens, vocabulary, lowering.large_chunks);
     let size = placement.wire.compute.size();
-    if forms.called_loss {
+    if lowering.loss_custom_call {
         let heads = if size == F32 { 1 } else { 2 };
         return ((chunk + heads * model.hidden) * vocabulary * F32) as u64;
     }
     let (logits_and_gradients, of_head) = match (kind, chunk < tokens) {
-        (PluginKind::Cuda, true) => (2 * size, F32),
-        (PluginKind::Cuda, false) => (size, size),
+        (Platform::Cuda, true) => (2 * size, F32),
+        (Platform::Cuda, false) => (size, size),
         (_, true) => (F32 + size, F32),
         (_, false) => (F32 + size, size),
     };
@@ -210,6 +210,6 @@ fn gradients(spec: &StepSpec, wide: u64) -> u64 {
 }
 
 /// What a loop stacks on its way forth, for its way back.
-pub(super) fn stacked(spec: &StepSpec, kind: PluginKind) -> u64 {
+pub(super) fn stacked(spec: &StepSpec, kind: Platform) -> u64 {
     if spec.placement.options.scan_layers { layer::kept(spec, kind).all } else { 0 }
 }

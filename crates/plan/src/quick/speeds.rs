@@ -1,7 +1,7 @@
 //! How fast devices are in practice, by chip, and what that is known from.
 
 use super::work::Passes;
-use fullshard_pjrt::plugins::PluginKind;
+use fullshard_pjrt::plugins::Platform;
 use fullshard_step::Chip;
 
 /// What of a chip's peaks a step reaches.
@@ -58,7 +58,7 @@ const TENSORS_ON_CHIP: f64 = 4.0;
 const CPU_CORE: f64 = 60e9;
 
 impl Speeds {
-    pub(super) fn of(chip: &Chip, kind: PluginKind, peak: Option<f64>) -> Speeds {
+    pub(super) fn of(chip: &Chip, kind: Platform, peak: Option<f64>) -> Speeds {
         let share = SHARES.iter().find(|(short, ..)| *short == chip.short);
         let (products, bandwidth) =
             share.map_or(GPU, |&(_, products, copies)| (FUSED * products, copies));
@@ -71,7 +71,7 @@ impl Speeds {
             on_chip: if matches!(chip.short, "v5e" | "v6e") { VECTOR_MEMORY } else { 0.0 },
             wide_head: if chip.short == "v6e" { 256.0 } else { 128.0 },
             overlap: match kind {
-                PluginKind::Cuda => 1.0,
+                Platform::Cuda => 1.0,
                 _ if chip.short == "v5e" => ASYNCHRONOUS,
                 _ => 0.0,
             },
@@ -89,11 +89,11 @@ impl Speeds {
 /// How often a step passes over things, which depends on what the compiler fuses. Of TPUs it is
 /// what the schedules of the fitted steps come to, of the H200 what measured steps of the 2B model
 /// do; of processors it is a guess.
-pub(super) fn passes(kind: PluginKind) -> Passes {
+pub(super) fn passes(kind: Platform) -> Passes {
     let (layer, scores, logits, state) = match kind {
-        PluginKind::Tpu => ((2.5, 3.0), (4.0, 6.0), 3.0, 12.0),
-        PluginKind::Cuda => ((1.0, 2.0), (4.0, 7.0), 2.0, 2.5),
-        PluginKind::Cpu => ((2.0, 4.0), (4.0, 6.0), 6.0, 7.0),
+        Platform::Tpu => ((2.5, 3.0), (4.0, 6.0), 3.0, 12.0),
+        Platform::Cuda => ((1.0, 2.0), (4.0, 7.0), 2.0, 2.5),
+        Platform::Cpu => ((2.0, 4.0), (4.0, 6.0), 6.0, 7.0),
     };
     Passes { layer, scores, logits, state }
 }

@@ -19,7 +19,7 @@ use super::memory;
 use fullshard_models::layers::attention::{BLOCK, BLOCKWISE_FROM};
 use fullshard_models::layers::loss::{CHUNKED_FROM, TILE, chunk_size};
 use fullshard_parallel::{Remat, Stored};
-use fullshard_pjrt::plugins::PluginKind;
+use fullshard_pjrt::plugins::Platform;
 use fullshard_step::StepSpec;
 
 /// Work of one module in one direction, on one device.
@@ -54,7 +54,7 @@ pub(super) struct Passes {
 const F32: f64 = 4.0;
 
 /// All work of a step.
-pub(super) fn work(spec: &StepSpec, kind: PluginKind, passes: &Passes) -> Vec<Work> {
+pub(super) fn work(spec: &StepSpec, kind: Platform, passes: &Passes) -> Vec<Work> {
     let step = Step { stacked: memory::stacked(spec, kind) as f64, ..Step::new(spec) };
     let times = spec.batch.accumulation as f64;
     let mut all = vec![step.embedding(), step.forward(passes), step.head(passes)];
@@ -113,7 +113,7 @@ impl<'a> Step<'a> {
             widths: widths as f64 / layers,
             size: spec.placement.wire.compute.size() as f64,
             stacked: 0.0,
-            fused: spec.attention_obstacle().is_none(),
+            fused: spec.attention_unsupported_reason().is_none(),
         }
     }
 
@@ -226,14 +226,14 @@ impl<'a> Step<'a> {
 
     fn head(&self, passes: &Passes) -> Work {
         let model = self.spec.model.dimensions();
-        let tile = if self.spec.placement.options.forms.padded_vocabulary { TILE } else { 1 };
+        let tile = if self.spec.placement.options.lowering.padded_vocabulary { TILE } else { 1 };
         let padded = model.vocabulary.next_multiple_of(tile);
         let (hidden, vocabulary) = (model.hidden as f64, padded as f64);
         // Each chunk adds to the gradient of the head.
         let chunk = chunk_size(
             self.tokens as usize,
             padded,
-            self.spec.placement.options.forms.large_chunks,
+            self.spec.placement.options.lowering.large_chunks,
         )
         .max(1);
         let chunks = if model.vocabulary < CHUNKED_FROM { 1.0 } else { self.tokens / chunk as f64 };

@@ -1,17 +1,8 @@
 //! What a search may choose from.
 
+use fullshard_core::Layout;
 use fullshard_parallel::{Remat, Strategy};
-use serde::{Serialize, Serializer};
-
-/// How parameters are cut over devices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Cut {
-    /// By rows.
-    Rows,
-    /// Flat, in equal parts.
-    Flat,
-}
+use serde::Serialize;
 
 /// Settings to be tried.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -19,28 +10,26 @@ pub struct Candidate {
     /// Sequences on each device at once.
     pub batch: usize,
     /// What layers remember.
-    #[serde(serialize_with = "remat_word")]
     pub remat: Remat,
-    /// How parameters are cut.
-    pub cut: Cut,
+    /// How parameters are stored where they are sharded.
+    pub layout: Layout,
     /// Whether layers are a loop.
     pub scan_layers: bool,
     /// Whether the loop gathers a layer ahead.
     pub gather_ahead: bool,
     /// What is sharded.
-    #[serde(serialize_with = "strategy_word")]
     pub strategy: Strategy,
 }
 
 impl Candidate {
-    /// The flags of `train` for it. How parameters are cut is a setting of the FSDP config,
+    /// The flags of `train` for it. The layout is a setting of the FSDP config,
     /// [`Candidate::settings`].
     pub fn flags(&self) -> Vec<String> {
         let mut flags = vec![
             "--per_device_train_batch_size".to_owned(),
             self.batch.to_string(),
             "--remat".to_owned(),
-            remat_name(self.remat).to_owned(),
+            self.remat.name().to_owned(),
             "--scan_layers".to_owned(),
             self.scan_layers.to_string(),
             "--fsdp".to_owned(),
@@ -52,9 +41,9 @@ impl Candidate {
         flags
     }
 
-    /// The keys of `xla_fsdp_settings` that say how parameters are cut.
+    /// The keys of `xla_fsdp_settings` for its layout.
     pub fn settings(&self) -> [(&'static str, bool); 2] {
-        [("shard_param_on_dim_0", self.cut == Cut::Rows), ("flatten_parameters", false)]
+        [("shard_param_on_dim_0", self.layout == Layout::Dim0), ("flatten_parameters", false)]
     }
 
     /// Whether it is one that there can be, and not another by a different name.
@@ -63,7 +52,7 @@ impl Candidate {
         let nothing_cut = alone || self.strategy == Strategy::NoShard;
         let can_gather_ahead = !alone && self.scan_layers && self.strategy == Strategy::FullShard;
         (!alone || self.strategy == Strategy::FullShard)
-            && (!nothing_cut || self.cut == Cut::Rows)
+            && (!nothing_cut || self.layout == Layout::Dim0)
             && (!self.gather_ahead || can_gather_ahead)
     }
 }
@@ -73,8 +62,8 @@ impl Candidate {
 pub struct Space {
     /// What layers may remember.
     pub remats: Vec<Remat>,
-    /// How parameters may be cut.
-    pub cuts: Vec<Cut>,
+    /// How parameters may be stored.
+    pub layouts: Vec<Layout>,
     /// Whether layers may be a loop.
     pub scans: Vec<bool>,
     /// Whether it may gather ahead.
@@ -89,7 +78,7 @@ impl Default for Space {
     fn default() -> Self {
         Space {
             remats: vec![Remat::None, Remat::Dots, Remat::Full],
-            cuts: vec![Cut::Rows, Cut::Flat],
+            layouts: vec![Layout::Dim0, Layout::Flat],
             scans: vec![true, false],
             aheads: vec![false, true],
             strategies: vec![Strategy::FullShard, Strategy::ShardGradOp, Strategy::NoShard],
@@ -103,13 +92,13 @@ impl Space {
     pub fn choices(&self, devices: usize) -> Vec<Candidate> {
         let mut all = Vec::new();
         for &strategy in &self.strategies {
-            for &cut in &self.cuts {
+            for &layout in &self.layouts {
                 for &scan_layers in &self.scans {
                     for &gather_ahead in &self.aheads {
                         all.extend(self.remats.iter().map(|&remat| Candidate {
                             batch: 1,
                             remat,
-                            cut,
+                            layout,
                             scan_layers,
                             gather_ahead,
                             strategy,
@@ -139,22 +128,6 @@ pub(super) fn step_down(size: usize) -> Option<usize> {
     sizes(size.checked_sub(1)?).last()
 }
 
-pub(crate) fn remat_name(remat: Remat) -> &'static str {
-    match remat {
-        Remat::None => "none",
-        Remat::Dots => "dots",
-        Remat::Full => "full",
-    }
-}
-
-fn remat_word<S: Serializer>(remat: &Remat, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(remat_name(*remat))
-}
-
-fn strategy_word<S: Serializer>(strategy: &Strategy, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(strategy.name())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,7 +143,7 @@ mod tests {
     #[test]
     fn there_is_one_of_each_kind() {
         let space = Space::default();
-        // Whole: 2 loops x 3. Cut: 2 cuts x (ahead or not in a loop, or written out) x 3, and
+        // Replicated: 2 loops x 3. Sharded: 2 layouts x (ahead or not in a loop, or written out) x 3, and
         // without resharding nothing is gathered ahead.
         assert_eq!(space.choices(4).len(), 6 + 2 * 3 * 3 + 2 * 2 * 3);
         assert_eq!(space.choices(1).len(), 6);

@@ -1,10 +1,11 @@
 //! Steps that are planned in tests, both ways.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub use fullshard_core::Layout;
 use fullshard_models::from_json;
 use fullshard_parallel::{FsdpConfig, Options, Placement, Remat, Strategy, WrapPolicy};
 use fullshard_plan::Machine;
-use fullshard_step::{Batch, StepSpec, dialect, forms};
+use fullshard_step::{Batch, StepSpec, dialect, lowering};
 
 /// A step of a model on a machine.
 #[derive(Debug, Clone)]
@@ -32,13 +33,6 @@ pub enum Shape {
     Gpt2(usize, usize, usize),
     /// Layers, width, heads, heads of keys, inner width and vocabulary.
     Llama(usize, usize, usize, usize, usize, usize),
-}
-
-/// How parameters are cut.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Layout {
-    Rows,
-    Flat,
 }
 
 impl Shape {
@@ -78,7 +72,7 @@ impl Case {
             remat: Remat::Full,
             optimizer: "adafactor",
             scan: true,
-            layout: Layout::Rows,
+            layout: Layout::Dim0,
             ahead: false,
             strategy: Strategy::FullShard,
         }
@@ -105,7 +99,7 @@ impl Case {
             remat: Some(self.remat),
             scan_layers: self.scan,
             gather_ahead: self.ahead,
-            forms: forms(machine.kind),
+            lowering: lowering(machine.kind),
             dialect: dialect(machine.kind),
             ..Options::default()
         };
@@ -114,7 +108,7 @@ impl Case {
             sequences: self.batch * machine.devices,
             tokens: self.tokens,
             accumulation: 1,
-            reduce_each: true,
+            sync_each_microbatch: true,
         };
         let optimizer = fullshard_optim::from_name(self.optimizer, &Default::default()).unwrap();
         StepSpec::new(model, placement, optimizer, batch, Some(1.0)).unwrap()
@@ -124,7 +118,7 @@ impl Case {
     pub fn name(&self) -> String {
         let Case { machine, shape, batch, tokens, remat, optimizer, strategy, .. } = self;
         let layers = if self.scan { "loop" } else { "written out" };
-        let layout = if self.layout == Layout::Rows { "rows" } else { "flat" };
+        let layout = if self.layout == Layout::Dim0 { "rows" } else { "flat" };
         let ahead = if self.ahead { ", ahead" } else { "" };
         let strategy = strategy.name();
         format!(

@@ -3,7 +3,7 @@
 
 pub use fullshard_testing::CLIENT;
 
-use fullshard_models::{CausalLm, from_json};
+use fullshard_models::{AnyModel, from_json};
 use fullshard_optim::{AdamW, Optimizer};
 use fullshard_parallel::{Options, Placement, Stored};
 use fullshard_pjrt::{CompileOptions, Flag, HostTensor};
@@ -11,7 +11,7 @@ use fullshard_step::{Batch, StepSpec};
 use fullshard_train::{Compiler, Metrics, Runner};
 
 /// A model from the text of its config.
-pub fn model(config: &str) -> Box<dyn CausalLm> {
+pub fn model(config: &str) -> Box<dyn AnyModel> {
     from_json(config).unwrap()
 }
 
@@ -77,7 +77,7 @@ pub fn train(spec: &StepSpec, steps: usize) -> Vec<Metrics> {
     let vocabulary = spec.model.dimensions().vocabulary;
     let run = |step: usize| {
         let tokens = tokens(spec.batch, vocabulary, step % 3);
-        runner.step(&tokens, &tokens, 1e-3).unwrap().wait().unwrap()
+        runner.step(&[&tokens, &tokens], 1e-3).unwrap().wait().unwrap()
     };
     (0..steps).map(run).collect()
 }

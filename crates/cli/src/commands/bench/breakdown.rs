@@ -1,40 +1,10 @@
 //! `--breakdown`: where the time of a step goes.
 
-use crate::error::{Error, Result};
-use crate::format;
-use fullshard_pjrt::plugins::PluginKind;
-use fullshard_pjrt::{Client, read_profile};
+use fullshard::format;
 use fullshard_plan::{Breakdown, KernelTime, KindTime, ModuleShare};
-use fullshard_step::Chip;
-use fullshard_train::{Bench, Runner};
-
-/// Steps to profile.
-const STEPS: usize = 3;
 
 /// Kernels to print; JSON has all.
 const KERNELS: usize = 30;
-
-/// Whether there will be anything to read, before anything is compiled.
-pub fn check(client: &Client, kind: PluginKind) -> Result<()> {
-    let reason = match kind {
-        _ if !client.plugin().has_profiler() => {
-            format!("the plugin of {} has no profiler", client.platform_name())
-        }
-        PluginKind::Cuda => return Ok(()),
-        _ => "profiles are read of NVIDIA's GPUs alone".to_owned(),
-    };
-    Err(Error::Usage(format!("--breakdown cannot be honoured: {reason}; leave it out")))
-}
-
-/// Profiles further steps and reads where their time went.
-pub fn take(runner: &mut Runner<'_>, bench: &Bench, chip: Option<&Chip>) -> Result<Breakdown> {
-    let spec = runner.spec();
-    let vocabulary = spec.model.dimensions().vocabulary;
-    let profile = bench.profile(runner, spec.batch, vocabulary, STEPS)?;
-    let program = runner.program().program.executable().optimized_program()?.module()?;
-    let devices = read_profile(&profile)?;
-    Ok(Breakdown::new(&devices, &program, spec.model.as_ref(), STEPS, chip)?)
-}
 
 /// Where the time went, for people, beside the step that was measured without a profile.
 pub fn text(breakdown: &Breakdown, measured: f64) -> String {
@@ -144,6 +114,8 @@ mod tests {
     use super::*;
     use fullshard_models::from_json;
     use fullshard_pjrt::hlo::Module;
+    use fullshard_pjrt::read_profile;
+    use fullshard_step::Chip;
 
     const PROFILE: &[u8] = include_bytes!("../../../../plan/tests/data/breakdown.xplane.pb");
     const PROGRAM: &[u8] = include_bytes!("../../../../plan/tests/data/breakdown.hlo.pb");

@@ -1,24 +1,16 @@
 //! `fullshard bench`: how fast a model trains here, and on what it spends its memory.
 
-mod args;
 mod breakdown;
-mod exchanges;
 mod print;
-mod report;
 
-use crate::error::{Error, Result};
-use crate::format;
-use crate::target::compile_cache;
-use args::StepArgs;
+use crate::flags::{Flagged, StepFlags, count};
+use crate::output::print_json;
 use clap::{Args, Subcommand};
-use fullshard_pjrt::Client;
-use fullshard_pjrt::plugins::PluginKind;
-use fullshard_step::StepSpec;
-use fullshard_train::{Compiler, Runner};
-use report::{PlanReport, StepReport};
+use fullshard::bench::{BenchOptions, PlanReport, bench};
+use fullshard::config::RunConfig;
+use fullshard::{Error, Result};
 use std::fs;
-use std::path::Path;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub struct BenchArgs {
@@ -33,6 +25,41 @@ enum What {
     Step(Box<StepArgs>),
 }
 
+#[derive(Args)]
+pub struct StepArgs {
+    #[command(flatten)]
+    step: Flagged<StepFlags>,
+    /// Sequences per micro-batch, over all devices [default: 8].
+    #[arg(long, value_name = "B", value_parser = count)]
+    batch: Option<usize>,
+    /// Tokens per sequence; by default all positions of the model.
+    #[arg(long, value_name = "S", value_parser = count)]
+    seq: Option<usize>,
+    /// Steps to measure, once launched ahead and once one by one.
+    #[arg(long, value_name = "K", default_value = "10", value_parser = count)]
+    steps: usize,
+    /// Steps before the clock runs.
+    #[arg(long, value_name = "W", default_value_t = 2)]
+    warmup: usize,
+    /// Report where the time of a step goes, by kind of work, module and kernel: from a profile of
+    /// three further steps. On NVIDIA GPUs.
+    #[arg(long, conflicts_with_all = ["plan", "text"])]
+    breakdown: bool,
+    /// Use the same tokens in every step, so that the loss falls.
+    #[arg(long = "fixed_batch")]
+    fixed_batch: bool,
+    /// Print units and a memory estimate, and stop before touching a device.
+    #[arg(long)]
+    plan: bool,
+    /// Write the step as StableHLO text, to be compiled ahead of time, and stop before touching a
+    /// device.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["plan", "json"])]
+    text: Option<PathBuf>,
+    /// Print JSON for machines.
+    #[arg(long)]
+    json: bool,
+}
+
 pub fn run(args: &BenchArgs) -> Result<()> {
     match &args.what {
         What::Step(args) => run_step(args),
@@ -40,64 +67,65 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 }
 
 fn run_step(args: &StepArgs) -> Result<()> {
-    let spec = args.spec()?;
-    let bench = args.bench();
-    let options = args.step.compile_options(spec.model.attention_form())?;
-    let plan = PlanReport::new(args, &spec)?;
-    if args.plan {
-        return match args.json {
-            true => format::print_json(&plan),
-            false => {
-                print::plan(&plan);
-                Ok(())
-            }
-        };
+    let config = args.config()?;
+    let options = args.options();
+    let spec = config.bench_spec()?;
+    warn(config.warnings(&spec));
+    let plan = PlanReport::new(&config, &options, &spec)?;
+    if args.plan && args.json {
+        return print_json(&plan);
     }
     if !args.json {
         print::plan(&plan);
     }
     if let Some(path) = &args.text {
-        return write_text(&spec, path);
+        return write_text(&spec.step_program()?.to_text(), path);
     }
-    let client = client(args)?;
-    if args.breakdown {
-        breakdown::check(&client, args.step.target.kind())?;
+    if args.plan {
+        return Ok(());
     }
-    let cache = if args.step.no_cache { None } else { Some(compile_cache()?) };
-    let compiler = Compiler { client: &client, cache, options };
-    let start = Instant::now();
-    let mut runner = Runner::new(&compiler, &spec, bench.seed)?;
-    let setup = start.elapsed().as_secs_f64();
-    let measured = bench.run(&mut runner, spec.batch, spec.model.dimensions().vocabulary)?;
-    let mut report = StepReport::new(&compiler, &spec, &runner, setup, measured, plan)?;
-    // What was measured is worth having even where a profile says nothing.
-    let taken = args.breakdown.then(|| breakdown::take(&mut runner, &bench, report.chip));
-    let (broken_down, error) = match taken.transpose() {
-        Ok(broken_down) => (broken_down, None),
-        Err(error) => (None, Some(error)),
-    };
-    report.breakdown = broken_down;
+    let report = bench(&config, &options)?;
     match args.json {
-        true => format::print_json(&report)?,
+        true => print_json(&report)?,
         false => print::measured(&report),
     }
-    error.map_or(Ok(()), Err)
+    report.breakdown_error.map_or(Ok(()), Err)
 }
 
-fn write_text(spec: &StepSpec, path: &Path) -> Result<()> {
-    let text = spec.step_program()?.to_text();
+impl StepArgs {
+    /// The config with the size of the step.
+    fn config(&self) -> Result<RunConfig> {
+        let mut config = self.step.config(|_| Ok(RunConfig::default()))?;
+        let devices = config.devices();
+        let in_file = config.schedule != RunConfig::default().schedule;
+        let default = if in_file { config.schedule.per_device_batch * devices } else { 8 };
+        let batch = self.batch.unwrap_or(default);
+        if !batch.is_multiple_of(devices) {
+            return Err(fullshard_step::Error::Batch { batch, devices }.into());
+        }
+        config.schedule.per_device_batch = batch / devices;
+        config.data.block_size = self.seq.or(config.data.block_size);
+        Ok(config)
+    }
+
+    fn options(&self) -> BenchOptions {
+        BenchOptions {
+            steps: self.steps,
+            warmup: self.warmup,
+            fixed_batch: self.fixed_batch,
+            breakdown: self.breakdown,
+        }
+    }
+}
+
+fn warn(warnings: Vec<String>) {
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+}
+
+fn write_text(text: &str, path: &Path) -> Result<()> {
     fs::write(path, text).map_err(|error| Error::file(path, error))?;
     println!("the step is written to {}", path.display());
     Ok(())
-}
-
-/// The devices to measure on. Plans and texts are for TPUs that are elsewhere as well.
-fn client(args: &StepArgs) -> Result<Client> {
-    args.step.client().map_err(|error| match (args.step.target.kind(), error) {
-        (PluginKind::Tpu, error @ (Error::Pjrt(_) | Error::Plugin(_))) => Error::Usage(format!(
-            "no TPU can be used here: {error}; --plan tells what one would have to hold, --text \
-             writes the step for `fullshard compile`, and --device cpu measures on virtual devices"
-        )),
-        (_, error) => error,
-    })
 }

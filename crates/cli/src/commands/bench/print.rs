@@ -1,20 +1,19 @@
 //! The report for people.
 
 use super::breakdown;
-use super::exchanges::ExchangeReport;
-use super::report::{CollectiveReport, PlanReport, StepReport};
-use crate::format;
-use crate::plan::print_estimate;
+use crate::output::print_estimate;
+use fullshard::bench::{CollectiveReport, PlanReport, PlannedCollective, StepReport};
+use fullshard::format;
 
 /// The plan: model, units and what they should need.
 pub fn plan(plan: &PlanReport) {
-    let (model, settings) = (&plan.model, &plan.settings);
+    let (model, settings) = (&plan.model, &plan.settings.step);
     println!(
         "{} of {} parameters on {} ({}), {}",
         model.class,
-        format::grouped(model.parameters),
+        format::grouped(model.parameters as usize),
         format::count(settings.devices, "device"),
-        settings.device,
+        plan.settings.device,
         settings.fsdp,
     );
     let accumulated = match settings.gradient_accumulation_steps {
@@ -41,7 +40,7 @@ pub fn plan(plan: &PlanReport) {
 }
 
 /// What a pass exchanges, unit by unit.
-fn exchanges(exchanges: Option<&[ExchangeReport]>) {
+fn exchanges(exchanges: Option<&[PlannedCollective]>) {
     let exchanges = match exchanges {
         None => return row("exchanges", "all gathered once and all reduced once a step"),
         Some([]) => return row("exchanges", "none"),
@@ -130,21 +129,21 @@ fn speed(report: &StepReport) {
             100.0 * palm,
             format::flops_rate(peak),
             report.chip.map_or("?", |chip| chip.name),
-            report.plan.settings.compute_dtype,
+            report.plan.settings.step.compute_dtype,
         ),
         _ => format!(
             "unknown: no peak is known of `{}` in {}",
-            report.device_kind, report.plan.settings.compute_dtype
+            report.device_kind, report.plan.settings.step.compute_dtype
         ),
     };
     row("MFU", &text);
-    if let Some(products) = report.plan.settings.eight_bit_products {
+    if let Some(products) = report.plan.settings.step.eight_bit_products {
         let peak = report.chip.and_then(|chip| chip.fp8).map(format::flops_rate);
         let peak = peak.map_or_else(String::new, |peak| format!(", for which the peak is {peak}"));
         let products = format::count(products, "product");
         row("  in 8 bits", &format!("{products} of layers{peak}"));
     }
-    let rate = report.flops.post / report.time.step / report.plan.settings.devices as f64;
+    let rate = report.flops.post / report.time.step / report.plan.settings.step.devices as f64;
     row("arithmetic", &format!("{} a device (6·N)", format::flops_rate(rate)));
 }
 

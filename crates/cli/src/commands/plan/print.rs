@@ -1,6 +1,6 @@
 //! A plan for people.
 
-use crate::format;
+use fullshard::format;
 use fullshard_plan::{Basis, Report};
 
 /// How many rows of modules and collectives are worth a line.
@@ -32,17 +32,17 @@ fn head(report: &Report) {
         format::count(machine.devices, "device"),
         machine.chip,
     );
-    let accumulated = match settings.accumulation {
+    let accumulated = match settings.gradient_accumulation_steps {
         1 => String::new(),
         steps => format!(" × {steps}"),
     };
     println!(
         "{} × {} tokens{accumulated} a step, {} with gradients in {}, {}, {}, remat {}, layers {}",
-        settings.sequences,
-        settings.tokens,
-        settings.dtype,
+        settings.batch,
+        settings.sequence,
+        settings.compute_name(),
         settings.reduce_dtype,
-        settings.strategy,
+        settings.fsdp,
         settings.optimizer,
         settings.remat,
         if settings.scan_layers { "in a loop" } else { "written out" },

@@ -1,13 +1,11 @@
 //! `fullshard plan --table1`: the six runs that the post on FSDP for PyTorch/XLA measured, each
 //! planned here and set beside what was published. `examples/table1` says where shapes come from.
 
-use super::{PlanFlags, Planner, say};
-use crate::commands::train::TrainArgs;
-use crate::error::Result;
-use crate::format;
-use crate::step::StepSize;
-use fullshard_models::from_json;
-use fullshard_plan::{Basis, Machine, Report};
+use super::{PlanFlags, parse_machine, say};
+use crate::output::print_json;
+use fullshard::config::{ConfigSource, FlagValue, Given, RunConfig};
+use fullshard::plan::{Basis, Planner, Report};
+use fullshard::{Result, format};
 use serde::Serialize;
 use std::process::ExitCode;
 
@@ -67,18 +65,18 @@ struct Predicted {
     report: Report,
 }
 
-pub fn run(plan: &PlanFlags, train: &TrainArgs) -> Result<ExitCode> {
+pub fn run(plan: &PlanFlags, config: &RunConfig) -> Result<ExitCode> {
     let mut rows = Vec::new();
     for row in ROWS {
         say(&format!("{} on {} ...", row.name, row.slice));
-        let predicted = predict(row, plan, train)?;
+        let predicted = predict(row, plan, config)?;
         if !plan.json {
             print(&predicted, rows.is_empty());
         }
         rows.push(predicted);
     }
     match plan.json {
-        true => format::print_json(&rows)?,
+        true => print_json(&rows)?,
         false => print_errors(&rows),
     }
     Ok(ExitCode::SUCCESS)
@@ -123,20 +121,34 @@ fn print_errors(rows: &[Predicted]) {
     println!("  error: {}", summary(&errors));
 }
 
-fn predict(row: &Row, plan: &PlanFlags, train: &TrainArgs) -> Result<Predicted> {
-    let machine = Machine::parse(row.slice).map_err(fullshard_plan::Error::from)?;
-    let mut step = train.step.clone();
-    step.aim_at(machine.kind, machine.devices, row.slice)?;
-    step.fsdp_config.get_or_insert_with(|| FSDP.to_owned());
-    step.optim = "adafactor".to_owned();
-    let model = from_json(row.config)?;
-    let size = StepSize { sequences: row.batch, tokens: TOKENS, flags: "nothing" };
-    let spec = step.spec(model, size)?;
-    let planner = Planner::new(&machine, plan, &step, spec.model.attention_form());
-    let report = planner.plan(&spec)?;
+fn predict(row: &Row, plan: &PlanFlags, config: &RunConfig) -> Result<Predicted> {
+    let machine = parse_machine(row.slice)?;
+    let config = row_config(row, config)?.aimed_at(&machine)?;
+    let spec = config.planned_spec()?;
+    let report = Planner::new(&config, &machine, plan.options()).plan(&spec)?;
     let error = report.time.step / row.published.step - 1.0;
     let flops = 6.0 * report.model.parameters as f64 * (row.batch * TOKENS) as f64;
     Ok(Predicted { name: row.name, published: row.published, flops, error, report })
+}
+
+/// The run of a row: as published, but for what the flags say.
+fn row_config(row: &Row, config: &RunConfig) -> Result<RunConfig> {
+    let mut config = config.clone();
+    if config.fsdp == RunConfig::default().fsdp {
+        let mut published = Given::default();
+        published.add("fsdp_config", vec![FSDP.to_owned()])?;
+        let stated = published.resolve(RunConfig::default())?;
+        config.fsdp = stated.fsdp;
+        config.remat.policy = config.remat.policy.or(stated.remat.policy);
+        config.precision.compute = config.precision.compute.or(stated.precision.compute);
+    }
+    let model = ConfigSource::read(&[row.config.to_owned()]);
+    config.model.config = model.ok();
+    config.optimizer.name = "adafactor".to_owned();
+    config.data.block_size = Some(TOKENS);
+    let devices = parse_machine(row.slice)?.devices;
+    config.schedule.per_device_batch = row.batch / devices;
+    Ok(config)
 }
 
 fn print(row: &Predicted, first: bool) {

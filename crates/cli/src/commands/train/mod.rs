@@ -1,87 +1,92 @@
 //! `fullshard train` and `fullshard run_clm`: text in, a trained model out.
-//!
-//! Everything that can be wrong is found in the order of what it costs: flags and files, text,
-//! devices, memory, and only then is anything compiled.
 
-mod args;
 mod bar;
-mod course;
-mod data;
 mod demo;
-pub mod file;
-mod memory;
-mod model;
-mod output;
-mod prepare;
 mod signals;
 mod unsupported;
 mod watch;
 
-pub use args::TrainArgs;
-pub use prepare::planned;
-
-use crate::attention::AttentionReport;
-use crate::error::{Error, Result};
-use crate::target::compile_cache;
-use crate::{format, plan};
-use data::Corpora;
-use fullshard_data::{Batches, Corpus, Order};
+use crate::flags::{Flagged, RunFlags};
+use crate::output::{print_estimate, say};
+use clap::Args;
+use fullshard::bench::AttentionReport;
+use fullshard::config::{Given, RunConfig};
+use fullshard::run::{Corpora, Limit, Needed, Run, TrainingSet};
+use fullshard::{Result, format, units};
 use fullshard_pjrt::Client;
-use fullshard_train::report::{Curve, EventWriter, TerminalStyle, Values, metrics_block};
-use fullshard_train::{
-    Compiled, Compiler, Course, DeviceMemory, Evaluated, Evaluation, Evaluator, Runner, Trained,
-    Training,
-};
-use memory::{Limit, Needed};
-use prepare::Prepared;
+use fullshard_train::report::{TerminalStyle, metrics_block};
+use fullshard_train::{Compiled, Compiler, DeviceMemory, Evaluated, Evaluation};
 use signals::{Signal, Signals};
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Instant;
-use watch::Watch;
+use unsupported::Unsupported;
+use watch::{DataBar, Watch};
+
+#[derive(Args)]
+pub struct TrainArgs {
+    #[command(flatten)]
+    run: Flagged<RunFlags>,
+    #[command(flatten)]
+    unsupported: Unsupported,
+}
 
 /// Which of the two commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub enum Command {
     /// `train`, which has a demo and trains unless told otherwise.
     Train,
     /// `run_clm`, which does what Hugging Face's script of that name does.
     RunClm,
 }
 
-pub fn run(args: TrainArgs, mode: Mode) -> Result<ExitCode> {
-    let mut run = Prepared::new(args, mode)?;
-    if let Some(demo) = &run.demo {
-        demo.introduce(run.args.step.devices(), run.block());
-        let files = demo.write(&run.cache)?;
-        run.args.data.train_file = vec![files.train];
-        run.args.data.validation_file = vec![files.validation];
+impl TrainArgs {
+    /// The config that the flags come to.
+    pub fn config(&self, command: Command) -> Result<RunConfig> {
+        self.unsupported.check()?;
+        self.run.config(|given| base(given, command))
     }
-    let corpora = Corpora::prepare(&run)?;
-    let training_set = match corpora.train {
-        Some(corpus) => Some(TrainingSet::new(&run, corpus)?),
-        None => None,
-    };
-    let client = run.args.step.client()?;
+
+    /// The config of a run that is planned: for the machine that is named, whatever the
+    /// environment says of this one.
+    pub fn planned(&self) -> Result<RunConfig> {
+        self.unsupported.check()?;
+        self.run.config_of_flags(|_| Ok(RunConfig::default()))
+    }
+}
+
+/// What the flags of a command are put over.
+fn base(given: &Given, command: Command) -> Result<RunConfig> {
+    match command {
+        Command::Train => RunConfig::base(given),
+        Command::RunClm => {
+            let mut config = RunConfig::default();
+            config.schedule.do_train = Some(false);
+            Ok(config)
+        }
+    }
+}
+
+pub fn run(args: &TrainArgs, command: Command) -> Result<ExitCode> {
+    let run = Run::prepare(&args.config(command)?)?;
+    if let Some(demo) = &run.demo {
+        demo::introduce(demo, run.config.devices(), run.block_size());
+    }
+    let corpora = run.corpora(&mut DataBar::default())?;
+    let training_set = run.training_set(&corpora)?;
+    let client = run.client()?;
     check(&run, &client)?;
-    let compiler = Compiler {
-        client: &client,
-        cache: if run.args.step.no_cache { None } else { Some(compile_cache()?) },
-        options: run.compile_options.clone(),
-    };
-    let sequences = run.args.run.eval_batch() * run.args.step.devices();
-    let evaluation = corpora.evaluation.map(|corpus| Evaluation { corpus, sequences });
+    let compiler = run.compiler(&client)?;
     let ended = match training_set {
-        Some(set) => train_and_evaluate(&run, &compiler, set, evaluation)?,
-        None => evaluate_alone(&run, &compiler, evaluation)?,
+        Some(set) => train_and_evaluate(&run, &compiler, set, &corpora)?,
+        None => evaluate_alone(&run, &compiler, &corpora)?,
     };
     let evaluated = match ended {
         Ended::Done(evaluated) => evaluated,
         Ended::Stopped(signal) => return Ok(ExitCode::from(signal.exit_code)),
     };
     if let Some(demo) = &run.demo {
-        demo.conclude(evaluated.as_ref(), run.output.folder(), run.block());
+        demo::conclude(demo, evaluated.as_ref(), run.output.folder(), run.block_size());
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -93,234 +98,134 @@ enum Ended {
     Stopped(Signal),
 }
 
+/// Shows what is trained and what it takes, and refuses what cannot fit.
+fn check(run: &Run, client: &Client) -> Result<()> {
+    let (spec, settings) = (&run.spec, run.spec.settings());
+    say!("");
+    say!(
+        "{} of {} parameters on {} ({}), {}",
+        spec.model.class(),
+        format::grouped(spec.parameter_count()),
+        format::count(settings.devices, "device"),
+        run.config.platform().name(),
+        settings.fsdp,
+    );
+    say!(
+        "computing in {} with gradients in {}, {}, remat {}",
+        settings.compute_name(),
+        settings.reduce_dtype,
+        run.config.optimizer.name,
+        settings.remat,
+    );
+    say!("\n{}\n", units::table(spec)?);
+    match run.needed()? {
+        Needed::Step(estimate) => print_estimate(&estimate),
+        Needed::Parameters(bytes) => {
+            say!("{:<20} {} a device", "parameters", format::bytes(bytes));
+        }
+    }
+    if spec.placement.options.lowering.fused_attention {
+        say!("{}", AttentionReport::new(spec));
+    }
+    if let Some(limit) = Limit::of(client, &run.config) {
+        say!("{:<20} {} ({})", "there are", format::bytes(limit.bytes), limit.of);
+    }
+    run.check(client)
+}
+
 fn train_and_evaluate(
-    run: &Prepared,
+    run: &Run,
     compiler: &Compiler<'_>,
     set: TrainingSet,
-    evaluation: Option<Evaluation>,
+    corpora: &Corpora,
 ) -> Result<Ended> {
-    let (mut runner, compile_time) = compile(run, compiler, evaluation.as_ref())?;
+    let evaluation = run.evaluation(corpora);
+    say!("\ncompiling ...");
+    let start = Instant::now();
+    let mut runner = run.runner(compiler)?;
+    if let Some(evaluation) = &evaluation {
+        runner.prepare_evaluation(evaluation)?;
+    }
+    let compile_time = start.elapsed().as_secs_f64();
+    print_compiled("step", runner.program(), compile_time);
+
     let signals = Signals::watch()?;
-    let trained = train(run, &mut runner, set, evaluation.clone(), &signals, compile_time)?;
+    let stop = || signals.came().is_some();
+    let batch = run.spec.batch;
+    say!(
+        "training for {} ({} an epoch), each on {} sequences of {} tokens",
+        format::count(set.schedule.steps as usize, "step"),
+        set.schedule.steps_per_epoch,
+        batch.sequences * batch.accumulation,
+        batch.tokens,
+    );
+    let bar = !run.config.logging.disable_tqdm;
+    let mut watch = Watch::new(&set.schedule, DeviceMemory::of(&runner), bar);
+    let finished = run.train(&mut runner, set, evaluation.clone(), &stop, &mut watch, compile_time);
+    watch.finish();
+    let (trained, values, curve, bytes) = finished?;
+    say!("\n{}", metrics_block("train", &values));
+    let colours = std::io::stdout().is_terminal();
+    say!("{}", curve.terminal(&TerminalStyle { colours, ..TerminalStyle::default() }));
+    let folder = run.output.folder().display();
+    say!("the model ({}) and the results are in {folder}", format::bytes(bytes));
     if let Some(signal) = signals.came().filter(|_| trained.stopped) {
-        println!(
+        say!(
             "stopped by {} after step {} of {}: the model is as it was then, and nothing more was \
              evaluated",
-            signal.name, trained.state.global_step, trained.state.max_steps
+            signal.name,
+            trained.state.global_step,
+            trained.state.max_steps
         );
         return Ok(Ended::Stopped(signal));
     }
-    let Some(evaluation) = evaluation.filter(|_| run.does.evaluate) else {
-        return Ok(Ended::Done(None));
-    };
-    let evaluated = match trained.evaluated {
-        Some(evaluated) => Some(evaluated),
-        None => evaluation.run(runner.evaluator(), &|| signals.came().is_some())?,
-    };
-    conclude(run, evaluated, trained.state.epoch, &signals)
+    let evaluated = run.evaluate_at_end(&mut runner, &trained, evaluation.as_ref(), &stop)?;
+    conclude(run, evaluated, trained.state.epoch, evaluation.is_some(), &signals)
 }
 
 /// Evaluates the model that a run begins with, for which no step is compiled.
-fn evaluate_alone(
-    run: &Prepared,
-    compiler: &Compiler<'_>,
-    evaluation: Option<Evaluation>,
-) -> Result<Ended> {
-    let Some(evaluation) = evaluation else { return Ok(Ended::Done(None)) };
-    let mut evaluator = compile_evaluation(run, compiler, evaluation.sequences)?;
-    let signals = Signals::watch()?;
-    let evaluated = evaluation.run(&mut evaluator, &|| signals.came().is_some())?;
-    conclude(run, evaluated, 0.0, &signals)
-}
-
-/// Writes and tells what the last evaluation came to, or that it was not finished.
-fn conclude(
-    run: &Prepared,
-    evaluated: Option<Evaluated>,
-    epoch: f64,
-    signals: &Signals,
-) -> Result<Ended> {
-    if let Some(evaluated) = &evaluated {
-        let values = results(evaluated, epoch);
-        run.output.evaluation(&values)?;
-        println!("\n{}", metrics_block("eval", &values));
-    } else if let Some(signal) = signals.came() {
-        println!("stopped by {} during the evaluation, of which nothing is kept", signal.name);
-        return Ok(Ended::Stopped(signal));
-    }
-    Ok(Ended::Done(evaluated))
-}
-
-/// The text to train on, and how long that takes.
-struct TrainingSet {
-    corpus: Arc<Corpus>,
-    batches: Batches,
-    course: Course,
-}
-
-impl TrainingSet {
-    fn new(run: &Prepared, corpus: Arc<Corpus>) -> Result<TrainingSet> {
-        let (flags, batch) = (&run.args.run, run.spec.batch);
-        let batches = Batches {
-            order: Order::shuffled(flags.data_seed.unwrap_or(flags.seed), corpus.blocks()),
-            accumulation: batch.accumulation,
-            sequences: batch.sequences,
-            drop_last: flags.dataloader_drop_last,
-        };
-        if batches.steps_per_epoch() == 0 {
-            return Err(Error::Usage(format!(
-                "there are {} blocks to train on, but a step takes {}: leave out \
-                 --dataloader_drop_last, lower --per_device_train_batch_size, or give more text",
-                corpus.blocks(),
-                batches.rows()
-            )));
-        }
-        let course = Course::new(run.course, batches.steps_per_epoch())?;
-        Ok(TrainingSet { corpus, batches, course })
-    }
-}
-
-/// What the devices have to say before anything is compiled.
-fn check(run: &Prepared, client: &Client) -> Result<()> {
-    let step = &run.args.step;
-    if run.args.run.profile.is_some() && !client.plugin().has_profiler() {
-        let platform = client.platform_name();
-        return Err(Error::Usage(format!(
-            "--profile cannot be honoured: the plugin of {platform} has no profiler"
-        )));
-    }
-    println!();
-    plan::print(&run.spec, step)?;
-    let needed = Needed::new(&run.spec, step.target.kind(), run.does.train)?;
-    needed.print();
-    if run.spec.placement.options.forms.fused_attention {
-        println!("{}", AttentionReport::new(&run.spec));
-    }
-    if let Some(limit) = Limit::of(client, step) {
-        println!("{:<20} {} ({})", "there are", format::bytes(limit.bytes), limit.of);
-        needed.check(&run.spec, step, &limit)?;
-    }
-    Ok(())
-}
-
-/// Compiles the programs and makes the state; says how many seconds it took.
-fn compile<'a>(
-    run: &'a Prepared,
-    compiler: &'a Compiler<'a>,
-    evaluation: Option<&Evaluation>,
-) -> Result<(Runner<'a>, f64)> {
-    println!("\ncompiling ...");
-    let start = Instant::now();
-    let seed = run.args.run.seed;
-    let mut runner = match &run.weights {
-        Some(weights) => Runner::with_weights(compiler, &run.spec, seed, weights)?,
-        None => Runner::new(compiler, &run.spec, seed)?,
+fn evaluate_alone(run: &Run, compiler: &Compiler<'_>, corpora: &Corpora) -> Result<Ended> {
+    let Some(evaluation): Option<Evaluation> = run.evaluation(corpora) else {
+        return Ok(Ended::Done(None));
     };
-    if let Some(evaluation) = evaluation {
-        runner.evaluator().prepare(evaluation.sequences)?;
-    }
-    let time = start.elapsed().as_secs_f64();
-    print_compiled("step", runner.program(), time);
-    Ok((runner, time))
-}
-
-/// Compiles what evaluates, and makes or reads the parameters.
-fn compile_evaluation<'a>(
-    run: &'a Prepared,
-    compiler: &'a Compiler<'a>,
-    sequences: usize,
-) -> Result<Evaluator<'a>> {
-    println!("\ncompiling ...");
+    say!("\ncompiling ...");
     let start = Instant::now();
-    let (spec, seed) = (&run.spec, run.args.run.seed);
-    let evaluator = match &run.weights {
-        Some(weights) => Evaluator::with_weights(compiler, spec, sequences, weights)?,
-        None => Evaluator::new(compiler, spec, seed, sequences)?,
-    };
-    if let Some(program) = evaluator.program() {
+    let mut runner = run.eval_runner(compiler)?;
+    if let Some(program) = runner.program() {
         print_compiled("evaluation", program, start.elapsed().as_secs_f64());
     }
-    Ok(evaluator)
+    let signals = Signals::watch()?;
+    let evaluated = runner.evaluate(&evaluation, &|| signals.came().is_some())?;
+    run.write_evaluation(evaluated.as_ref(), 0.0)?;
+    conclude(run, evaluated, 0.0, true, &signals)
+}
+
+/// Tells what the last evaluation came to, or that it was not finished.
+fn conclude(
+    run: &Run,
+    evaluated: Option<Evaluated>,
+    epoch: f64,
+    evaluates: bool,
+    signals: &Signals,
+) -> Result<Ended> {
+    match &evaluated {
+        Some(evaluated) => {
+            let values = run.evaluation_values(evaluated, epoch);
+            say!("\n{}", metrics_block("eval", &values));
+        }
+        None => {
+            if let Some(signal) = signals.came().filter(|_| evaluates && run.mode.evaluate) {
+                say!("stopped by {} during the evaluation, of which nothing is kept", signal.name);
+                return Ok(Ended::Stopped(signal));
+            }
+        }
+    }
+    Ok(Ended::Done(evaluated))
 }
 
 fn print_compiled(what: &str, program: &Compiled, seconds: f64) {
     let cached =
         if program.cached { format!(" (the {what} from the cache)") } else { String::new() };
-    println!("compiled in {}{cached}", format::seconds(seconds));
-    println!("{what} program {}\n", program.hash);
-}
-
-/// Trains, and writes the model and what came of it.
-fn train(
-    run: &Prepared,
-    runner: &mut Runner<'_>,
-    set: TrainingSet,
-    evaluation: Option<Evaluation>,
-    signals: &Signals,
-    compile_time: f64,
-) -> Result<Trained> {
-    let (flags, batch) = (&run.args.run, run.spec.batch);
-    let TrainingSet { corpus, batches, course } = set;
-    let samples = corpus.blocks();
-    let training = Training {
-        course,
-        schedule: run.schedule,
-        learning_rate: run.args.step.rate(),
-        corpus,
-        batches,
-        evaluation: evaluation.filter(|_| run.does.evaluate_during),
-        profile: flags.profile.clone(),
-        stop: &|| signals.came().is_some(),
-    };
-    let folder = run.output.folder();
-    let events = if run.does.report { Some(EventWriter::create(folder)?) } else { None };
-    let mut watch = Watch::new(&course, DeviceMemory::of(runner), events, !flags.disable_tqdm);
-    println!(
-        "training for {} ({} an epoch), each on {} sequences of {} tokens",
-        format::count(course.steps as usize, "step"),
-        course.steps_per_epoch,
-        batch.sequences * batch.accumulation,
-        batch.tokens,
-    );
-    let trained = training.run(runner, &mut watch);
-    watch.finish();
-    let trained = trained?;
-    let mut values = trained.values.clone();
-    values.insert("train_samples".to_owned(), samples.into());
-    values.insert("compile_time".to_owned(), compile_time.into());
-    watch.log(trained.state.global_step, &values)?;
-    let curve = watch.curve(format!("loss of {}", run.spec.model.tree().class));
-    let curve = match &run.demo {
-        Some(demo) => demo.with_floor(curve, batch.tokens),
-        None => curve,
-    };
-    write(run, runner, &trained, &values, &curve)?;
-    Ok(trained)
-}
-
-fn write(
-    run: &Prepared,
-    runner: &Runner<'_>,
-    trained: &Trained,
-    values: &Values,
-    curve: &Curve,
-) -> Result<()> {
-    run.output.clear()?;
-    let bytes = run.output.model(runner, (&run.config, &run.model_type), &run.tokenizer)?;
-    run.output.training(&trained.state, values, curve)?;
-    println!("\n{}", metrics_block("train", values));
-    let colours = std::io::stdout().is_terminal();
-    println!("{}", curve.terminal(&TerminalStyle { colours, ..TerminalStyle::default() }));
-    let folder = run.output.folder().display();
-    println!("the model ({}) and the results are in {folder}", format::bytes(bytes));
-    Ok(())
-}
-
-/// An evaluation as the results file has it.
-fn results(evaluated: &Evaluated, epoch: f64) -> Values {
-    let mut values = evaluated.values();
-    values.insert("eval_samples".to_owned(), evaluated.samples.into());
-    values.insert("perplexity".to_owned(), evaluated.perplexity().into());
-    values.insert("epoch".to_owned(), epoch.into());
-    values
+    say!("compiled in {}{cached}", format::seconds(seconds));
+    say!("{what} program {}\n", program.hash);
 }

@@ -1,6 +1,6 @@
 //! Ctrl-C and SIGTERM: the first stops a run after its step, the second at once.
 
-use crate::error::{Error, Result};
+use fullshard::{Error, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use std::sync::Arc;

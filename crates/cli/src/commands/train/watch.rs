@@ -1,41 +1,35 @@
-//! What a person sees of a run: a bar, a line each time something is logged, and TensorBoard.
+//! What a person sees of a run: bars, and a line each time something is logged.
 
 use super::bar;
-use crate::format;
-use fullshard_train::report::{Curve, EventWriter, Values};
-use fullshard_train::{DeviceMemory, Error, Evaluated, Metrics, Observer};
+use crate::output::say;
+use fullshard::format;
+use fullshard::run::{DataProgress, Purpose};
+use fullshard_data::Corpus;
+use fullshard_train::report::Values;
+use fullshard_train::{Callback, DeviceMemory, Error, Evaluated, Metrics};
 use indicatif::ProgressBar;
-use std::path::PathBuf;
+use std::path::Path;
 
-/// Shows a run and keeps its losses.
+/// Shows a run.
 pub struct Watch {
     bar: ProgressBar,
-    events: Option<EventWriter>,
     steps: u64,
     steps_per_epoch: u64,
     /// Whether the memory that is logged is what the device says.
     measured: bool,
-    /// Steps and losses.
-    losses: Vec<(f64, f64)>,
-    /// Steps and evaluation losses.
-    evaluations: Vec<(f64, f64)>,
 }
 
 impl Watch {
     pub fn new(
-        course: &fullshard_train::Course,
+        schedule: &fullshard_train::TrainSchedule,
         memory: Option<DeviceMemory>,
-        events: Option<EventWriter>,
         shown: bool,
     ) -> Watch {
         Watch {
-            bar: bar::steps(course.steps, shown),
-            events,
-            steps: course.steps,
-            steps_per_epoch: course.steps_per_epoch.max(1),
+            bar: bar::steps(schedule.steps, shown),
+            steps: schedule.steps,
+            steps_per_epoch: schedule.steps_per_epoch.max(1),
             measured: matches!(memory, Some(DeviceMemory::Measured(_))),
-            losses: Vec::new(),
-            evaluations: Vec::new(),
         }
     }
 
@@ -44,21 +38,8 @@ impl Watch {
         self.bar.finish_and_clear();
     }
 
-    /// The picture of the losses.
-    pub fn curve(self, title: String) -> Curve {
-        Curve { title, losses: self.losses, evaluations: self.evaluations, floor: None }
-    }
-
-    /// Logs values that are not of a step, such as the results.
-    pub fn log(&mut self, step: u64, values: &Values) -> Result<(), Error> {
-        match &mut self.events {
-            Some(events) => Ok(events.log(step, values)?),
-            None => Ok(()),
-        }
-    }
-
     fn say(&self, line: &str) {
-        self.bar.suspend(|| println!("{line}"));
+        self.bar.suspend(|| say!("{line}"));
     }
 
     fn line(&self, step: u64, values: &Values) -> String {
@@ -90,21 +71,19 @@ impl Watch {
     }
 }
 
-impl Observer for Watch {
-    fn stepped(&mut self, step: u64, metrics: Metrics) -> Result<(), Error> {
-        self.losses.push((step as f64, f64::from(metrics.loss)));
+impl Callback for Watch {
+    fn on_step(&mut self, step: u64, metrics: Metrics) -> Result<(), Error> {
         self.bar.set_message(format!("loss {:.4}", metrics.loss));
         self.bar.set_position(step);
         Ok(())
     }
 
-    fn logged(&mut self, step: u64, values: &Values) -> Result<(), Error> {
+    fn on_log(&mut self, step: u64, values: &Values) -> Result<(), Error> {
         self.say(&self.line(step, values));
-        self.log(step, values)
+        Ok(())
     }
 
-    fn evaluated(&mut self, step: u64, evaluated: &Evaluated) -> Result<(), Error> {
-        self.evaluations.push((step as f64, evaluated.loss));
+    fn on_evaluate(&mut self, step: u64, evaluated: &Evaluated) -> Result<(), Error> {
         self.say(&format!(
             "step {step}/{}  evaluation loss {:.4}  perplexity {:.3}  in {}",
             self.steps,
@@ -112,10 +91,50 @@ impl Observer for Watch {
             evaluated.perplexity(),
             format::seconds(evaluated.runtime)
         ));
-        self.log(step, &evaluated.values())
+        Ok(())
     }
 
-    fn profiled(&mut self, path: PathBuf) {
+    fn on_profile(&mut self, path: &Path) -> Result<(), Error> {
         self.say(&format!("profile written to {}", path.display()));
+        Ok(())
+    }
+}
+
+/// Shows how far text is tokenized.
+#[derive(Default)]
+pub struct DataBar {
+    bar: Option<ProgressBar>,
+}
+
+fn purpose_name(purpose: Purpose) -> &'static str {
+    match purpose {
+        Purpose::Train => "text to train on",
+        Purpose::Evaluate => "text to evaluate on",
+    }
+}
+
+impl DataProgress for DataBar {
+    fn fetching(&mut self, dataset: &str) {
+        say!("fetching {dataset} unless it is here");
+    }
+
+    fn tokenizing(&mut self, purpose: Purpose, bytes: u64, of: u64, tokens: u64) {
+        let bar = self.bar.get_or_insert_with(|| bar::bytes(purpose_name(purpose), of));
+        bar.set_position(bytes);
+        bar.set_message(format!("{tokens} tokens"));
+    }
+
+    fn tokenized(&mut self, purpose: Purpose, corpus: &Corpus) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+        say!(
+            "{}: {} tokens in {} blocks of {}{}",
+            purpose_name(purpose),
+            corpus.tokens(),
+            corpus.blocks(),
+            corpus.block_size(),
+            if corpus.reused() { ", tokenised before" } else { "" }
+        );
     }
 }

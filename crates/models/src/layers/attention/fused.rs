@@ -1,19 +1,20 @@
-//! Attention as one kernel of cuDNN, forwards and backwards, which keeps no probabilities.
+//! Attention as one kernel of cuDNN, forward and backward, which saves no probabilities.
 //!
-//! The kernel is a custom call that XLA's GPU compiler knows. What it cannot do is told by
-//! [`obstacle`], and computed in blocks instead.
+//! The kernel is a custom call that XLA's GPU compiler knows. What it cannot do is reported by
+//! [`unsupported_reason`], and computed in blocks instead.
 //!
 //! What it drops follows from a seed, which stands in the call, and from a counter, which the
 //! runtime keeps for each call in a program and moves on each time the call runs. So calls with one
-//! seed that run equally often drop the same: on the way there, when that is computed again, and on
-//! the way back. The seed is made from the name of the place, which makes every layer's its own. In
-//! a loop over layers the way back runs through the counter in the wrong order; and a CUDA graph
+//! seed that run equally often drop the same: in the forward pass, when that is recomputed, and in
+//! the backward pass. The seed is made from the name of the place, which makes every layer's its own. In
+//! a loop over layers the backward pass runs through the counter in the wrong order; and a CUDA graph
 //! would keep the counter as it was when it was recorded, so programs with calls that drop need the
 //! flag [`GRAPHS_WITHOUT_CUDNN`]. Three things differ from the dropout of other forms: the
 //! counter begins anew with the process, the seed of the run plays no part, and all devices drop
 //! the same of the sequences they each have.
 
-use super::{DEAR, Form, Heads};
+use super::{Form, Heads, Pattern};
+use crate::layers::checkpoint;
 use fullshard_graph::{
     DType, Error, Key, Result, Tensor, TensorType, custom_call, custom_vjp, zeros,
 };
@@ -39,8 +40,8 @@ pub const GRAPHS_WITHOUT_CUDNN: &str = "xla_gpu_enable_command_buffer=CONDITIONA
 /// What the seed is where nothing is dropped, so that all such calls are the same to the compiler.
 const NO_SEED: u32 = 42;
 
-/// What stands in the way of the kernel, if anything does, for layers that are a loop or not.
-pub fn obstacle(
+/// Why the kernel cannot compute it, if it cannot, for layers that are scanned or not.
+pub fn unsupported_reason(
     dtype: DType,
     sequence: usize,
     head: usize,
@@ -56,9 +57,14 @@ pub fn obstacle(
         }
         () if !sequence.is_multiple_of(2) => format!("{sequence} tokens are an odd number"),
         () if scores.dropout > 0.0 && looped => {
-            "in a loop over layers it would drop other probabilities on the way back".into()
+            "in a loop over layers it would drop other probabilities in the backward pass".into()
         }
-        () if scores.upcast => "products in f32 were asked for".into(),
+        () if head == 0 => "the model has no attention heads".into(),
+        () if scores.pattern != Pattern::Causal => {
+            format!("the mask is {}, but the kernel here is for causal ones", scores.pattern)
+        }
+        () if scores.padding => "keys can be padding, which the kernel here does not mask".into(),
+        () if scores.upcast => "matmuls in f32 are requested".into(),
         () if scores.factor.is_none() => "scores are scaled by the layer".into(),
         () => return None,
     };
@@ -74,12 +80,13 @@ pub fn fused(heads: &Heads, scores: Form, name: &str) -> Result<Tensor> {
     let inputs = [straight(&heads.query)?, straight(&heads.key)?, straight(&heads.value)?];
     let [query, key, value] = &inputs;
     let constants = [query.stop_gradient()?, key.stop_gradient()?, value.stop_gradient()?];
-    let (mixed, sums) = kernel.forward(&constants)?;
-    let (mixed, sums) = (mixed.named(DEAR)?, sums.named(DEAR)?);
+    let (attn_out, sums) = kernel.forward(&constants)?;
+    let (attn_out, sums) =
+        (attn_out.named(checkpoint::ATTN_OUT)?, sums.named(checkpoint::ATTN_STATS)?);
     // The results go in, and the kernel's gradients are those of what they were made of: so they
-    // are values like any other, which may be kept where all around is computed again.
+    // are values like any other, which may be saved where all around is recomputed.
     let mut results = custom_vjp(
-        &[query, key, value, &sums, &mixed],
+        &[query, key, value, &sums, &attn_out],
         |inputs| Ok(vec![result(&inputs)?]),
         |inputs| Ok((vec![result(&inputs)?], inputs)),
         |kept, gradients| kernel.gradients(&kept, &gradients[0]),
@@ -100,7 +107,7 @@ fn seed(dropout: f64, name: &str) -> u32 {
     if dropout > 0.0 { Key::hash(name)[0] } else { NO_SEED }
 }
 
-/// What the kernel is told in both directions.
+/// What the kernel is given in both directions.
 #[derive(Clone, Copy)]
 struct Kernel {
     /// What scores are multiplied by.
@@ -112,7 +119,7 @@ struct Kernel {
 }
 
 impl Kernel {
-    /// The values weighed, `[batch, sequence, heads, head]`, and what the way back needs of the
+    /// The values weighed, `[batch, sequence, heads, head]`, and what the backward pass needs of the
     /// sums.
     fn forward(&self, inputs: &[Tensor]) -> Result<(Tensor, Tensor)> {
         let &[batch, sequence, heads, _] = inputs[0].dims() else { return Err(wrong("four dims")) };
@@ -129,15 +136,17 @@ impl Kernel {
 
     /// The gradients of queries, keys and values, and zeros for what was made of them.
     fn gradients(&self, kept: &[Tensor], gradient: &Tensor) -> Result<Vec<Tensor>> {
-        let [query, key, value, sums, mixed] = kept else { return Err(wrong("five kept values")) };
+        let [query, key, value, sums, attn_out] = kept else {
+            return Err(wrong("five kept values"));
+        };
         let types = [swapped(query), swapped(key), swapped(value), workspace()];
         let operands = [STRAIGHT, STRAIGHT, STRAIGHT, &[2, 1, 0], STRAIGHT, STRAIGHT];
         let results = custom_call(&self.target("Backward"))
             .backend_config(&self.config(kept, &BACKWARD_PRODUCTS), JSON_CONFIG)
             .layouts(&operands, &[SWAPPED, SWAPPED, SWAPPED, &[0]])
-            .call(&[query, key, value, sums, gradient, mixed], &types)?;
+            .call(&[query, key, value, sums, gradient, attn_out], &types)?;
         let gradients = results[..3].iter().map(|gradient| gradient.transpose(&[0, 2, 1, 3]));
-        let zeros = [sums, mixed].map(|made| zeros(made.dtype(), made.dims()));
+        let zeros = [sums, attn_out].map(|made| zeros(made.dtype(), made.dims()));
         gradients.chain(zeros).collect()
     }
 
@@ -147,7 +156,7 @@ impl Kernel {
         format!("__cudnn$fmhaSoftmax{dropout}{direction}")
     }
 
-    /// What the compiler is told of the kernel.
+    /// What the compiler is given of the kernel.
     fn config(&self, inputs: &[Tensor], products: &[Product]) -> String {
         let (query, key) = (inputs[0].dims(), inputs[1].dims());
         let strings = |numbers: &[usize]| -> Vec<String> {

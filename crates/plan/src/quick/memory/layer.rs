@@ -14,7 +14,7 @@
 use super::{F32, of_layers};
 use fullshard_models::layers::attention::{BLOCK, BLOCKWISE_FROM};
 use fullshard_parallel::Remat;
-use fullshard_pjrt::plugins::PluginKind;
+use fullshard_pjrt::plugins::Platform;
 use fullshard_step::StepSpec;
 
 /// What layers remember.
@@ -26,7 +26,7 @@ pub(super) struct Kept {
 }
 
 /// What layers remember.
-pub(super) fn kept(spec: &StepSpec, kind: PluginKind) -> Kept {
+pub(super) fn kept(spec: &StepSpec, kind: Platform) -> Kept {
     let layer = Layer::new(spec);
     let everything = match spec.placement.options.scan_layers {
         true => layer.everything_in_a_loop(kind),
@@ -100,7 +100,7 @@ impl Layer {
         let gates = widths.iter().filter(into_inner).count() / model.layers;
         let sum = widths.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
         let all_scores = tokens * model.heads * sequence;
-        let fused = spec.attention_obstacle().is_none();
+        let fused = spec.attention_unsupported_reason().is_none();
         let (blocks, scores) = match sequence < BLOCKWISE_FROM {
             _ if fused => (1, 0),
             true => (1, all_scores),
@@ -118,7 +118,7 @@ impl Layer {
             mixed: model.heads * model.head,
             taken: sum.0 / model.layers,
             given: sum.1 / model.layers,
-            recomputed: spec.placement.options.forms.recomputed_activations,
+            recomputed: spec.placement.options.lowering.recomputed_activations,
         }
     }
 
@@ -131,18 +131,18 @@ impl Layer {
         self.size * self.tokens * (self.given - self.hidden + self.mixed)
     }
 
-    fn everything(&self, kind: PluginKind) -> usize {
+    fn everything(&self, kind: Platform) -> usize {
         let inner = match kind {
             _ if self.gated => GATED_INNER,
-            PluginKind::Tpu => RECOMPUTED_INNER,
+            Platform::Tpu => RECOMPUTED_INNER,
             _ if self.recomputed => RECOMPUTED_INNER,
-            PluginKind::Cpu | PluginKind::Cuda => INNER,
+            Platform::Cpu | Platform::Cuda => INNER,
         };
         let width = 4 * self.hidden + self.projected() + self.mixed + inner * self.inner;
         self.tokens * self.size * width + self.scores * (F32 + self.size)
     }
 
-    fn everything_in_a_loop(&self, kind: PluginKind) -> usize {
+    fn everything_in_a_loop(&self, kind: Platform) -> usize {
         let of = |(wide, narrow): (usize, usize)| wide * F32 + narrow * self.size;
         let inner = match self.gated {
             true => LOOPED_GATED_INNER,
@@ -156,7 +156,7 @@ impl Layer {
             + (keys + self.mixed) * self.size;
         // Of softmax, its results, and these as products take them; but for CPUs also what it shifts
         // and its exponentials.
-        let wide_scores = if kind == PluginKind::Cpu { 1 } else { 3 };
+        let wide_scores = if kind == Platform::Cpu { 1 } else { 3 };
         self.tokens * bytes + self.scores * (wide_scores * F32 + self.size)
     }
 

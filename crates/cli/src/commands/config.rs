@@ -1,0 +1,36 @@
+//! `fullshard config`: what flags come to, to be kept as a file and run again.
+
+use super::train::{Command, TrainArgs};
+use crate::output::quoted;
+use clap::{Args, ValueEnum};
+use fullshard::Result;
+
+#[derive(Args)]
+pub struct ConfigArgs {
+    /// How to print it.
+    #[arg(long, value_enum, default_value = "toml")]
+    format: Format,
+    #[command(flatten)]
+    train: TrainArgs,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    Toml,
+    Json,
+    /// As flags of `fullshard train`.
+    Flags,
+}
+
+pub fn run(args: &ConfigArgs) -> Result<()> {
+    let config = args.train.config(Command::Train)?;
+    match args.format {
+        Format::Toml => print!("{}", config.to_toml()?),
+        Format::Json => println!("{}", config.to_json()?),
+        Format::Flags => {
+            let flags: Vec<String> = config.to_flags().iter().map(|flag| quoted(flag)).collect();
+            println!("{}", flags.join(" "));
+        }
+    }
+    Ok(())
+}

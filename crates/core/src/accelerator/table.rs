@@ -1,0 +1,347 @@
+//! The figures of accelerators, one by one.
+//!
+//! Where the figures come from:
+//!
+//! - TPUs: peaks, memory and its bandwidth from Cloud TPU's pages. Links are rates that are
+//!   reached: from v4 on those of the JAX Scaling Book, about nine tenths of the nominal 50 and
+//!   100 GB/s; of v3 the 80 GB/s that ASTRA-sim holds against measured sums. Its nominal 656 Gb/s
+//!   are 82 GB/s, which the 340 TB/s of a pod's all-reduce confirm; the Scaling Book's 100 follow
+//!   from its bisection instead. v2's nominal 496 Gb/s is from the paper on v2 and v3. Clocks of
+//!   v2 to v4 are their papers', v5e's the Scaling Book's, those of v5p and v6e follow from peak
+//!   and matrix units. Usable memory is what libtpu 0.0.51 says of a device.
+//! - GPUs: NVIDIA's data sheets, architecture papers and the CUDA programming guide. Usable memory
+//!   is what CUDA says there is, less half a GiB for its context.
+//! - The CPU is one core with its share of a machine; it has no peak. Its bandwidth and what it
+//!   sends to another are what two cores of a 2.8 GHz Xeon copy.
+
+use super::{Chip, Gpu, TpuGeneration};
+use crate::Platform;
+
+const GIB: f64 = (1_u64 << 30) as f64;
+
+/// What TPUs differ in.
+struct TpuFigures {
+    teraflops: f64,
+    gibibytes: f64,
+    /// `device_memory_bytes_limit`, in units of 1e9.
+    usable: f64,
+    /// GB/s of memory.
+    memory_rate: f64,
+    gigahertz: f64,
+    /// GB/s one way.
+    link: f64,
+}
+
+const fn tpu(
+    tpu: &'static TpuGeneration,
+    kinds: &'static [&'static str],
+    name: &'static str,
+    figures: TpuFigures,
+) -> Chip {
+    Chip {
+        kinds,
+        platform: Platform::Tpu,
+        short: tpu.name,
+        name,
+        bf16: Some(figures.teraflops * 1e12),
+        fp8: None,
+        f32: None,
+        memory: figures.gibibytes * GIB,
+        usable: figures.usable * 1e9,
+        bandwidth: figures.memory_rate * 1e9,
+        clock: Some(figures.gigahertz * 1e9),
+        link: figures.link * 1e9,
+        links: 2 * tpu.torus_rank,
+        gpu: None,
+        tpu: Some(tpu),
+    }
+}
+
+/// What GPUs differ in.
+struct GpuFigures {
+    /// Teraflops in `bf16` and through TF32.
+    teraflops: (f64, f64),
+    /// Whether there are units for 8-bit floating point, twice as fast as those for `bf16`.
+    fp8: bool,
+    gigabytes: f64,
+    /// What CUDA says there is, in GiB.
+    gibibytes: f64,
+    /// GB/s of memory.
+    memory_rate: f64,
+    /// GB/s one way over a link, and links.
+    link: (f64, usize),
+    /// For those that programs are compiled for without one at hand.
+    gpu: Option<Gpu>,
+}
+
+/// What a CUDA context keeps.
+const CONTEXT: f64 = 0.5 * GIB;
+
+const fn gpu(
+    short: &'static str,
+    kinds: &'static [&'static str],
+    name: &'static str,
+    figures: GpuFigures,
+) -> Chip {
+    Chip {
+        kinds,
+        platform: Platform::Cuda,
+        short,
+        name,
+        bf16: Some(figures.teraflops.0 * 1e12),
+        fp8: if figures.fp8 { Some(2.0 * figures.teraflops.0 * 1e12) } else { None },
+        f32: Some(figures.teraflops.1 * 1e12),
+        memory: figures.gigabytes * 1e9,
+        usable: figures.gibibytes * GIB - CONTEXT,
+        bandwidth: figures.memory_rate * 1e9,
+        clock: None,
+        link: figures.link.0 * 1e9,
+        links: figures.link.1,
+        gpu: figures.gpu,
+        tpu: None,
+    }
+}
+
+/// PCIe of the fourth and fifth generation, 16 lanes, in GB/s.
+const PCIE_4: u64 = 32;
+const PCIE_5: u64 = 64;
+const GIGA: u64 = 1_000_000_000;
+
+const AMPERE: Gpu = Gpu {
+    capability: (8, 0),
+    multiprocessors: 108,
+    f32_lanes: 64,
+    f64_lanes: 32,
+    bf16_fmas: 256,
+    f64_fmas: 16,
+    boost_ghz: 1.41,
+    driver_mib: 81_920,
+    l2_mib: 40,
+    shared_kib: 164,
+    pcie: PCIE_4 * GIGA,
+};
+
+const HOPPER: Gpu = Gpu {
+    capability: (9, 0),
+    multiprocessors: 132,
+    f32_lanes: 128,
+    f64_lanes: 64,
+    bf16_fmas: 512,
+    f64_fmas: 32,
+    boost_ghz: 1.98,
+    driver_mib: 143_771,
+    l2_mib: 50,
+    shared_kib: 228,
+    pcie: PCIE_5 * GIGA,
+};
+
+const BLACKWELL: Gpu = Gpu {
+    capability: (10, 0),
+    multiprocessors: 148,
+    f32_lanes: 128,
+    f64_lanes: 64,
+    bf16_fmas: 1024,
+    f64_fmas: 16,
+    boost_ghz: 1.965,
+    driver_mib: 183_359,
+    l2_mib: 126,
+    shared_kib: 228,
+    pcie: PCIE_5 * GIGA,
+};
+
+/// Everything known.
+pub(super) const CHIPS: &[Chip] = &[
+    tpu(
+        &TpuGeneration::V2,
+        &["TPU v2"],
+        "TPU v2 core",
+        TpuFigures {
+            teraflops: 23.0,
+            gibibytes: 8.0,
+            usable: 8.03,
+            memory_rate: 350.0,
+            gigahertz: 0.7,
+            link: 62.0,
+        },
+    ),
+    tpu(
+        &TpuGeneration::V3,
+        &["TPU v3"],
+        "TPU v3 core",
+        TpuFigures {
+            teraflops: 61.5,
+            gibibytes: 16.0,
+            usable: 16.62,
+            memory_rate: 450.0,
+            gigahertz: 0.94,
+            link: 80.0,
+        },
+    ),
+    tpu(
+        &TpuGeneration::V4,
+        &["TPU v4"],
+        "TPU v4",
+        TpuFigures {
+            teraflops: 275.0,
+            gibibytes: 32.0,
+            usable: 33.01,
+            memory_rate: 1200.0,
+            gigahertz: 1.05,
+            link: 45.0,
+        },
+    ),
+    tpu(
+        &TpuGeneration::V5E,
+        &["TPU v5 lite", "TPU v5e"],
+        "TPU v5e",
+        TpuFigures {
+            teraflops: 197.0,
+            gibibytes: 16.0,
+            usable: 16.91,
+            memory_rate: 819.0,
+            gigahertz: 1.5,
+            link: 45.0,
+        },
+    ),
+    tpu(
+        &TpuGeneration::V5P,
+        &["TPU v5", "TPU v5p"],
+        "TPU v5p",
+        TpuFigures {
+            teraflops: 459.0,
+            gibibytes: 95.0,
+            usable: 102.79,
+            memory_rate: 2765.0,
+            gigahertz: 1.75,
+            link: 90.0,
+        },
+    ),
+    tpu(
+        &TpuGeneration::V6E,
+        &["TPU v6 lite", "TPU v6e"],
+        "TPU v6e",
+        TpuFigures {
+            teraflops: 918.0,
+            gibibytes: 32.0,
+            usable: 33.55,
+            memory_rate: 1638.0,
+            gigahertz: 1.75,
+            link: 90.0,
+        },
+    ),
+    gpu(
+        "a100-40gb",
+        &["NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB", "NVIDIA A100-SXM-40GB"],
+        "A100 40 GB",
+        GpuFigures {
+            teraflops: (312.0, 156.0),
+            fp8: false,
+            gigabytes: 40.0,
+            gibibytes: 39.5,
+            memory_rate: 1555.0,
+            link: (25.0, 12),
+            gpu: None,
+        },
+    ),
+    gpu(
+        "a100",
+        &["NVIDIA A100-SXM4-80GB"],
+        "A100 80 GB SXM",
+        GpuFigures {
+            teraflops: (312.0, 156.0),
+            fp8: false,
+            gigabytes: 80.0,
+            gibibytes: 79.2,
+            memory_rate: 2039.0,
+            link: (25.0, 12),
+            gpu: Some(AMPERE),
+        },
+    ),
+    gpu(
+        "a100-pcie",
+        &["NVIDIA A100 80GB PCIe"],
+        "A100 80 GB PCIe",
+        GpuFigures {
+            teraflops: (312.0, 156.0),
+            fp8: false,
+            gigabytes: 80.0,
+            gibibytes: 79.2,
+            memory_rate: 1935.0,
+            link: (PCIE_4 as f64, 1),
+            gpu: None,
+        },
+    ),
+    gpu(
+        "h100",
+        &["NVIDIA H100 80GB HBM3"],
+        "H100 SXM",
+        GpuFigures {
+            teraflops: (989.4, 494.7),
+            fp8: true,
+            gigabytes: 80.0,
+            gibibytes: 79.2,
+            memory_rate: 3350.0,
+            link: (25.0, 18),
+            gpu: Some(Gpu { driver_mib: 81_559, ..HOPPER }),
+        },
+    ),
+    gpu(
+        "h100-pcie",
+        &["NVIDIA H100 PCIe"],
+        "H100 PCIe",
+        GpuFigures {
+            teraflops: (756.0, 378.0),
+            fp8: true,
+            gigabytes: 80.0,
+            gibibytes: 79.2,
+            memory_rate: 2000.0,
+            link: (PCIE_5 as f64, 1),
+            gpu: None,
+        },
+    ),
+    gpu(
+        "h200",
+        &["NVIDIA H200"],
+        "H200 SXM",
+        GpuFigures {
+            teraflops: (989.4, 494.7),
+            fp8: true,
+            gigabytes: 141.0,
+            gibibytes: 139.8,
+            memory_rate: 4800.0,
+            link: (25.0, 18),
+            gpu: Some(HOPPER),
+        },
+    ),
+    gpu(
+        "b200",
+        &["NVIDIA B200"],
+        "B200",
+        GpuFigures {
+            teraflops: (2250.0, 1125.0),
+            fp8: true,
+            gigabytes: 180.0,
+            gibibytes: 178.4,
+            memory_rate: 8000.0,
+            link: (50.0, 18),
+            gpu: Some(BLACKWELL),
+        },
+    ),
+    Chip {
+        kinds: &[],
+        platform: Platform::Cpu,
+        short: "cpu",
+        name: "CPU core",
+        bf16: None,
+        fp8: None,
+        f32: None,
+        memory: 8.0 * GIB,
+        usable: 8.0 * GIB,
+        bandwidth: 10e9,
+        clock: None,
+        link: 5e9,
+        links: 1,
+        gpu: None,
+        tpu: None,
+    },
+];

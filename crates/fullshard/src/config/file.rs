@@ -1,0 +1,71 @@
+//! Run configs as TOML and JSON files.
+
+use super::error::ConfigError;
+use super::{RunConfig, VERSION};
+use serde_json::Value;
+use std::path::Path;
+
+/// The name under which a run writes its resolved config beside its results.
+pub const FILE_NAME: &str = "run_config.toml";
+
+impl RunConfig {
+    /// Reads a `.toml` or `.json` file.
+    pub fn read(path: impl AsRef<Path>) -> Result<RunConfig, ConfigError> {
+        let path = path.as_ref();
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let in_file = |reason: String| ConfigError::File { path: path.to_owned(), reason };
+        check_version(path, &object(path, &text)?)?;
+        let config: RunConfig = match is_json(path) {
+            true => serde_json::from_str(&text).map_err(|error| in_file(error.to_string()))?,
+            false => toml::from_str(&text).map_err(|error| in_file(error.to_string()))?,
+        };
+        Ok(config)
+    }
+
+    /// The config as TOML; what is as by default is left out of no section.
+    pub fn to_toml(&self) -> Result<String, ConfigError> {
+        toml::to_string(self).map_err(|error| ConfigError::Write(error.to_string()))
+    }
+
+    /// The config as JSON.
+    pub fn to_json(&self) -> Result<String, ConfigError> {
+        serde_json::to_string_pretty(self).map_err(|error| ConfigError::Write(error.to_string()))
+    }
+}
+
+/// The object in a file, of any version.
+pub(super) fn object(path: &Path, text: &str) -> Result<Value, ConfigError> {
+    let value = match is_json(path) {
+        true => serde_json::from_str(text).map_err(|error| format!("no JSON: {error}")),
+        false => toml::from_str(text).map_err(|error| format!("no TOML: {error}")),
+    };
+    value.map_err(|reason| ConfigError::File { path: path.to_owned(), reason })
+}
+
+/// Whether an object is a run config rather than a list of flags: it has a version or a section.
+pub(super) fn is_run_config(object: &Value) -> bool {
+    let sections = serde_json::to_value(RunConfig::default()).unwrap_or_default();
+    let is_section = |key: &String, value: &Value| value.is_object() && sections.get(key).is_some();
+    let entries = object.as_object();
+    object.get("version").is_some()
+        || entries.is_some_and(|entries| entries.iter().any(|(key, value)| is_section(key, value)))
+}
+
+fn is_json(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "json")
+}
+
+fn check_version(path: &Path, object: &Value) -> Result<(), ConfigError> {
+    let refuse = |found: String, hint| {
+        Err(ConfigError::Version { path: path.to_owned(), found, known: VERSION, hint })
+    };
+    match object.get("version") {
+        Some(version) if version.as_u64() == Some(u64::from(VERSION)) => Ok(()),
+        Some(version) if version.as_u64() > Some(u64::from(VERSION)) => {
+            refuse(version.to_string(), ", or use the newer one")
+        }
+        Some(version) => refuse(version.to_string(), ""),
+        None => refuse("none".to_owned(), ", or add `version = 1` if it is one"),
+    }
+}

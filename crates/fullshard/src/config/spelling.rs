@@ -1,0 +1,158 @@
+//! Flags that are other ways to say fields which have flags of their own.
+
+use super::RunConfig;
+use super::error::ConfigError;
+use super::flags::Given;
+use super::section::Flag;
+use super::sections::Compute;
+use super::value::{FlagValue, Takes};
+use fullshard_parallel::{FsdpConfig, FsdpConfigError, Remat};
+
+/// Their names, values, headings and help.
+const SPELLINGS: [(&str, &str, &str, &str); 6] = [
+    (
+        "fsdp_config",
+        "FILE|JSON",
+        "Sharding",
+        "How it is sharded: the path of an fsdp_config.json, or the JSON itself.",
+    ),
+    ("bf16", "BOOL", "Precision and memory", "Compute in bfloat16: the same as --dtype bfloat16."),
+    (
+        "fp8",
+        "BOOL",
+        "Precision and memory",
+        "Compute in bfloat16 with the matmuls of layers in FP8: the same as --dtype float8_e4m3fn.",
+    ),
+    (
+        "gradient_checkpointing",
+        "BOOL",
+        "Precision and memory",
+        "Recompute layers in the backward pass: the same as --remat full.",
+    ),
+    ("adafactor", "BOOL", "Optimizer", "Use Adafactor: the same as --optim adafactor."),
+    (
+        "warmup_ratio",
+        "X",
+        "Training",
+        "Fraction of all steps over which the learning rate warms up.",
+    ),
+];
+
+pub(super) fn flags() -> Vec<Flag> {
+    let flag = |(name, value, heading, help): (&'static str, &'static str, &'static str, &str)| {
+        let is_switch = value == "BOOL";
+        Flag {
+            name,
+            aliases: &[],
+            value,
+            help: help.to_owned(),
+            heading,
+            takes: if is_switch { Takes::Switch } else { Takes::One },
+            choices: &[],
+            default: is_switch.then(|| vec!["false".to_owned()]),
+            check: match name {
+                "warmup_ratio" => |words| f64::read(words).map(|_| ()),
+                "fsdp_config" => |_| Ok(()),
+                _ => |words| bool::read(words).map(|_| ()),
+            },
+        }
+    };
+    SPELLINGS.into_iter().map(flag).collect()
+}
+
+/// Puts what such flags say into the fields they are about.
+pub(super) fn apply(config: &mut RunConfig, given: &Given) -> Result<(), ConfigError> {
+    let fsdp = match given.words("fsdp_config") {
+        Some(words) => Some(FsdpConfig::from_argument(&words.join(" "))?),
+        None => None,
+    };
+    if let Some(fsdp) = &fsdp {
+        for warning in &fsdp.ignored {
+            tracing::warn!("{warning}");
+        }
+        config.fsdp.take(fsdp);
+    }
+    apply_precision(config, given, fsdp.as_ref())?;
+    apply_remat(config, given, fsdp.as_ref())?;
+    if switch(given, "adafactor")? {
+        config.optimizer.name = "adafactor".to_owned();
+    }
+    if let Some(words) = given.words("warmup_ratio") {
+        if given.has("warmup_steps") {
+            return Err(ConfigError::Exclusive { first: "warmup_ratio", second: "warmup_steps" });
+        }
+        let ratio = f64::read(words).unwrap_or(f64::NAN);
+        if !(0.0..1.0).contains(&ratio) {
+            let (flag, value) = ("warmup_ratio".to_owned(), words.join(" "));
+            let reason = "must be a number from 0 to below 1".to_owned();
+            return Err(ConfigError::Value { flag, value, reason });
+        }
+        config.schedule.warmup_steps = ratio;
+    }
+    Ok(())
+}
+
+/// Whether a switch was given and is on.
+fn switch(given: &Given, flag: &str) -> Result<bool, ConfigError> {
+    let Some(words) = given.words(flag) else { return Ok(false) };
+    bool::read(words).map_err(|reason| ConfigError::Value {
+        flag: flag.to_owned(),
+        value: words.join(" "),
+        reason,
+    })
+}
+
+/// The type to compute in: of `--dtype`, `--bf16`, `--fp8` and the FSDP config.
+fn apply_precision(
+    config: &mut RunConfig,
+    given: &Given,
+    fsdp: Option<&FsdpConfig>,
+) -> Result<(), ConfigError> {
+    let flag = given.words("dtype").and_then(|words| Compute::read(words).ok());
+    let flag = flag.map(|compute| (compute, format!("`--dtype {}`", compute.name())));
+    let short = switch(given, "bf16")?.then(|| (Compute::Bfloat16, "`--bf16`".to_owned()));
+    let stated = fsdp.and_then(|fsdp| Compute::of(fsdp.settings.stated_compute_dtype?));
+    let stated = stated.map(|compute| {
+        (compute, format!("`compute_dtype: {}` of the FSDP config", compute.name()))
+    });
+    let fp8 = switch(given, "fp8")?.then(|| (Compute::Float8, "`--fp8`".to_owned()));
+    let mut all = flag.into_iter().chain(short).chain(stated).chain(fp8);
+    let Some(mut chosen) = all.next() else { return Ok(()) };
+    for other in all {
+        // What `--fp8` leaves out of FP8 is in bfloat16, so the two go together.
+        let refined = other.1 == "`--fp8`" && chosen.0 == Compute::Bfloat16;
+        if chosen.0 != other.0 && !refined {
+            let way_out = match other.1.as_str() {
+                "`--fp8`" => "what is not in FP8 is in bfloat16: leave one of them out",
+                _ => "leave one of them out",
+            };
+            return Err(contradiction(chosen.1, other.1, way_out));
+        }
+        chosen = other;
+    }
+    config.precision.compute = Some(chosen.0);
+    Ok(())
+}
+
+/// What is recomputed: of `--remat`, `--gradient_checkpointing` and the FSDP config.
+fn apply_remat(
+    config: &mut RunConfig,
+    given: &Given,
+    fsdp: Option<&FsdpConfig>,
+) -> Result<(), ConfigError> {
+    let flag = given.has("remat").then_some(config.remat.policy).flatten();
+    if switch(given, "gradient_checkpointing")? {
+        if flag.is_some_and(|policy| policy != Remat::Full) {
+            let (first, second) = ("`--remat`".into(), "`--gradient_checkpointing`".into());
+            return Err(contradiction(first, second, "leave one of them out"));
+        }
+        config.remat.policy = Some(Remat::Full);
+    } else if flag.is_none() && fsdp.is_some_and(|fsdp| fsdp.gradient_checkpointing) {
+        config.remat.policy = Some(Remat::Full);
+    }
+    Ok(())
+}
+
+fn contradiction(first: String, second: String, way_out: &'static str) -> ConfigError {
+    FsdpConfigError::Contradiction { first, second, way_out }.into()
+}

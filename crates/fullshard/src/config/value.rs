@@ -1,0 +1,166 @@
+//! Values of a run config as the words after a flag, read and written.
+
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// How many words a flag takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    /// One.
+    One,
+    /// One of true and false; none is true.
+    Switch,
+    /// One or more, and the flag may be repeated.
+    Many,
+}
+
+/// A value that a flag can give.
+pub trait FlagValue: Sized {
+    /// How many words it takes.
+    const TAKES: Takes = Takes::One;
+
+    /// What it can be, if there are only a few choices.
+    const CHOICES: &'static [&'static str] = &[];
+
+    /// Reads the words after the flag; the error completes "the value is wrong: ...".
+    fn read(words: &[String]) -> Result<Self, String>;
+
+    /// The words that give this value again; `None` if it is given by leaving the flag out.
+    fn words(&self) -> Option<Vec<String>>;
+}
+
+/// The last word: a repeated flag counts as it was given last.
+fn last(words: &[String]) -> Result<&str, String> {
+    words.last().map(String::as_str).ok_or_else(|| "a value is missing".to_owned())
+}
+
+impl FlagValue for bool {
+    const TAKES: Takes = Takes::Switch;
+
+    fn read(words: &[String]) -> Result<bool, String> {
+        let Ok(word) = last(words) else { return Ok(true) };
+        match word.to_ascii_lowercase().as_str() {
+            "true" | "yes" | "t" | "y" | "1" => Ok(true),
+            "false" | "no" | "f" | "n" | "0" => Ok(false),
+            _ => Err("it must be true or false".to_owned()),
+        }
+    }
+
+    fn words(&self) -> Option<Vec<String>> {
+        Some(vec![self.to_string()])
+    }
+}
+
+/// A count of something that there must be at least one of.
+impl FlagValue for usize {
+    fn read(words: &[String]) -> Result<usize, String> {
+        let count = last(words)?.parse().ok().filter(|&count| count > 0);
+        count.ok_or_else(|| "it must be a whole number of at least 1".to_owned())
+    }
+
+    fn words(&self) -> Option<Vec<String>> {
+        Some(vec![self.to_string()])
+    }
+}
+
+/// Reads one word by its [`FromStr`].
+pub(super) fn parsed<T: FromStr<Err: Display>>(words: &[String]) -> Result<T, String> {
+    last(words)?.parse().map_err(|error: T::Err| error.to_string())
+}
+
+/// A type that is read and written as one word.
+macro_rules! one_word {
+    ($($ty:ty),*) => {$(
+        impl FlagValue for $ty {
+            fn read(words: &[String]) -> Result<$ty, String> {
+                super::value::parsed(words)
+            }
+
+            fn words(&self) -> Option<Vec<String>> {
+                Some(vec![self.to_string()])
+            }
+        }
+    )*};
+}
+pub(super) use one_word;
+
+one_word!(u8, u64, i64, f32, f64, String);
+
+impl FlagValue for PathBuf {
+    fn read(words: &[String]) -> Result<PathBuf, String> {
+        Ok(PathBuf::from(last(words)?))
+    }
+
+    fn words(&self) -> Option<Vec<String>> {
+        Some(vec![self.display().to_string()])
+    }
+}
+
+impl<T: FlagValue> FlagValue for Option<T> {
+    const TAKES: Takes = T::TAKES;
+    const CHOICES: &'static [&'static str] = T::CHOICES;
+
+    fn read(words: &[String]) -> Result<Option<T>, String> {
+        T::read(words).map(Some)
+    }
+
+    fn words(&self) -> Option<Vec<String>> {
+        self.as_ref().and_then(T::words)
+    }
+}
+
+impl<T: FlagValue> FlagValue for Vec<T> {
+    const TAKES: Takes = Takes::Many;
+
+    fn read(words: &[String]) -> Result<Vec<T>, String> {
+        words.iter().map(|word| T::read(std::slice::from_ref(word))).collect()
+    }
+
+    fn words(&self) -> Option<Vec<String>> {
+        let words: Vec<String> = self.iter().filter_map(T::words).flatten().collect();
+        (!words.is_empty()).then_some(words)
+    }
+}
+
+/// An enum of a few choices, each known by a word in flags and files.
+macro_rules! choices {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+        pub enum $name {
+            $($(#[$variant_doc])* #[serde(rename = $word)] $variant),*
+        }
+
+        impl $name {
+            /// The word for it.
+            pub fn name(self) -> &'static str {
+                match self { $($name::$variant => $word),* }
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = String;
+
+            fn from_str(word: &str) -> Result<$name, String> {
+                match word {
+                    $($word => Ok($name::$variant),)*
+                    _ => Err(format!("it must be one of {}", [$($word),*].join(", "))),
+                }
+            }
+        }
+
+        impl $crate::config::FlagValue for $name {
+            const CHOICES: &'static [&'static str] = &[$($word),*];
+
+            fn read(words: &[String]) -> Result<$name, String> {
+                $crate::config::value::parsed(words)
+            }
+
+            fn words(&self) -> Option<Vec<String>> {
+                Some(vec![self.name().to_owned()])
+            }
+        }
+    };
+}
+pub(super) use choices;

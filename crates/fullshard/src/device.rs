@@ -1,0 +1,111 @@
+//! Devices: the plugin of a config's platform, its client, and the caches of this user.
+
+use crate::config::{Device, RunConfig};
+use crate::error::{Error, Result};
+use crate::format;
+use fullshard_core::Platform;
+use fullshard_pjrt::plugins::{Located, Store, find_compiler, find_or_install};
+use fullshard_pjrt::{Client, ClientOptions, CompileCache, Plugin, Value};
+use std::path::PathBuf;
+
+impl Device {
+    /// The platform; the CPU if none is given.
+    pub fn kind(&self) -> Platform {
+        self.platform.unwrap_or(Platform::Cpu)
+    }
+
+    /// Finds the plugin, fetching the CPU's on first use, and loads it.
+    pub fn load(&self) -> Result<(&'static Plugin, Located)> {
+        let store = Store::default_location()?;
+        let located = find_or_install(self.kind(), self.plugin.as_deref(), &store)?;
+        Ok((Plugin::load(&located.path)?, located))
+    }
+
+    /// Finds a plugin that need only compile, and loads it. All that a GPU's plugin needs to
+    /// compile is an eighth of what it needs to run.
+    pub fn load_compiler(&self) -> Result<&'static Plugin> {
+        if self.kind() != Platform::Cuda {
+            return Ok(self.load()?.0);
+        }
+        let store = Store::default_location()?;
+        let located = find_compiler(self.kind(), self.plugin.as_deref(), &store)?;
+        Ok(Plugin::load(&located.path)?)
+    }
+
+    /// Starts a client with at least `devices` devices, where the platform has a choice.
+    pub fn client(&self, devices: usize) -> Result<(Client, Located)> {
+        let (plugin, located) = self.load()?;
+        Ok((Client::new(plugin, &self.client_options(devices)?)?, located))
+    }
+
+    /// The compile cache, unless the config wants none.
+    pub fn compile_cache(&self) -> Result<Option<CompileCache>> {
+        match self.no_cache {
+            true => Ok(None),
+            false => Ok(Some(compile_cache()?)),
+        }
+    }
+
+    fn client_options(&self, devices: usize) -> Result<ClientOptions> {
+        let mut options = ClientOptions::new();
+        if self.kind() == Platform::Cpu {
+            options = options.cpu_device_count(devices.max(1));
+        }
+        if let Some(fraction) = self.memory_fraction {
+            options = options.memory_fraction(fraction);
+        }
+        if let Some(preallocate) = self.preallocate {
+            options = options.preallocate(preallocate);
+        }
+        self.client_options.iter().try_fold(options, |options, text| {
+            let (name, value) = client_option(text)?;
+            Ok(options.set(name, value))
+        })
+    }
+}
+
+impl RunConfig {
+    /// The devices to run on, if there are as many as the mesh has.
+    pub fn client(&self) -> Result<Client> {
+        if self.platform() == Platform::Cpu {
+            fullshard_pjrt::keep_freed_memory();
+        }
+        let (client, _) = self.device.client(self.devices())?;
+        let (needed, there) = (self.devices(), client.devices().len());
+        if needed <= there {
+            return Ok(client);
+        }
+        Err(Error::Usage(format!(
+            "--num_cores is {needed}, but there {} {} here: ask for at most {there}, or try it \
+             with virtual ones, --device cpu",
+            if there == 1 { "is" } else { "are" },
+            format::count(there, &format!("{} device", client.platform_name())),
+        )))
+    }
+}
+
+/// The compile cache in the user's cache folder.
+pub fn compile_cache() -> Result<CompileCache> {
+    Ok(CompileCache::at(cache_root()?.join("compiled")))
+}
+
+/// The user's cache folder.
+pub fn cache_root() -> Result<PathBuf> {
+    let plugins = Store::default_location()?;
+    Ok(plugins.folder().parent().unwrap_or(plugins.folder()).to_owned())
+}
+
+fn client_option(text: &str) -> Result<(&str, Value)> {
+    let wrong = || Error::Usage(format!("--client_option is `{text}`: write it as NAME=VALUE"));
+    let (name, value) = text.split_once('=').ok_or_else(wrong)?;
+    let value = match value {
+        "true" => Value::Bool(true),
+        "false" => Value::Bool(false),
+        _ => match (value.parse::<i64>(), value.parse::<f32>()) {
+            (Ok(int), _) => Value::Int(int),
+            (_, Ok(float)) => Value::Float(float),
+            _ => Value::Text(value.to_owned()),
+        },
+    };
+    Ok((name, value))
+}

@@ -1,0 +1,51 @@
+//! Train models too big for one device: parameters, gradients and optimizer state sharded over
+//! many XLA devices, from Rust.
+//!
+//! A [`RunConfig`] describes a run; flags, a TOML or JSON file and Rust code all produce one.
+//! [`train`] runs it, [`plan()`] tells what it would need and how fast it would be on a machine
+//! that is not here, and [`bench()`] measures its step:
+//!
+//! ```no_run
+//! use fullshard::prelude::*;
+//!
+//! # fn main() -> fullshard::Result<()> {
+//! let mut config = RunConfig::default();
+//! config.model.config = Some("examples/configs/gpt2_124m.json".into());
+//! config.data.train_file = vec!["train.txt".into()];
+//! config.mesh.fsdp = Some(4);
+//! config.fsdp.wrap = vec!["GPT2Block".to_owned()];
+//! config.precision.compute = Some(Compute::Bfloat16);
+//!
+//! let report = plan(&config, "cpu:4", PlanOptions::default())?;
+//! println!("{} bytes per device", report.memory.total);
+//! let outcome = train(&config, &mut ())?;
+//! println!("{:?}", outcome.evaluated);
+//! # Ok(()) }
+//! ```
+//!
+//! A model of another crate implements [`Model`](fullshard_models::Model) and is
+//! [registered](fullshard_models::register); then a config can name it as any other, and everything
+//! here works for it. The same goes for optimizers, [registered](fullshard_optim::register) by
+//! name. `examples/own_model.rs` is one in sixty lines.
+//!
+//! [`run`] has the steps of a run one by one, for those who want to do something in between.
+#![forbid(unsafe_code)]
+
+pub mod bench;
+pub mod config;
+pub mod device;
+mod error;
+pub mod format;
+mod model;
+pub mod plan;
+pub mod prelude;
+pub mod run;
+mod step;
+pub mod units;
+
+pub use bench::bench;
+pub use config::RunConfig;
+pub use error::{Error, Result};
+pub use model::ChosenModel;
+pub use plan::plan;
+pub use run::train;

@@ -1,0 +1,100 @@
+//! The best settings for a machine: from one run config to others.
+
+use super::{Candidate, Frontier, Machine, PlanOptions, Planner, Progress, Report, Space};
+use crate::config::{RunConfig, Scan};
+use crate::error::{Error, Result};
+use fullshard_core::Layout;
+use fullshard_plan::Callbacks;
+
+/// What a search found.
+pub struct Found {
+    /// Memory against speed.
+    pub frontier: Frontier,
+    /// The fastest config that fits, with its plan.
+    pub best: Option<(RunConfig, Report)>,
+}
+
+/// Finds the largest batch that fits a machine, and the best of what the config leaves open.
+///
+/// At most `compiles` candidates are compiled; with none, or by a quick plan, the formula is
+/// believed.
+pub fn search(
+    config: &RunConfig,
+    machine: &Machine,
+    options: PlanOptions,
+    compiles: usize,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<Found> {
+    let config = config.aimed_at(machine)?;
+    // What is wrong with all candidates is an error, not an empty frontier.
+    let spec = config.planned_spec()?;
+    let planner = Planner::new(&config, machine, options);
+    let most = if options.quick { 0 } else { compiles };
+    if most > 0 {
+        planner.compiler(&spec)?;
+    }
+    let frontier = fullshard_plan::search(
+        &config.space(),
+        machine,
+        most,
+        &mut Callbacks {
+            spec: &mut |candidate| config.with(candidate).planned_spec().map_err(to_plan),
+            confirm: &mut |candidate| {
+                let spec = config.with(candidate).planned_spec().map_err(to_plan)?;
+                planner.plan(&spec).map_err(to_plan)
+            },
+            progress,
+        },
+    )?;
+    let best = match &frontier.best {
+        Some(best) => {
+            let config = config.with(&best.candidate);
+            let rates = planner.rates(&config.planned_spec()?, &best.report);
+            Some((config, Report { rates, ..best.report.clone() }))
+        }
+        None => None,
+    };
+    Ok(Found { frontier, best })
+}
+
+impl RunConfig {
+    /// What a search may choose from: everything but what the config states.
+    fn space(&self) -> Space {
+        let mut space = Space::default();
+        if let Some(policy) = self.remat.policy {
+            space.remats = vec![policy];
+        }
+        match self.model.scan_layers {
+            Scan::Auto => {}
+            Scan::True => space.scans = vec![true],
+            Scan::False => space.scans = vec![false],
+        }
+        if self.fsdp.gather_ahead {
+            space.aheads = vec![true];
+        }
+        space
+    }
+
+    /// The config with the settings of a candidate.
+    pub fn with(&self, candidate: &Candidate) -> RunConfig {
+        let mut config = self.clone();
+        config.schedule.per_device_batch = candidate.batch;
+        config.remat.policy = Some(candidate.remat);
+        config.model.scan_layers = if candidate.scan_layers { Scan::True } else { Scan::False };
+        config.fsdp.gather_ahead = candidate.gather_ahead;
+        config.fsdp.strategy = candidate.strategy;
+        config.fsdp.shard_param_on_dim_0 = candidate.layout == Layout::Dim0;
+        config.fsdp.flatten_parameters = false;
+        config
+    }
+}
+
+/// A search goes on after candidates that there cannot be, whatever the reason.
+fn to_plan(error: Error) -> fullshard_plan::Error {
+    match error {
+        Error::Plan(error) => error,
+        Error::Step(error) => error.into(),
+        Error::Pjrt(error) => error.into(),
+        other => fullshard_plan::Error::NoRoom { reason: other.to_string(), temporaries: None },
+    }
+}

@@ -1,0 +1,110 @@
+//! A run that needs no files and no network, on text whose entropy is known.
+
+use crate::config::{ConfigSource, Given, RunConfig, When};
+use crate::error::{Error, Result};
+use fullshard_data::Tokenizer;
+use fullshard_data::demo::{Demo, DemoFiles};
+use serde_json::{Map, Value, json};
+use std::path::Path;
+
+const SEED: u64 = 7;
+const TOKENS: u64 = 1_000_000;
+
+/// Enough blocks for a loss that is good to half a percent.
+const EVALUATED: usize = 512;
+
+impl RunConfig {
+    /// The demo: a small GPT-2 learns a made-up language over four devices in a minute.
+    pub fn demo() -> RunConfig {
+        let mut config = RunConfig::default();
+        config.data.demo = true;
+        config.data.block_size = Some(64);
+        config.data.max_eval_samples = Some(EVALUATED);
+        config.mesh.fsdp = Some(4);
+        config.fsdp.wrap = vec!["GPT2Block".to_owned()];
+        config.optimizer.learning_rate = Some(3e-3);
+        config.schedule.max_steps = 400;
+        config.schedule.lr_scheduler = "cosine".to_owned();
+        config.schedule.warmup_steps = 20.0;
+        config.evaluation.do_eval = Some(true);
+        config.evaluation.strategy = When::Steps;
+        config.evaluation.steps = Some(100.0);
+        config.evaluation.per_device_batch = 16;
+        config.logging.steps = 25.0;
+        config.output.dir = "fullshard-demo".into();
+        config.output.overwrite = true;
+        config
+    }
+
+    /// What the flags of `train` are put over: the demo, if they name no data, as far as they do
+    /// not say otherwise.
+    pub fn base(given: &Given) -> Result<RunConfig> {
+        let named = |flags: &[&str]| flags.iter().any(|flag| given.has(flag));
+        if named(&["dataset_name", "train_file", "validation_file"]) {
+            return Ok(RunConfig::default());
+        }
+        if named(&["tokenizer_name", "model_name_or_path"]) {
+            return Err(Error::Usage(
+                "there is nothing to train on: name text files with --train_file, or leave out \
+                 --tokenizer_name and --model_name_or_path for the demo's text, which has a \
+                 tokenizer of its own"
+                    .into(),
+            ));
+        }
+        let (mut config, plain) = (RunConfig::demo(), RunConfig::default());
+        if named(&["config_name", "model_type"]) {
+            config.fsdp.wrap = plain.fsdp.wrap;
+        }
+        if given.has("num_train_epochs") {
+            config.schedule.max_steps = plain.schedule.max_steps;
+        }
+        if given.has("output_dir") {
+            config.output.overwrite = plain.output.overwrite;
+        }
+        Ok(config)
+    }
+}
+
+/// The demo's text, whose floor a loss can be held against.
+pub struct DemoText(Demo);
+
+impl DemoText {
+    pub(super) fn new() -> DemoText {
+        DemoText(Demo::new(SEED))
+    }
+
+    /// The source of its sentences, which knows its own entropies.
+    pub fn source(&self) -> &Demo {
+        &self.0
+    }
+
+    /// Its tokenizer: a token per word.
+    pub(super) fn tokenizer(&self) -> Result<Tokenizer> {
+        Ok(self.0.tokenizer()?)
+    }
+
+    /// Writes the text into a folder of a cache, unless it is there.
+    pub(super) fn write(&self, cache: &Path) -> Result<DemoFiles> {
+        let folder = cache.join(format!("demo-{}-{TOKENS}", self.0.digest()?));
+        let [train, validation, tokenizer] =
+            ["train.txt", "validation.txt", "tokenizer.json"].map(|name| folder.join(name));
+        if [&train, &validation, &tokenizer].iter().all(|path| path.is_file()) {
+            return Ok(DemoFiles { train, validation, tokenizer });
+        }
+        Ok(Demo::write(&folder, TOKENS, SEED)?)
+    }
+
+    /// The demo's model: a GPT-2 that trains in a minute.
+    pub(super) fn model(tokenizer: &Tokenizer) -> ConfigSource {
+        let stop = tokenizer.token(".");
+        let config = json!({
+            "model_type": "gpt2", "vocab_size": tokenizer.vocabulary(), "n_positions": 128,
+            "n_embd": 128, "n_layer": 2, "n_head": 4, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
+            "attn_pdrop": 0.0, "bos_token_id": stop, "eos_token_id": stop,
+        });
+        match config {
+            Value::Object(config) => ConfigSource::inline(config),
+            _ => ConfigSource::inline(Map::new()),
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! A training run, from its config to what it leaves on disk.
+//!
+//! [`Run::prepare`] finds what is wrong with flags and files, before text is read, devices are
+//! asked or anything is compiled. Then come, in the order of what they cost, [`Run::corpora`],
+//! [`Run::client`], [`Run::runner`] and [`Run::train`]. [`train()`] does all of it.
+
+mod data;
+mod demo;
+mod memory;
+mod output;
+mod recorder;
+mod schedule;
+mod train;
+
+pub use data::{Corpora, DataProgress, Purpose};
+pub use demo::DemoText;
+pub use memory::{Limit, Needed};
+pub use output::Output;
+pub use train::{Outcome, TrainingSet, train};
+
+use crate::config::RunConfig;
+use crate::device::cache_root;
+use crate::error::{Error, Result};
+use crate::model::ChosenModel;
+use fullshard_checkpoint::Weights;
+use fullshard_data::Tokenizer;
+use fullshard_models::AnyModel;
+use fullshard_optim::Schedule;
+use fullshard_pjrt::CompileOptions;
+use fullshard_step::StepSpec;
+use fullshard_train::TrainScheduleOptions;
+use serde_json::Value;
+use std::path::PathBuf;
+
+/// A run, ready to begin.
+pub struct Run {
+    /// The config, with everything that was left open resolved.
+    pub config: RunConfig,
+    /// What it does.
+    pub mode: RunMode,
+    /// What its programs follow from.
+    pub spec: StepSpec,
+    /// The demo's text, if it trains on that.
+    pub demo: Option<DemoText>,
+    /// The output folder.
+    pub output: Output,
+    tokenizer: Tokenizer,
+    schedule: TrainScheduleOptions,
+    lr_schedule: Schedule,
+    compile_options: CompileOptions,
+    /// The model's config.json.
+    model_config: Value,
+    /// What Hugging Face calls this type of model.
+    model_type: String,
+    weights: Option<Weights>,
+    /// Where tokens and the demo's text are kept.
+    cache: PathBuf,
+}
+
+/// What a run does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunMode {
+    /// Train.
+    pub train: bool,
+    /// Evaluate while training.
+    pub evaluate_during: bool,
+    /// Evaluate at the end.
+    pub evaluate: bool,
+    /// Write logs for TensorBoard.
+    pub tensorboard: bool,
+}
+
+/// The most tokens in a block that nobody asked for.
+const MOST_DEFAULT_BLOCK: usize = 1024;
+
+const NO_MODEL: &str = "there is no model to train: name a config.json with --config_name, a \
+     folder with weights with --model_name_or_path, or a type with --model_type gpt2";
+
+impl Run {
+    /// What a config comes to.
+    pub fn prepare(config: &RunConfig) -> Result<Run> {
+        config.check()?;
+        let mut config = config.clone();
+        let cache = match &config.data.cache_dir {
+            Some(folder) => folder.join("fullshard"),
+            None => cache_root()?,
+        };
+        let mode = RunMode::of(&config)?;
+        let (schedule, lr_schedule) = (config.train_schedule()?, config.lr_schedule()?);
+        let demo = config.data.demo.then(DemoText::new);
+        let chosen = ChosenModel::of(&config.model)?;
+        let tokenizer = match &demo {
+            Some(demo) => demo.tokenizer()?,
+            None => tokenizer(&config, chosen.as_ref())?,
+        };
+        if demo.is_some() && chosen.is_none() {
+            config.model.config = Some(DemoText::model(&tokenizer));
+        }
+        let chosen = match chosen {
+            Some(chosen) => chosen,
+            None => ChosenModel::of(&config.model)?.ok_or(Error::Usage(NO_MODEL.into()))?,
+        };
+        let model_type = chosen.model_type();
+        let ChosenModel { model, config: model_config, weights, .. } = chosen;
+        check_vocabulary(&tokenizer, model.dimensions().vocabulary)?;
+        let tokens = config.block_tokens(model.as_ref(), Some(&tokenizer))?;
+        let spec = config.step_spec(model, tokens)?;
+        for warning in config.warnings(&spec) {
+            tracing::warn!("{warning}");
+        }
+        let compile_options = config.compile_options(spec.model.attention_form())?;
+        if let Some(weights) = &weights {
+            weights.check(&fullshard_train::model_tensors(&spec))?;
+        }
+        let output = Output::check(&config.output.dir, config.output.overwrite)?;
+        config.settle(mode, tokens);
+        Ok(Run {
+            config,
+            mode,
+            spec,
+            demo,
+            output,
+            tokenizer,
+            schedule,
+            lr_schedule,
+            compile_options,
+            model_config,
+            model_type,
+            weights,
+            cache,
+        })
+    }
+
+    /// Tokens per block.
+    pub fn block_size(&self) -> usize {
+        self.spec.batch.tokens
+    }
+
+    /// The config with the files that the demo's text is in, which are written if need be.
+    fn resolved_data(&self) -> Result<RunConfig> {
+        let mut config = self.config.clone();
+        if let Some(demo) = &self.demo {
+            let files = demo.write(&self.cache)?;
+            config.data.train_file = vec![files.train];
+            config.data.validation_file = vec![files.validation];
+        }
+        Ok(config)
+    }
+}
+
+impl RunMode {
+    fn of(config: &RunConfig) -> Result<RunMode> {
+        let evaluate_during = config.evaluation.strategy != crate::config::When::No;
+        let mode = RunMode {
+            train: config.schedule.do_train.unwrap_or(true),
+            evaluate_during,
+            evaluate: config.evaluation.do_eval.unwrap_or(evaluate_during),
+            tensorboard: reports_to_tensorboard(&config.logging.report_to)?,
+        };
+        if !mode.train && !mode.evaluate {
+            return Err(Error::Usage(
+                "there is nothing to do: add --do_train, --do_eval or both".into(),
+            ));
+        }
+        Ok(mode)
+    }
+}
+
+impl RunConfig {
+    /// The spec of the step that this config trains with, without anything else that training
+    /// needs. A tokenizer has a say in the length of blocks only if it is named.
+    pub fn planned_spec(&self) -> Result<StepSpec> {
+        self.check()?;
+        let chosen = ChosenModel::of(&self.model)?.ok_or(Error::Usage(NO_MODEL.into()))?;
+        let named = self.data.tokenizer.is_some() || chosen.tokenizer.is_some();
+        let tokenizer = if named { Some(tokenizer(self, Some(&chosen))?) } else { None };
+        let tokens = self.block_tokens(chosen.model.as_ref(), tokenizer.as_ref())?;
+        self.step_spec(chosen.model, tokens)
+    }
+
+    /// Tokens per block: as given, if the model has as many positions.
+    fn block_tokens(&self, model: &dyn AnyModel, tokenizer: Option<&Tokenizer>) -> Result<usize> {
+        let longest = tokenizer.and_then(Tokenizer::max_length).unwrap_or(usize::MAX);
+        let positions = model.dimensions().positions;
+        let Some(given) = self.data.block_size else {
+            return Ok(MOST_DEFAULT_BLOCK.min(longest).min(positions));
+        };
+        if given > positions {
+            return Err(Error::Usage(format!(
+                "--block_size is {given}, but the model has {positions} positions: lower it, or \
+                 raise the positions in the model's config"
+            )));
+        }
+        if given > longest {
+            tracing::warn!(
+                "--block_size is {given}, but the tokenizer is made for {longest} at most"
+            );
+        }
+        Ok(given.min(longest))
+    }
+
+    /// States what was left open, so that the config gives the same run whatever the defaults of
+    /// another version or machine.
+    fn settle(&mut self, mode: RunMode, tokens: usize) {
+        self.device.platform = Some(self.platform());
+        self.mesh.fsdp = Some(self.devices());
+        self.data.block_size = Some(tokens);
+        self.precision.compute.get_or_insert(crate::config::Compute::Float32);
+        self.remat.policy = Some(self.remat());
+        self.schedule.do_train = Some(mode.train);
+        self.evaluation.do_eval = Some(mode.evaluate);
+    }
+}
+
+fn tokenizer(config: &RunConfig, chosen: Option<&ChosenModel>) -> Result<Tokenizer> {
+    let own = chosen.and_then(|chosen| chosen.tokenizer.as_ref());
+    let own = own.map(|folder| folder.display().to_string());
+    let name = config.data.tokenizer.clone().or(own);
+    Ok(Tokenizer::open(name.as_deref().unwrap_or("gpt2"))?)
+}
+
+fn check_vocabulary(tokenizer: &Tokenizer, vocabulary: usize) -> Result<()> {
+    if tokenizer.vocabulary() <= vocabulary {
+        return Ok(());
+    }
+    Err(Error::Usage(format!(
+        "the tokenizer `{}` has {} tokens, but the model's vocabulary only {vocabulary}: raise \
+         `vocab_size` in its config, or choose another --tokenizer_name",
+        tokenizer.name(),
+        tokenizer.vocabulary()
+    )))
+}
+
+/// Whether logs go to TensorBoard.
+fn reports_to_tensorboard(names: &[String]) -> Result<bool> {
+    let names = names.iter().flat_map(|name| name.split(','));
+    names.map(str::trim).try_fold(false, |reports, name| match name {
+        "tensorboard" | "all" => Ok(true),
+        "none" => Ok(reports),
+        _ => Err(Error::Usage(format!(
+            "--report_to is `{name}`, but must be tensorboard, none or all"
+        ))),
+    })
+}

@@ -1,0 +1,116 @@
+//! The output folder: looked at before anything is computed, written when all is done.
+
+use crate::config::{FILE_NAME, RunConfig};
+use crate::error::{Error, Result};
+use fullshard_checkpoint::{ModelNames, check_place, write_config, write_file};
+use fullshard_data::Tokenizer;
+use fullshard_train::Runner;
+use fullshard_train::report::{Curve, TrainerState, Values, save_metrics};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A folder that can be written to.
+pub struct Output {
+    folder: PathBuf,
+}
+
+/// What an earlier run may have left, of which nothing must stay beside the results of this one.
+const RESULTS: [&str; 4] =
+    ["all_results.json", "train_results.json", "eval_results.json", "trainer_state.json"];
+
+/// What else a run may leave: the picture, the model and its tokenizer.
+const OTHERS: [&str; 10] = [
+    FILE_NAME,
+    "loss.svg",
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+];
+
+impl Output {
+    /// Checks that a folder can take a run's files, without making it.
+    pub(super) fn check(folder: &Path, overwrite: bool) -> Result<Output> {
+        let unusable = |reason: String| {
+            Error::Usage(format!("--output_dir is {}, {reason}", folder.display()))
+        };
+        if folder.exists() && !folder.is_dir() {
+            return Err(unusable("which is a file: name a folder".into()));
+        }
+        let is_empty = fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none());
+        if !is_empty && !overwrite {
+            return Err(unusable(
+                "which is not empty: add --overwrite_output_dir, or name another".into(),
+            ));
+        }
+        for name in RESULTS.iter().chain(&OTHERS) {
+            check_place(folder.join(name))?;
+        }
+        let above = folder.ancestors().find(|above| above.exists() || above.as_os_str().is_empty());
+        let above = above.filter(|above| !above.as_os_str().is_empty());
+        tempfile::tempfile_in(above.unwrap_or(Path::new(".")))
+            .map_err(|error| unusable(format!("which cannot be written to: {error}")))?;
+        Ok(Output { folder: folder.to_owned() })
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Removes what an earlier run left of its results.
+    pub(super) fn clear(&self) -> Result<()> {
+        for name in RESULTS {
+            let path = self.folder.join(name);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Error::file(path, error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the resolved config, which repeats the run.
+    pub(super) fn config(&self, config: &RunConfig) -> Result<()> {
+        Ok(write_file(self.folder.join(FILE_NAME), config.to_toml()?)?)
+    }
+
+    /// Writes the model as `transformers` opens it.
+    pub(super) fn model(
+        &self,
+        runner: &Runner<'_>,
+        chosen: (&serde_json::Value, &str),
+        tokenizer: &Tokenizer,
+    ) -> Result<u64> {
+        let (config, model_type) = chosen;
+        let exported = runner.parameters().export(&self.folder)?;
+        let architecture = runner.spec().model.class();
+        write_config(&self.folder, config, ModelNames { model_type, architecture })?;
+        tokenizer.save(&self.folder)?;
+        Ok(exported.bytes)
+    }
+
+    /// Writes where a run stands, its results and the picture of its losses.
+    pub(super) fn training(
+        &self,
+        state: &TrainerState,
+        values: &Values,
+        curve: &Curve,
+    ) -> Result<()> {
+        save_metrics(&self.folder, "train", values)?;
+        state.save(&self.folder)?;
+        curve.save_svg(self.folder.join("loss.svg"))?;
+        Ok(())
+    }
+
+    /// Writes the results of the evaluation.
+    pub(super) fn evaluation(&self, values: &Values) -> Result<()> {
+        Ok(save_metrics(&self.folder, "eval", values)?)
+    }
+}

@@ -1,0 +1,221 @@
+//! Training and evaluating a prepared run, and writing what came of it.
+
+use super::{Corpora, Limit, Needed, Run};
+use crate::config::RunConfig;
+use crate::error::{Error, Result};
+use fullshard_data::{Batches, Corpus, Order};
+use fullshard_pjrt::Client;
+use fullshard_train::report::{Curve, Values};
+use fullshard_train::{
+    Callback, Compiler, EvalRunner, Evaluated, Evaluation, Runner, TokenBatches, TrainSchedule,
+    Trained, Training,
+};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The text to train on, and how long that takes.
+pub struct TrainingSet {
+    corpus: Arc<Corpus>,
+    batches: Batches,
+    /// How long training is and what happens when.
+    pub schedule: TrainSchedule,
+}
+
+/// What came of a run.
+pub struct Outcome {
+    /// What came of training, if it trained.
+    pub trained: Option<Trained>,
+    /// The evaluation at the end, if there was one.
+    pub evaluated: Option<Evaluated>,
+}
+
+/// Trains, and evaluates, as a config says. The callback sees the run as it goes.
+pub fn train(config: &RunConfig, callback: &mut dyn Callback) -> Result<Outcome> {
+    let run = Run::prepare(config)?;
+    let corpora = run.corpora(&mut ())?;
+    let client = run.client()?;
+    run.check(&client)?;
+    let compiler = run.compiler(&client)?;
+    let evaluation = run.evaluation(&corpora);
+    let never = || false;
+    let Some(set) = run.training_set(&corpora)? else {
+        let Some(evaluation) = evaluation else {
+            return Ok(Outcome { trained: None, evaluated: None });
+        };
+        let evaluated = run.eval_runner(&compiler)?.evaluate(&evaluation, &never)?;
+        run.write_evaluation(evaluated.as_ref(), 0.0)?;
+        return Ok(Outcome { trained: None, evaluated });
+    };
+    let start = Instant::now();
+    let mut runner = run.runner(&compiler)?;
+    let compile_time = start.elapsed().as_secs_f64();
+    let (trained, ..) =
+        run.train(&mut runner, set, evaluation.clone(), &never, callback, compile_time)?;
+    let evaluated = run.evaluate_at_end(&mut runner, &trained, evaluation.as_ref(), &never)?;
+    Ok(Outcome { trained: Some(trained), evaluated })
+}
+
+impl Run {
+    /// The devices.
+    pub fn client(&self) -> Result<Client> {
+        let client = self.config.client()?;
+        if self.config.logging.profile.is_some() && !client.plugin().has_profiler() {
+            return Err(Error::Usage(format!(
+                "--profile cannot be honoured: the plugin of {} has no profiler",
+                client.platform_name()
+            )));
+        }
+        Ok(client)
+    }
+
+    /// What each device will hold; refused if it cannot.
+    pub fn check(&self, client: &Client) -> Result<()> {
+        match Limit::of(client, &self.config) {
+            Some(limit) => self.needed()?.check(&self.spec, &self.config, &limit),
+            None => Ok(()),
+        }
+    }
+
+    /// What the run needs on each device.
+    pub fn needed(&self) -> Result<Needed> {
+        Needed::new(&self.spec, self.config.platform(), self.mode.train)
+    }
+
+    /// What compiles the run's programs.
+    pub fn compiler<'c>(&self, client: &'c Client) -> Result<Compiler<'c>> {
+        let cache = self.config.device.compile_cache()?;
+        Ok(Compiler { client, cache, options: self.compile_options.clone() })
+    }
+
+    /// Compiles the step and makes the state, or reads it.
+    pub fn runner<'a>(&'a self, compiler: &'a Compiler<'a>) -> Result<Runner<'a>> {
+        let seed = self.config.schedule.seed;
+        Ok(match &self.weights {
+            Some(weights) => Runner::with_weights(compiler, &self.spec, seed, weights)?,
+            None => Runner::new(compiler, &self.spec, seed)?,
+        })
+    }
+
+    /// Compiles what evaluates, and makes or reads the parameters.
+    pub fn eval_runner<'a>(&'a self, compiler: &'a Compiler<'a>) -> Result<EvalRunner<'a>> {
+        let (seed, sequences) = (self.config.schedule.seed, self.eval_sequences());
+        Ok(match &self.weights {
+            Some(weights) => EvalRunner::with_weights(compiler, &self.spec, sequences, weights)?,
+            None => EvalRunner::new(compiler, &self.spec, seed, sequences)?,
+        })
+    }
+
+    fn eval_sequences(&self) -> usize {
+        self.config.evaluation.per_device_batch * self.config.devices()
+    }
+
+    /// What is evaluated on, if anything.
+    pub fn evaluation(&self, corpora: &Corpora) -> Option<Evaluation> {
+        let corpus = corpora.evaluation.clone()?;
+        Some(Evaluation::on_corpus(corpus, self.eval_sequences()))
+    }
+
+    /// What is trained on, if anything, and how long that takes.
+    pub fn training_set(&self, corpora: &Corpora) -> Result<Option<TrainingSet>> {
+        let Some(corpus) = corpora.train.clone() else { return Ok(None) };
+        let (config, batch) = (&self.config, self.spec.batch);
+        let seed = config.data.seed.unwrap_or(config.schedule.seed);
+        let batches = Batches {
+            order: Order::shuffled(seed, corpus.blocks()),
+            accumulation: batch.accumulation,
+            sequences: batch.sequences,
+            drop_last: config.data.drop_last,
+        };
+        if batches.steps_per_epoch() == 0 {
+            return Err(Error::Usage(format!(
+                "there are {} blocks to train on, but a step takes {}: leave out \
+                 --dataloader_drop_last, lower --per_device_train_batch_size, or give more text",
+                corpus.blocks(),
+                batches.rows()
+            )));
+        }
+        let schedule = TrainSchedule::new(self.schedule, batches.steps_per_epoch())?;
+        Ok(Some(TrainingSet { corpus, batches, schedule }))
+    }
+
+    /// Trains, and writes the model and what came of it: the results, their picture and the bytes
+    /// of the model.
+    pub fn train(
+        &self,
+        runner: &mut Runner<'_>,
+        set: TrainingSet,
+        evaluation: Option<Evaluation>,
+        stop: &dyn Fn() -> bool,
+        callback: &mut dyn Callback,
+        compile_time: f64,
+    ) -> Result<(Trained, Values, Curve, u64)> {
+        let TrainingSet { corpus, batches, schedule } = set;
+        let samples = corpus.blocks();
+        let training = Training {
+            schedule,
+            lr_schedule: self.lr_schedule,
+            learning_rate: self.config.learning_rate(),
+            batches: Arc::new(TokenBatches::training(corpus, batches)),
+            evaluation: evaluation.filter(|_| self.mode.evaluate_during),
+            profile: self.config.logging.profile.clone(),
+            stop,
+        };
+        let folder = self.output.folder();
+        let mut recorder = super::recorder::Recorder::new(callback, folder, self.mode.tensorboard)?;
+        let trained = training.run(runner, &mut recorder)?;
+        let mut values = trained.values.clone();
+        values.insert("train_samples".to_owned(), samples.into());
+        values.insert("compile_time".to_owned(), compile_time.into());
+        recorder.write(trained.state.global_step, &values)?;
+        let curve = recorder.curve(format!("loss of {}", self.spec.model.class()));
+        let curve = match &self.demo {
+            Some(demo) => {
+                let floor = demo.source().floor(self.block_size());
+                curve.with_floor(floor, "entropy of the source")
+            }
+            None => curve,
+        };
+        self.output.clear()?;
+        self.output.config(&self.config)?;
+        let names = (&self.model_config, self.model_type.as_str());
+        let bytes = self.output.model(runner, names, &self.tokenizer)?;
+        self.output.training(&trained.state, &values, &curve)?;
+        Ok((trained, values, curve, bytes))
+    }
+
+    /// The evaluation at the end, if there is one: the last during training if nothing was trained
+    /// after it.
+    pub fn evaluate_at_end(
+        &self,
+        runner: &mut Runner<'_>,
+        trained: &Trained,
+        evaluation: Option<&Evaluation>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Option<Evaluated>> {
+        let Some(evaluation) = evaluation.filter(|_| self.mode.evaluate) else { return Ok(None) };
+        let evaluated = match trained.evaluated {
+            Some(evaluated) => Some(evaluated),
+            None => runner.evaluate(evaluation, stop)?,
+        };
+        self.write_evaluation(evaluated.as_ref(), trained.state.epoch)?;
+        Ok(evaluated)
+    }
+
+    /// Writes what an evaluation came to.
+    pub fn write_evaluation(&self, evaluated: Option<&Evaluated>, epoch: f64) -> Result<()> {
+        let Some(evaluated) = evaluated else { return Ok(()) };
+        if !self.mode.train {
+            self.output.config(&self.config)?;
+        }
+        self.output.evaluation(&self.evaluation_values(evaluated, epoch))
+    }
+
+    /// An evaluation as the results file has it.
+    pub fn evaluation_values(&self, evaluated: &Evaluated, epoch: f64) -> Values {
+        let mut values = evaluated.values();
+        values.insert("eval_samples".to_owned(), evaluated.samples.into());
+        values.insert("perplexity".to_owned(), evaluated.perplexity().into());
+        values.insert("epoch".to_owned(), epoch.into());
+        values
+    }
+}

@@ -1,0 +1,36 @@
+//! The units of a step as a table, for people.
+
+use crate::error::Result;
+use crate::format;
+use fullshard_parallel::WrapPlan;
+use fullshard_parallel::wrap::{Column, UnitGroup};
+use fullshard_step::{StepSpec, UnitRow};
+
+/// The units with what they take per device, sharded and all-gathered.
+pub fn table(spec: &StepSpec) -> Result<String> {
+    let options = &spec.placement.options;
+    let plan = WrapPlan::new(&spec.model.tree(), &options.config.wrap, &options.frozen)
+        .map_err(fullshard_parallel::Error::from)?;
+    let units = spec.unit_rows();
+    let cell = |group: &UnitGroup<'_>, bytes: fn(&UnitRow) -> u64| {
+        let path = &group.units[0].path;
+        let row = units.iter().find(|row| row.path == *path || row.path == any_layer(path));
+        let each = if group.units.len() > 1 { " each" } else { "" };
+        row.map_or("?".into(), |row| format!("{}{each}", format::bytes(bytes(row))))
+    };
+    let parts = |group: &UnitGroup<'_>| cell(group, |row| row.part_bytes);
+    let wholes = |group: &UnitGroup<'_>| cell(group, |row| row.whole_bytes);
+    Ok(plan.table(&[
+        Column { heading: "a device", cell: &parts },
+        Column { heading: "gathered", cell: &wholes },
+    ]))
+}
+
+/// A path with a `*` for the layer, as the units of scanned layers have it.
+pub fn any_layer(path: &str) -> String {
+    let segment = |segment| match segment {
+        number if str::parse::<usize>(number).is_ok() => "*",
+        name => name,
+    };
+    path.split('.').map(segment).collect::<Vec<_>>().join(".")
+}

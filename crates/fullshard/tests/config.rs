@@ -1,0 +1,232 @@
+//! A run config says the same as flags, as a file and in Rust.
+#![allow(clippy::unwrap_used)]
+
+use fullshard::RunConfig;
+use fullshard::config::{Compute, ConfigSource, Flag, Flags, Given, Takes};
+use serde_json::{Value, json};
+use std::fs;
+
+fn given(flags: &[(&str, &[&str])]) -> Given {
+    let mut given = Given::default();
+    for (name, words) in flags {
+        given.add(name, words.iter().map(|&word| word.to_owned()).collect()).unwrap();
+    }
+    given
+}
+
+fn resolved(flags: &[(&str, &[&str])]) -> RunConfig {
+    given(flags).resolve(RunConfig::default()).unwrap()
+}
+
+/// What a line of flags comes to.
+fn parsed(flags: &[String]) -> RunConfig {
+    let mut given = Given::default();
+    let mut flags = flags.iter().peekable();
+    while let Some(flag) = flags.next() {
+        let name = flag.strip_prefix("--").unwrap();
+        let mut words = Vec::new();
+        while let Some(word) = flags.next_if(|word| !word.starts_with("--")) {
+            words.push(word.clone());
+        }
+        given.add(name, words).unwrap();
+    }
+    given.resolve(RunConfig::default()).unwrap()
+}
+
+/// A config through both kinds of file.
+fn refiled(config: &RunConfig) -> [RunConfig; 2] {
+    let folder = tempfile::tempdir().unwrap();
+    [("c.toml", config.to_toml().unwrap()), ("c.json", config.to_json().unwrap())].map(
+        |(name, text)| {
+            let path = folder.path().join(name);
+            fs::write(&path, text).unwrap();
+            RunConfig::read(&path).unwrap()
+        },
+    )
+}
+
+/// A value for a flag that is not its default, and flags that it needs beside it.
+fn sample(flag: &Flag) -> (Vec<String>, Vec<(&'static str, &'static str)>) {
+    let word = |word: &str| vec![word.to_owned()];
+    let words = match flag.name {
+        "fsdp" => word("no_shard"),
+        "device" => word("tpu"),
+        "remat" => word("dots"),
+        "fsdp_config" => word(r#"{"min_num_params": 7}"#),
+        "lr_scheduler_kwargs" => word(r#"{"num_cycles": 2}"#),
+        "config_name" => word(r#"{"model_type": "gpt2"}"#),
+        "adafactor" | "bf16" | "fp8" | "gradient_checkpointing" => word("true"),
+        _ if flag.takes == Takes::Switch => {
+            let on = flag.default == Some(vec!["true".to_owned()]);
+            word(if on { "false" } else { "true" })
+        }
+        _ if !flag.choices.is_empty() => {
+            let default = flag.default.as_ref().map(|words| words[0].as_str());
+            word(flag.choices.iter().find(|&&choice| Some(choice) != default).unwrap())
+        }
+        _ if flag.takes == Takes::Many => vec!["a".to_owned(), "b".to_owned()],
+        "preallocate" => word("true"),
+        _ => match (flag.check)(&word("0.25")) {
+            Ok(()) => word("0.25"),
+            Err(_) => word("3"),
+        },
+    };
+    let needed = match flag.name {
+        "config_overrides" => vec![("model_type", "gpt2")],
+        "dataset_config_name" => vec![("dataset_name", "d")],
+        _ => Vec::new(),
+    };
+    (words, needed)
+}
+
+#[test]
+fn every_flag_goes_to_a_file_and_back() {
+    let mut tried = 0;
+    for flag in Flags::all() {
+        let (words, needed) = sample(&flag);
+        let mut flags = given(
+            &needed
+                .iter()
+                .map(|(n, w)| (*n, [*w]))
+                .collect::<Vec<_>>()
+                .iter()
+                .map(|(n, w)| (*n, &w[..]))
+                .collect::<Vec<_>>(),
+        );
+        let without = flags.resolve(RunConfig::default()).unwrap();
+        flags.add(flag.name, words.clone()).unwrap();
+        let config = flags.resolve(RunConfig::default()).unwrap();
+        assert_ne!(config, without, "--{} {words:?} changes nothing", flag.name);
+        for read in refiled(&config) {
+            assert_eq!(read, config, "--{} {words:?}", flag.name);
+        }
+        assert_eq!(parsed(&config.to_flags()), config, "--{}: {:?}", flag.name, config.to_flags());
+        for alias in flag.aliases {
+            let mut flags = given(&[]);
+            flags.add(alias, words.clone()).unwrap();
+            assert_eq!(flags.resolve(RunConfig::default()).unwrap(), config, "--{alias}");
+        }
+        tried += 1;
+    }
+    assert!(tried > 70, "{tried} flags");
+}
+
+/// Every key of a file is reached by some flag or by `fsdp_config`, and so by this test.
+#[test]
+fn every_key_of_a_file_goes_to_flags_and_back() {
+    let all = serde_json::to_value(RunConfig::default()).unwrap();
+    let changed = |section: &str, key: &str, value: &Value| match (section, key, value) {
+        ("model", "config", _) => json!("config.json"),
+        ("fsdp", "strategy", _) => json!("shard_grad_op"),
+        ("fsdp", "buffer_dtype", _) | ("precision", ..) => json!("bfloat16"),
+        ("fsdp", "gradient_divide_factors", _) => json!([2.0, 3.0]),
+        ("fsdp", "reshard_after_forward", _) => json!(true),
+        ("device", "platform", _) => json!("cuda"),
+        ("remat", ..) => json!("full"),
+        ("model", "scan_layers", _) => json!("true"),
+        ("evaluation" | "logging", "strategy", _) => json!("epoch"),
+        ("schedule", "lr_scheduler_kwargs", _) => json!({"power": 2.0}),
+        (_, "do_train" | "do_eval" | "preallocate", _) => json!(true),
+        ("device", "memory_fraction", _) => json!(0.5),
+        ("optimizer", "learning_rate", _) | ("evaluation", "steps", _) => json!(0.125),
+        (_, "min_num_params" | "block_size" | "max_train_samples" | "max_eval_samples", _)
+        | (_, "seed", Value::Null)
+        | ("mesh", ..) => json!(3),
+        (.., Value::Null) => json!("word"),
+        (.., Value::Bool(on)) => json!(!on),
+        (.., Value::String(_)) => json!("other"),
+        (.., Value::Array(_)) => json!(["x", "y"]),
+        (.., Value::Number(number)) if number.is_f64() => json!(0.375),
+        _ => json!(17),
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("c.json");
+    let mut tried = 0;
+    for (section, keys) in all.as_object().unwrap() {
+        for (key, value) in keys.as_object().into_iter().flatten() {
+            let mut config = all.clone();
+            config[section][key] = changed(section, key, value);
+            fs::write(&path, config.to_string()).unwrap();
+            let read = RunConfig::read(&path).unwrap();
+            assert_ne!(read, RunConfig::default(), "{section}.{key}");
+            // What a key needs beside it is for `check` to say; here each is alone.
+            if read.check().is_ok() {
+                assert_eq!(parsed(&read.to_flags()), read, "{section}.{key}");
+            }
+            tried += 1;
+        }
+    }
+    assert!(tried > 75, "{tried} keys");
+}
+
+#[test]
+fn other_versions_and_unknown_keys_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text, expected) in [
+        (
+            "a.toml",
+            "version = 2\n",
+            "a run config of version 2, but this fullshard reads version 1",
+        ),
+        ("b.toml", "version = 0\n", "a run config of version 0"),
+        ("c.toml", "[model]\nmodel_type = \"gpt2\"\n", "add `version = 1`"),
+        ("d.toml", "version = 1\n[model]\nmodel_typ = \"gpt2\"\n", "unknown field `model_typ`"),
+        ("e.toml", "version = 1\n[modell]\n", "unknown field `modell`"),
+        ("f.json", "{\"version\": 1, \"remat\": {\"policy\": \"some\"}}", "unknown variant `some`"),
+        ("g.json", "{\"version\": 1, \"mesh\": {\"fsdp\": -1}}", "invalid value"),
+        ("h.json", "[1]", "unknown"),
+        ("i.toml", "version = ", "no TOML"),
+    ] {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        if name == "h.json" {
+            assert!(RunConfig::read(&path).is_err());
+            continue;
+        }
+        let error = RunConfig::read(&path).unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains(expected), "{name}: {error}");
+    }
+}
+
+#[test]
+fn flags_that_contradict_each_other_are_refused() {
+    for (flags, expected) in [
+        (&[("bf16", &["true"][..]), ("dtype", &["float32"])][..], "contradict each other"),
+        (&[("fp8", &["true"]), ("dtype", &["float16"])], "contradict each other"),
+        (&[("remat", &["none"]), ("gradient_checkpointing", &[])], "contradict each other"),
+        (&[("config_name", &["a"]), ("model_type", &["gpt2"])], "cannot be used with"),
+        (&[("dataset_name", &["a"]), ("train_file", &["b"])], "cannot be used with"),
+        (&[("warmup_ratio", &["0.1"]), ("warmup_steps", &["3"])], "cannot be used with"),
+        (&[("config_overrides", &["a=1"])], "--config_overrides needs --model_type"),
+        (&[("warmup_ratio", &["2"])], "--warmup_ratio is `2`, but must be"),
+    ] {
+        let error = given(flags).resolve(RunConfig::default()).unwrap_err().to_string();
+        assert!(error.contains(expected), "{flags:?}: {error}");
+    }
+    let mut flags = Given::default();
+    let error = flags.add("num_train_epoch", vec!["1".to_owned()]).unwrap_err().to_string();
+    assert!(error.contains("perhaps `num_train_epochs` was meant"), "{error}");
+}
+
+#[test]
+fn spellings_come_to_the_same() {
+    let compute = |flags: &[(&str, &[&str])]| resolved(flags).precision.compute;
+    assert_eq!(compute(&[("bf16", &[])]), Some(Compute::Bfloat16));
+    assert_eq!(compute(&[("bf16", &["true"]), ("fp8", &[])]), Some(Compute::Float8));
+    assert_eq!(compute(&[("bf16", &["false"])]), None);
+    let stated = r#"{"xla_fsdp_settings": {"compute_dtype": "bfloat16"}}"#;
+    assert_eq!(compute(&[("fsdp_config", &[stated]), ("fp8", &[])]), Some(Compute::Float8));
+    let checkpointed = r#"{"xla_fsdp_grad_ckpt": true}"#;
+    assert_eq!(
+        resolved(&[("fsdp_config", &[checkpointed])]).remat,
+        resolved(&[("gradient-checkpointing", &[])]).remat
+    );
+    assert_eq!(resolved(&[("adafactor", &[])]).optimizer.name, "adafactor");
+    assert_eq!(resolved(&[("seed", &["1"]), ("seed", &["2"])]).schedule.seed, 2);
+    let Some(ConfigSource::Inline(config)) =
+        resolved(&[("config", &[r#"{"n_inner": null, "n_layer": 2}"#])]).model.config
+    else {
+        panic!("JSON is taken as it is")
+    };
+    assert_eq!(Value::Object(config), json!({"n_layer": 2}));
+}

@@ -1,0 +1,25 @@
+//! Types in the text.
+
+use fullshard_core::{DType, TensorType};
+use std::fmt::Write as _;
+use std::rc::Rc;
+
+/// A type as MLIR writes it: `tensor<2x3xf32>`.
+pub(super) fn mlir(ty: &TensorType) -> String {
+    let mut text = String::from("tensor<");
+    for dim in &ty.dims {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{dim}x");
+    }
+    text += ty.dtype.mlir_name();
+    text + ">"
+}
+
+/// The type of one number.
+pub(super) fn scalar(dtype: DType) -> String {
+    mlir(&TensorType::scalar(dtype))
+}
+
+pub(super) fn types_of(types: &[Rc<TensorType>]) -> Vec<String> {
+    types.iter().map(|ty| mlir(ty)).collect()
+}

@@ -1,0 +1,40 @@
+//! Predicting each token from those before it.
+
+use super::{InputSpec, Loss, Task};
+use crate::layers::loss;
+use fullshard_graph::{DType, Result, Tensor};
+
+/// Predicts each token from those before it. Inputs are tokens `[batch, sequence]`; labels are as
+/// long and not shifted, and those that are no token of the vocabulary, such as -100, do not
+/// count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CausalLm {
+    /// Tokens in the vocabulary.
+    pub vocabulary: usize,
+}
+
+impl Task for CausalLm {
+    type Inputs = Tensor;
+    type Labels = Tensor;
+
+    fn name(&self) -> &'static str {
+        "causal-lm"
+    }
+
+    fn inputs(&self, sequence: usize) -> Vec<InputSpec> {
+        vec![InputSpec::new("input_ids", DType::I32, &[sequence])]
+    }
+
+    fn labels(&self, sequence: usize) -> Vec<InputSpec> {
+        vec![InputSpec::new("labels", DType::I32, &[sequence])]
+    }
+
+    fn label_count(&self, labels: &Tensor) -> Result<Tensor> {
+        loss::label_count(labels, self.vocabulary)
+    }
+
+    /// From logits `[batch, sequence, vocabulary]`.
+    fn loss(&self, logits: &Tensor, labels: &Tensor) -> Result<Loss> {
+        loss::reference(logits, labels)
+    }
+}

@@ -1,0 +1,74 @@
+//! A model on devices that is evaluated and not trained.
+
+use crate::compiler::{Compiled, Compiler};
+use crate::error::Error;
+use crate::evaluation::{Evaluated, Evaluation};
+use crate::evaluator::{CompiledEval, Evaluator};
+use crate::parameters::Parameters;
+use crate::state::compile_with_state;
+use fullshard_parallel::Stored;
+use fullshard_pjrt::Array;
+use fullshard_step::{Ordered, StepSpec};
+
+/// The parameters of a spec on devices and what evaluates them: no step program, and nothing of
+/// the optimizer.
+pub struct EvalRunner<'a> {
+    spec: &'a StepSpec,
+    parameters: Vec<Array>,
+    evaluator: Evaluator<'a>,
+}
+
+impl<'a> EvalRunner<'a> {
+    /// Compiles the evaluation of so many sequences at once, and makes parameters from a seed.
+    pub fn new(
+        compiler: &'a Compiler<'a>,
+        spec: &'a StepSpec,
+        seed: u64,
+        sequences: usize,
+    ) -> Result<EvalRunner<'a>, Error> {
+        let (eval, init) = (spec.eval_program(sequences)?, spec.parameter_programs()?);
+        let (eval, parameters) = compile_with_state(compiler, &eval, &init, seed)?;
+        let eval = CompiledEval::new(spec, eval, sequences)?;
+        let parameters = spec.parameter_state()?.unflatten(parameters)?;
+        let evaluator = Evaluator::with_program(compiler, spec, eval);
+        Ok(EvalRunner { spec, parameters, evaluator })
+    }
+
+    /// Compiles the evaluation of so many sequences at once, and takes its parameters from
+    /// `parameter`: the full values of one, of all layers one after another if they are stacked.
+    pub fn with_parameters(
+        compiler: &'a Compiler<'a>,
+        spec: &'a StepSpec,
+        sequences: usize,
+        parameter: impl Fn(&Stored) -> Result<Vec<f32>, Error>,
+    ) -> Result<EvalRunner<'a>, Error> {
+        let eval = compiler.compile(&spec.eval_program(sequences)?)?;
+        let eval = CompiledEval::new(spec, eval, sequences)?;
+        let tensors = spec.parameter_state()?;
+        let parameters = eval.arguments.parameters.zip(&tensors)?;
+        let parameters = parameters.try_map(|(argument, tensor)| {
+            argument.upload_state(compiler.client, spec, tensor, &parameter)
+        })?;
+        let evaluator = Evaluator::with_program(compiler, spec, eval);
+        Ok(EvalRunner { spec, parameters, evaluator })
+    }
+
+    /// The compiled evaluation, if there is one.
+    pub fn program(&self) -> Option<&Compiled> {
+        self.evaluator.program()
+    }
+
+    /// The parameters on the devices.
+    pub fn parameters(&self) -> Parameters<'_> {
+        Parameters::new(self.spec, &self.parameters)
+    }
+
+    /// Evaluates the parameters; see [`Evaluation::run`].
+    pub fn evaluate(
+        &mut self,
+        evaluation: &Evaluation,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Option<Evaluated>, Error> {
+        evaluation.run(&mut self.evaluator, &self.parameters, stop)
+    }
+}

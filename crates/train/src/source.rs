@@ -1,0 +1,88 @@
+//! Where batches come from: a corpus of text, or anything else that a task is fed with.
+
+use crate::error::Error;
+use fullshard_data::{Batches, Corpus, Loader, Order};
+use fullshard_pjrt::HostTensor;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The batch of one step, in host memory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostBatch {
+    /// The step, counted over all epochs from 0.
+    pub step: u64,
+    /// The tensors, in the order of the task's inputs.
+    pub tensors: Vec<HostTensor>,
+    /// Examples in it, without those that only fill it up.
+    pub examples: u64,
+    /// How long the loop had to wait for it.
+    pub waited: Duration,
+}
+
+/// Batches in the order of their steps.
+pub type HostBatches<'a> = Box<dyn Iterator<Item = Result<HostBatch, Error>> + 'a>;
+
+/// A set of examples in batches, to train on or to evaluate on.
+pub trait BatchSource: Send + Sync {
+    /// Examples in an epoch.
+    fn examples(&self) -> u64;
+
+    /// Steps in an epoch.
+    fn steps_per_epoch(&self) -> u64;
+
+    /// The batches of some steps, counted over all epochs. Whatever takes time should be done
+    /// ahead, on a thread of its own: devices wait for what is not there.
+    fn batches(&self, steps: Range<u64>) -> Result<HostBatches<'_>, Error>;
+}
+
+/// A corpus as batches of tokens and labels, prepared ahead.
+#[derive(Debug)]
+pub struct TokenBatches {
+    corpus: Arc<Corpus>,
+    batches: Batches,
+    /// The dimensions of both tensors.
+    dims: Vec<usize>,
+}
+
+impl TokenBatches {
+    /// Batches to train on: `[accumulation, sequences, tokens]`.
+    pub fn training(corpus: Arc<Corpus>, batches: Batches) -> TokenBatches {
+        let dims = vec![batches.accumulation, batches.sequences, corpus.block_size()];
+        TokenBatches { corpus, batches, dims }
+    }
+
+    /// Batches to evaluate on, all blocks once and in their order: `[sequences, tokens]`.
+    pub fn evaluation(corpus: Arc<Corpus>, sequences: usize) -> TokenBatches {
+        let order = Order::sequential(corpus.blocks());
+        let batches = Batches { order, accumulation: 1, sequences, drop_last: false };
+        let dims = vec![sequences, corpus.block_size()];
+        TokenBatches { corpus, batches, dims }
+    }
+
+    fn host_batch(&self, batch: fullshard_data::Batch) -> Result<HostBatch, Error> {
+        let tokens = HostTensor::from_values(&self.dims, &batch.tokens)?;
+        let labels = HostTensor::from_values(&self.dims, &batch.labels)?;
+        Ok(HostBatch {
+            step: batch.step,
+            tensors: vec![tokens, labels],
+            examples: batch.rows as u64,
+            waited: batch.waited,
+        })
+    }
+}
+
+impl BatchSource for TokenBatches {
+    fn examples(&self) -> u64 {
+        self.corpus.blocks()
+    }
+
+    fn steps_per_epoch(&self) -> u64 {
+        self.batches.steps_per_epoch()
+    }
+
+    fn batches(&self, steps: Range<u64>) -> Result<HostBatches<'_>, Error> {
+        let loader = Loader::start(Arc::clone(&self.corpus), self.batches, steps)?;
+        Ok(Box::new(loader.map(|batch| self.host_batch(batch))))
+    }
+}
