@@ -34,7 +34,12 @@ fn compiler(kind: Platform) -> &'static Plugin {
 pub fn compile_ahead(kind: Platform, text: &str, options: &CompileOptions) -> Result<Executable> {
     match kind {
         Platform::Tpu => TPU.compile(text, options),
-        Platform::Cuda => CUDA.compile(text, options),
+        Platform::Cuda => match CUDA.compile(text, options) {
+            // Seen once, on a busy machine, and not again in many runs: worth a second try, which a
+            // missing assembler does not survive.
+            Err(error) if error.to_string().contains("launch ptxas") => CUDA.compile(text, options),
+            made => made,
+        },
         Platform::Cpu => panic!("the CPU plugin compiles for its own devices alone"),
     }
 }
