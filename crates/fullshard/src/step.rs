@@ -7,9 +7,9 @@ use crate::format;
 use fullshard_core::Platform;
 use fullshard_models::AnyModel;
 use fullshard_models::layers::{attention, fp8};
-use fullshard_parallel::{Options, Placement};
+use fullshard_parallel::{Placement, PlacementOptions};
 use fullshard_pjrt::CompileOptions;
-use fullshard_step::{Batch, StepSpec, compiler_flags, dialect, loops_layers, lowering};
+use fullshard_step::{BatchShape, StepSpec, compiler_flags, dialect, loops_layers, lowering};
 
 /// What indices of 32 bits can tell apart.
 const MOST_TOKENS: usize = i32::MAX as usize;
@@ -107,7 +107,7 @@ impl RunConfig {
     }
 
     /// The batches of a step, if they can be counted.
-    fn batch(&self, tokens: usize) -> Result<Batch> {
+    fn batch(&self, tokens: usize) -> Result<BatchShape> {
         let accumulation = self.schedule.gradient_accumulation_steps;
         let sequences = self.schedule.per_device_batch.saturating_mul(self.devices());
         let all = sequences.checked_mul(tokens).and_then(|all| all.checked_mul(accumulation));
@@ -118,10 +118,15 @@ impl RunConfig {
                  --block_size or --gradient_accumulation_steps"
             )));
         }
-        Ok(Batch { sequences, tokens, accumulation, sync_each_microbatch: !self.schedule.no_sync })
+        Ok(BatchShape {
+            sequences,
+            tokens,
+            accumulation,
+            sync_each_microbatch: !self.schedule.no_sync,
+        })
     }
 
-    fn placement_options(&self, model: &dyn AnyModel) -> Result<Options> {
+    fn placement_options(&self, model: &dyn AnyModel) -> Result<PlacementOptions> {
         let kind = self.platform();
         let scan_layers = match self.model.scan_layers {
             Scan::Auto => loops_layers(kind, model.dimensions().layers),
@@ -135,7 +140,7 @@ impl RunConfig {
                     .into(),
             ));
         }
-        Ok(Options {
+        Ok(PlacementOptions {
             strategy: self.fsdp.strategy,
             config: self.fsdp.resolve(self.precision.compute.unwrap_or(Compute::Float32))?,
             remat: Some(self.remat()),
@@ -147,9 +152,9 @@ impl RunConfig {
         })
     }
 
-    fn optimizer_options(&self) -> fullshard_optim::Options {
+    fn optimizer_options(&self) -> fullshard_optim::OptimizerOptions {
         let optimizer = &self.optimizer;
-        fullshard_optim::Options {
+        fullshard_optim::OptimizerOptions {
             learning_rate: optimizer.learning_rate,
             weight_decay: optimizer.weight_decay,
             adam_beta1: optimizer.adam_beta1,

@@ -3,7 +3,7 @@
 use crate::arguments::{Arguments, at_least_zero, fraction, require};
 use crate::error::Error;
 use crate::matrices::Matrices;
-use crate::named::{OptimizerKind, Options};
+use crate::named::{OptimizerKind, OptimizerOptions};
 use crate::optimizer::{Optimizer, Slot, SlotKind, Update, Updated, check, unpack};
 use crate::shard::Shard;
 use crate::sums::sum_over_devices;
@@ -52,7 +52,7 @@ pub enum StepSize {
 pub(crate) const KIND: OptimizerKind =
     OptimizerKind { names: &["adafactor"], make: |options| Ok(Box::new(from_options(options)?)) };
 
-fn from_options(options: &Options) -> std::result::Result<Adafactor, Error> {
+fn from_options(options: &OptimizerOptions) -> std::result::Result<Adafactor, Error> {
     let known = &[
         "scale_parameter",
         "relative_step",

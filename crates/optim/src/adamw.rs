@@ -2,7 +2,7 @@
 
 use crate::arguments::{Arguments, at_least_zero, fraction};
 use crate::error::Error;
-use crate::named::{OptimizerKind, Options};
+use crate::named::{OptimizerKind, OptimizerOptions};
 use crate::optimizer::{Optimizer, Slot, SlotKind, Update, Updated, check, unpack};
 use crate::shard::Shard;
 use fullshard_graph::Result;
@@ -35,7 +35,7 @@ pub(crate) const KIND: OptimizerKind = OptimizerKind {
     make: |options| Ok(Box::new(from_options(options)?)),
 };
 
-fn from_options(options: &Options) -> std::result::Result<AdamW, Error> {
+fn from_options(options: &OptimizerOptions) -> std::result::Result<AdamW, Error> {
     Arguments::parse("AdamW", &options.arguments, &[])?;
     fraction("adam_beta1", options.adam_beta1)?;
     fraction("adam_beta2", options.adam_beta2)?;

@@ -64,7 +64,7 @@ pub use clip::{clip_factor, global_norm};
 pub use decay::decays;
 pub use error::Error;
 pub use fullshard_core::Layout;
-pub use named::{OptimizerKind, Options, from_name, optimizers, register};
+pub use named::{OptimizerKind, OptimizerOptions, from_name, optimizers, register};
 pub use optimizer::{Optimizer, Slot, SlotKind, Update, Updated};
 pub use schedule::{SCHEDULES, Schedule, Shape, StableDecay};
 pub use schedule_options::ScheduleOptions;

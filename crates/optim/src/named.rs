@@ -11,7 +11,7 @@ pub struct OptimizerKind {
     /// Its names.
     pub names: &'static [&'static str],
     /// Makes it from options.
-    pub make: fn(&Options) -> Result<Box<dyn Optimizer>, Error>,
+    pub make: fn(&OptimizerOptions) -> Result<Box<dyn Optimizer>, Error>,
 }
 
 /// Ours.
@@ -22,7 +22,7 @@ static REGISTERED: RwLock<Vec<OptimizerKind>> = RwLock::new(Vec::new());
 
 /// What Trainer's flags say about an optimizer, with their defaults.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Options {
+pub struct OptimizerOptions {
     /// `learning_rate`, where one was asked for: Adafactor with `relative_step` refuses it. The
     /// rate of a step is told to [`Optimizer::scalars`].
     pub learning_rate: Option<f64>,
@@ -41,10 +41,10 @@ pub struct Options {
     pub arguments: String,
 }
 
-impl Default for Options {
-    fn default() -> Options {
+impl Default for OptimizerOptions {
+    fn default() -> OptimizerOptions {
         let AdamW { beta1, beta2, epsilon, weight_decay } = AdamW::default();
-        Options {
+        OptimizerOptions {
             learning_rate: None,
             weight_decay,
             adam_beta1: beta1,
@@ -72,7 +72,7 @@ pub fn register(kind: OptimizerKind) -> Result<(), Error> {
 }
 
 /// The optimizer of a name.
-pub fn from_name(name: &str, options: &Options) -> Result<Box<dyn Optimizer>, Error> {
+pub fn from_name(name: &str, options: &OptimizerOptions) -> Result<Box<dyn Optimizer>, Error> {
     at_least_zero("weight_decay", options.weight_decay)?;
     match kinds().iter().find(|kind| kind.names.contains(&name)) {
         Some(kind) => (kind.make)(options),

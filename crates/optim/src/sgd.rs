@@ -2,7 +2,7 @@
 
 use crate::arguments::{Arguments, at_least_zero};
 use crate::error::Error;
-use crate::named::{OptimizerKind, Options};
+use crate::named::{OptimizerKind, OptimizerOptions};
 use crate::optimizer::{Optimizer, Slot, SlotKind, Update, Updated, check, unpack};
 use crate::shard::Shard;
 use fullshard_graph::Result;
@@ -27,7 +27,7 @@ pub struct Sgd {
 pub(crate) const KIND: OptimizerKind =
     OptimizerKind { names: &["sgd"], make: |options| Ok(Box::new(from_options(options)?)) };
 
-fn from_options(options: &Options) -> std::result::Result<Sgd, Error> {
+fn from_options(options: &OptimizerOptions) -> std::result::Result<Sgd, Error> {
     let known = &["momentum", "dampening", "nesterov", "weight_decay"];
     let arguments = Arguments::parse("SGD", &options.arguments, known)?;
     let sgd = Sgd {

@@ -3,16 +3,17 @@
 
 use fullshard_graph::{Argument, DType, Program, TensorType};
 use fullshard_optim::{
-    AdamW, Arguments, Error, Layout, Optimizer, OptimizerKind, Options, SCHEDULES, Schedule,
-    ScheduleOptions, Sgd, Shape, Shard, SlotKind, Update, decays, from_name, optimizers, register,
+    AdamW, Arguments, Error, Layout, Optimizer, OptimizerKind, OptimizerOptions, SCHEDULES,
+    Schedule, ScheduleOptions, Sgd, Shape, Shard, SlotKind, Update, decays, from_name, optimizers,
+    register,
 };
 
-fn arguments(arguments: &str) -> Options {
-    Options { arguments: arguments.to_owned(), ..Options::default() }
+fn arguments(arguments: &str) -> OptimizerOptions {
+    OptimizerOptions { arguments: arguments.to_owned(), ..OptimizerOptions::default() }
 }
 
 #[track_caller]
-fn refused(name: &str, options: &Options) -> Error {
+fn refused(name: &str, options: &OptimizerOptions) -> Error {
     match from_name(name, options) {
         Ok(_) => panic!("{name} takes {options:?}"),
         Err(error) => error,
@@ -26,10 +27,10 @@ fn matrix() -> Shard {
 #[test]
 fn every_name_is_an_optimizer() {
     for name in optimizers() {
-        let optimizer = from_name(name, &Options::default()).unwrap();
+        let optimizer = from_name(name, &OptimizerOptions::default()).unwrap();
         assert_eq!(optimizer.scalars(1, 0.1).len(), optimizer.scalar_count(), "{name}");
     }
-    let error = refused("adam", &Options::default()).to_string();
+    let error = refused("adam", &OptimizerOptions::default()).to_string();
     assert!(error.contains("`adam`") && error.contains("adamw_torch"), "{error}");
 }
 
@@ -46,7 +47,7 @@ fn other_crates_add_optimizers() {
     register(kind).unwrap();
     let found = from_name("plain_descent", &arguments("momentum=0")).unwrap();
     assert_eq!(found.slots(&matrix()), []);
-    assert!(refused("adam", &Options::default()).to_string().contains("plain_descent"));
+    assert!(refused("adam", &OptimizerOptions::default()).to_string().contains("plain_descent"));
     assert_eq!(register(kind), Err(Error::NameTaken { name: "plain" }));
     let ours = OptimizerKind { names: &["other", "sgd"], ..kind };
     let error = register(ours).unwrap_err().to_string();
@@ -56,7 +57,7 @@ fn other_crates_add_optimizers() {
 
 #[test]
 fn arguments_reach_the_optimizer() {
-    let slots = |name: &str, options: &Options| {
+    let slots = |name: &str, options: &OptimizerOptions| {
         let slots = from_name(name, options).unwrap().slots(&matrix());
         slots.into_iter().map(|slot| (slot.name, slot.kind)).collect::<Vec<_>>()
     };
@@ -78,7 +79,7 @@ fn arguments_reach_the_optimizer() {
 #[test]
 fn bad_options_are_refused() {
     let learning_rate = Some(1e-3);
-    let relative = Options { learning_rate, ..arguments("relative_step=true") };
+    let relative = OptimizerOptions { learning_rate, ..arguments("relative_step=true") };
     let expected = Error::LearningRateWithRelativeStep { learning_rate: 1e-3 };
     assert_eq!(refused("adafactor", &relative), expected);
     assert_eq!(
@@ -89,10 +90,26 @@ fn bad_options_are_refused() {
         assert_eq!(refused("sgd", &arguments(nesterov)), Error::NesterovWithoutMomentum);
     }
     let cases = [
-        ("adamw", Options { adam_beta1: 1.0, ..Options::default() }, "adam_beta1 is 1"),
-        ("adamw", Options { adam_beta2: -0.1, ..Options::default() }, "adam_beta2 is -0.1"),
-        ("adamw", Options { adam_epsilon: f64::NAN, ..Options::default() }, "adam_epsilon is NaN"),
-        ("sgd", Options { weight_decay: -1.0, ..Options::default() }, "weight_decay is -1"),
+        (
+            "adamw",
+            OptimizerOptions { adam_beta1: 1.0, ..OptimizerOptions::default() },
+            "adam_beta1 is 1",
+        ),
+        (
+            "adamw",
+            OptimizerOptions { adam_beta2: -0.1, ..OptimizerOptions::default() },
+            "adam_beta2 is -0.1",
+        ),
+        (
+            "adamw",
+            OptimizerOptions { adam_epsilon: f64::NAN, ..OptimizerOptions::default() },
+            "adam_epsilon is NaN",
+        ),
+        (
+            "sgd",
+            OptimizerOptions { weight_decay: -1.0, ..OptimizerOptions::default() },
+            "weight_decay is -1",
+        ),
         ("adamw", arguments("momentum=0.9"), "AdamW takes no argument `momentum`"),
         ("sgd", arguments("beta1=0.9"), "it takes momentum"),
         ("sgd", arguments("momentum=-1"), "momentum is -1"),

@@ -25,7 +25,7 @@ pub use exchange::{Exchange, ExchangeKind};
 pub use fullshard_core::Layout;
 pub use gather::Wire;
 pub use layout::Stored;
-pub use placement::{AXIS, Options, PlacedUnit, Placement};
+pub use placement::{AXIS, PlacedUnit, Placement, PlacementOptions};
 pub use remat::{Remat, UnknownRemat};
 pub use tracer::Sharded;
 pub use wrap::{Unit, WrapError, WrapPlan, frozen, units};

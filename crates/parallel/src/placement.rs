@@ -18,7 +18,7 @@ pub const AXIS: &str = "fsdp";
 
 /// How a model is to be placed.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct PlacementOptions {
     /// What is cut at all.
     pub strategy: Strategy,
     /// Units and how they are run.
@@ -66,14 +66,18 @@ pub struct Placement {
     /// What layers remember.
     pub remat: Remat,
     /// How it was asked for.
-    pub options: Options,
+    pub options: PlacementOptions,
     pub(crate) stacks: Stacks,
     pub(crate) aliases: HashMap<String, String>,
 }
 
 impl Placement {
     /// Places a model on so many devices.
-    pub fn new(tree: &Module, devices: usize, options: &Options) -> Result<Placement, Error> {
+    pub fn new(
+        tree: &Module,
+        devices: usize,
+        options: &PlacementOptions,
+    ) -> Result<Placement, Error> {
         let settings = &options.config.settings;
         let reshard = settings.reshard(options.strategy)?;
         let units = wrap::units(tree, &options.config.wrap)?;
@@ -143,7 +147,7 @@ impl Placement {
     }
 }
 
-fn layout(options: &Options, devices: usize) -> Layout {
+fn layout(options: &PlacementOptions, devices: usize) -> Layout {
     let settings = &options.config.settings;
     match options.strategy {
         _ if devices == 1 => Layout::Replicated,
@@ -153,7 +157,7 @@ fn layout(options: &Options, devices: usize) -> Layout {
     }
 }
 
-fn wire(options: &Options, devices: usize) -> Wire {
+fn wire(options: &PlacementOptions, devices: usize) -> Wire {
     let settings = &options.config.settings;
     Wire {
         compute: settings.compute_dtype,
@@ -170,7 +174,7 @@ fn wire(options: &Options, devices: usize) -> Wire {
 /// Refuses a gather ahead where there is none: it takes a loop, units in it, and weights that are
 /// let go, since the way back gathers ahead in its own order.
 fn check_ahead(
-    options: &Options,
+    options: &PlacementOptions,
     units: &[Unit],
     looped: &Stacks,
     reshard: bool,

@@ -12,7 +12,7 @@ mod common;
 use common::Case;
 use fullshard_pjrt::plugins::{Store, find_compiler};
 use fullshard_pjrt::{CompileOptions, Plugin};
-use fullshard_plan::{Budget, Compiler, compiled};
+use fullshard_plan::{AheadCompiler, Budget, compiled};
 use fullshard_step::compiler_flags;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ fn row(case: &Case, folder: PathBuf) -> Value {
     let flags = compiler_flags(machine.kind, spec.model.attention_form());
     let options = CompileOptions::new(machine.devices);
     let options = flags.into_iter().try_fold(options, CompileOptions::flag_text).unwrap();
-    let compiler = Compiler { plugin, options, folder: Some(folder) };
+    let compiler = AheadCompiler { plugin, options, folder: Some(folder) };
     let text = spec.step_program().unwrap().to_text();
     let made = match compiler.compile(&text, &machine) {
         Ok(made) => made,

@@ -17,7 +17,7 @@ mod report;
 mod search;
 
 pub use breakdown::{Breakdown, BreakdownError, KernelTime, Kind, KindTime, ModuleShare};
-pub use compiled::{Compiler, Made, compiled};
+pub use compiled::{AheadCompiler, Made, compiled};
 pub use describe::Budget;
 pub use error::Error;
 pub use html::page;

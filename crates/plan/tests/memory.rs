@@ -4,10 +4,10 @@
 
 use fullshard_models::from_json;
 use fullshard_optim::AdamW;
-use fullshard_parallel::{FsdpConfig, Options, Placement, Remat, Strategy, WrapPolicy};
+use fullshard_parallel::{FsdpConfig, Placement, PlacementOptions, Remat, Strategy, WrapPolicy};
 use fullshard_pjrt::plugins::Platform;
 use fullshard_plan::MemoryEstimate;
-use fullshard_step::{Batch, StepSpec};
+use fullshard_step::{BatchShape, StepSpec};
 
 /// A block has 12·8² + 13·8 = 872 elements, 8·32 of them in its largest parameter, and the root
 /// 64·8 + 16·8 + 2·8 = 656. Logits are so few that a layer on its way back needs more.
@@ -33,27 +33,32 @@ const SETUP: Setup = Setup { vocabulary: 64, devices: 2, settings: "{}" };
 const HALF: Setup = Setup { settings: r#"{"compute_dtype": "bfloat16"}"#, ..SETUP };
 
 impl Setup {
-    fn spec(&self, change: impl FnOnce(&mut Options, &mut Batch)) -> StepSpec {
+    fn spec(&self, change: impl FnOnce(&mut PlacementOptions, &mut BatchShape)) -> StepSpec {
         let settings = self.settings;
         let wrapped = format!(
             r#"{{"transformer_layer_cls_to_wrap": "GPT2Block", "xla_fsdp_settings": {settings}}}"#
         );
         let wrapped = FsdpConfig::from_json(&wrapped).unwrap();
-        let mut options = Options { config: wrapped, scan_layers: true, ..Options::default() };
+        let mut options =
+            PlacementOptions { config: wrapped, scan_layers: true, ..PlacementOptions::default() };
         let mut batch =
-            Batch { sequences: 8, tokens: 16, accumulation: 1, sync_each_microbatch: true };
+            BatchShape { sequences: 8, tokens: 16, accumulation: 1, sync_each_microbatch: true };
         change(&mut options, &mut batch);
         let model = from_json(&config(self.vocabulary)).unwrap();
         let placement = Placement::new(&model.tree(), self.devices, &options).unwrap();
         StepSpec::new(model, placement, Box::new(AdamW::default()), batch, None).unwrap()
     }
 
-    fn on(&self, kind: Platform, change: impl FnOnce(&mut Options, &mut Batch)) -> MemoryEstimate {
+    fn on(
+        &self,
+        kind: Platform,
+        change: impl FnOnce(&mut PlacementOptions, &mut BatchShape),
+    ) -> MemoryEstimate {
         MemoryEstimate::new(&self.spec(change), kind).unwrap()
     }
 
     /// What is temporary where a layer on its way back counts: gathered units.
-    fn gathered(&self, change: impl FnOnce(&mut Options, &mut Batch)) -> u64 {
+    fn gathered(&self, change: impl FnOnce(&mut PlacementOptions, &mut BatchShape)) -> u64 {
         let estimate = self.on(Platform::Tpu, change);
         assert!(estimate.gradients > 0, "logits count: {estimate:?}");
         estimate.temporaries
@@ -82,7 +87,7 @@ fn units_are_whole_as_long_as_they_are_kept() {
     assert_eq!(ahead, 2 * 4 * (ROOT + LARGEST) + 4 * BLOCK);
     let kept = Setup { settings: r#"{"reshard_after_forward": false}"#, ..SETUP };
     assert_eq!(kept.gathered(|_, _| {}), 4 * (ROOT + 3 * BLOCK) + 4 * (ROOT + BLOCK));
-    let once = |_: &mut Options, batch: &mut Batch| {
+    let once = |_: &mut PlacementOptions, batch: &mut BatchShape| {
         batch.accumulation = 2;
         batch.sync_each_microbatch = false;
     };
@@ -93,7 +98,8 @@ fn units_are_whole_as_long_as_they_are_kept() {
 
 #[test]
 fn what_is_whole_anyway_is_not_gathered() {
-    let no_shard = |options: &mut Options, _: &mut Batch| options.strategy = Strategy::NoShard;
+    let no_shard =
+        |options: &mut PlacementOptions, _: &mut BatchShape| options.strategy = Strategy::NoShard;
     assert_eq!(SETUP.gathered(no_shard), 0);
     // What is stored is not what is computed with, and of that nothing is let go.
     let all_and_gradients = 2 * (ROOT + 3 * BLOCK) + 2 * (ROOT + BLOCK);
@@ -177,7 +183,7 @@ fn on_gpus_the_last_layer_keeps_all() {
 /// alive when the way back begins, or when it ends.
 #[test]
 fn on_gpus_gradients_take_the_place_of_what_is_kept() {
-    let written_out = |options: &mut Options| options.scan_layers = false;
+    let written_out = |options: &mut PlacementOptions| options.scan_layers = false;
     let at_work = |bytes: u64| bytes * 8 / 10;
     let begins = SETUP.on(Platform::Cuda, |options, _| written_out(options));
     // Four of the width and of the inner width, queries, keys, values and what they mix.

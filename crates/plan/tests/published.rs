@@ -16,10 +16,10 @@
 #![allow(clippy::unwrap_used)]
 
 use fullshard_models::from_json;
-use fullshard_parallel::{FsdpConfig, Options, Placement, Remat};
+use fullshard_parallel::{FsdpConfig, Placement, PlacementOptions, Remat};
 use fullshard_pjrt::plugins::Platform;
 use fullshard_plan::{Machine, quick};
-use fullshard_step::{Batch, StepSpec, lowering};
+use fullshard_step::{BatchShape, StepSpec, lowering};
 
 struct Row {
     machine: &'static str,
@@ -93,16 +93,16 @@ fn spec(row: &Row, machine: &Machine) -> StepSpec {
         {{"compute_dtype": "bfloat16", "shard_param_on_dim_0": true}}}}"#,
         row.model.layer_class()
     );
-    let options = Options {
+    let options = PlacementOptions {
         config: FsdpConfig::from_json(&config).unwrap(),
         remat: Some(row.remat),
         scan_layers: true,
         lowering: lowering(Platform::Tpu),
-        ..Options::default()
+        ..PlacementOptions::default()
     };
     let placement = Placement::new(&model.tree(), machine.devices, &options).unwrap();
     let sequences = row.batch * machine.devices;
-    let batch = Batch { sequences, tokens: 2048, accumulation: 1, sync_each_microbatch: true };
+    let batch = BatchShape { sequences, tokens: 2048, accumulation: 1, sync_each_microbatch: true };
     let optimizer = fullshard_optim::from_name("adamw", &Default::default()).unwrap();
     StepSpec::new(model, placement, optimizer, batch, Some(1.0)).unwrap()
 }

@@ -4,7 +4,7 @@ use crate::arguments::{EvalArguments, InitInputs, StepArguments, StepInputs, Tra
 use crate::error::Error;
 use crate::ordered::Ordered;
 use crate::program::METRICS;
-use crate::spec::{Batch, StepSpec, shard};
+use crate::spec::{BatchShape, StepSpec, shard};
 use fullshard_graph::{Argument, DType, Sharding, TensorType};
 use fullshard_models::InputSpec;
 use fullshard_optim::{Slot, SlotKind};
@@ -79,7 +79,7 @@ impl StepSpec {
 
     /// What a training step takes beside the state.
     pub fn step_inputs(&self) -> Result<StepInputs<TensorSpec>, Error> {
-        let Batch { sequences, accumulation, .. } = self.batch;
+        let BatchShape { sequences, accumulation, .. } = self.batch;
         Ok(StepInputs {
             batch: self.batch_tensors(&[accumulation, sequences])?,
             scalars: self.replicated("scalars", DType::F32, &[self.optimizer.scalar_count()]),

@@ -33,5 +33,5 @@ pub use ordered::{CountMismatch, Ordered};
 pub use platform::{compiler_flags, dialect, loops_layers, lowering};
 pub use program::{METRICS, program_hash};
 pub use sizes::{StateBytes, UnitRow};
-pub use spec::{Batch, StepSpec};
+pub use spec::{BatchShape, StepSpec};
 pub use summary::{ModelSummary, StepSettings};

@@ -7,9 +7,9 @@ use fullshard_models::layers::{attention, fp8};
 use fullshard_optim::{Optimizer, Shard, decays};
 use fullshard_parallel::{Layout, Placement, Stored};
 
-/// The batches of a step.
+/// The shape of a step's batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Batch {
+pub struct BatchShape {
     /// Sequences that all devices together compute at once.
     pub sequences: usize,
     /// Tokens in a sequence.
@@ -30,7 +30,7 @@ pub struct StepSpec {
     /// The update.
     pub optimizer: Box<dyn Optimizer>,
     /// The batches.
-    pub batch: Batch,
+    pub batch: BatchShape,
     /// What gradients are clipped to, if they are.
     pub max_grad_norm: Option<f64>,
 }
@@ -41,7 +41,7 @@ impl StepSpec {
         model: Box<dyn AnyModel>,
         placement: Placement,
         optimizer: Box<dyn Optimizer>,
-        batch: Batch,
+        batch: BatchShape,
         max_grad_norm: Option<f64>,
     ) -> Result<StepSpec, Error> {
         let at_least = |what, found, least| match found >= least {

@@ -8,9 +8,11 @@ use fullshard_core::Platform;
 use fullshard_graph::{DType, Program};
 use fullshard_models::from_json;
 use fullshard_optim::from_name;
-use fullshard_parallel::{FsdpConfig, Options, Placement, Remat, Settings, Strategy, WrapPolicy};
+use fullshard_parallel::{
+    FsdpConfig, Placement, PlacementOptions, Remat, Settings, Strategy, WrapPolicy,
+};
 use fullshard_pjrt::{CompileOptions, Flag};
-use fullshard_step::{Batch, StepSpec, compiler_flags, dialect, lowering};
+use fullshard_step::{BatchShape, StepSpec, compiler_flags, dialect, lowering};
 use fullshard_testing::{CLIENT, compile_ahead};
 
 const GPT2: &str = r#"{"model_type": "gpt2", "vocab_size": 1031, "n_positions": 512, "n_embd": 32,
@@ -62,7 +64,7 @@ impl Case {
         let is_gpt2 = self.model.contains("gpt2");
         let block = if is_gpt2 { "GPT2Block" } else { "LlamaDecoderLayer" };
         let wrap = WrapPolicy::Classes(vec![block.to_owned()]);
-        let options = Options {
+        let options = PlacementOptions {
             strategy: self.strategy,
             config: FsdpConfig { wrap, settings: self.settings.clone(), ..FsdpConfig::default() },
             remat: Some(self.remat),
@@ -73,7 +75,7 @@ impl Case {
             frozen: Vec::new(),
         };
         let placement = Placement::new(&model.tree(), self.devices, &options).unwrap();
-        let batch = Batch {
+        let batch = BatchShape {
             sequences: 2 * self.devices,
             tokens: self.tokens,
             accumulation: self.accumulation,

@@ -3,8 +3,8 @@
 
 use fullshard_models::from_json;
 use fullshard_optim::{Adafactor, AdamW, Optimizer};
-use fullshard_parallel::{Options, Placement};
-use fullshard_step::{Batch, Ordered, StepSpec};
+use fullshard_parallel::{Placement, PlacementOptions};
+use fullshard_step::{BatchShape, Ordered, StepSpec};
 
 const CONFIG: &str = r#"{"model_type": "gpt2", "vocab_size": 131, "n_positions": 20, "n_embd": 24,
     "n_layer": 2, "n_head": 3}"#;
@@ -12,9 +12,10 @@ const CONFIG: &str = r#"{"model_type": "gpt2", "vocab_size": 131, "n_positions":
 fn spec(optimizer: Box<dyn Optimizer>) -> StepSpec {
     let model = from_json(CONFIG).unwrap();
     let frozen = vec!["transformer.wpe.weight".to_owned()];
-    let options = Options { scan_layers: true, frozen, ..Options::default() };
+    let options = PlacementOptions { scan_layers: true, frozen, ..PlacementOptions::default() };
     let placement = Placement::new(&model.tree(), 4, &options).unwrap();
-    let batch = Batch { sequences: 8, tokens: 16, accumulation: 2, sync_each_microbatch: true };
+    let batch =
+        BatchShape { sequences: 8, tokens: 16, accumulation: 2, sync_each_microbatch: true };
     StepSpec::new(model, placement, optimizer, batch, None).unwrap()
 }
 

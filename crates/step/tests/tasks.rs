@@ -5,8 +5,8 @@ use fullshard_graph::{DType, Result, Tensor};
 use fullshard_models::layers::loss;
 use fullshard_models::{Dimensions, InputSpec, Loss, Model, Scope, Task, boxed};
 use fullshard_optim::AdamW;
-use fullshard_parallel::{Options, Placement, Remat};
-use fullshard_step::{Batch, StepSpec};
+use fullshard_parallel::{Placement, PlacementOptions, Remat};
+use fullshard_step::{BatchShape, StepSpec};
 
 /// Tells what an image of 4 by 4 pixels is of.
 #[derive(Debug)]
@@ -66,9 +66,14 @@ impl Model<Classification> for Perceptron {
 fn a_step_is_fed_what_the_task_says() {
     for (scan_layers, accumulation) in [(false, 1), (true, 2)] {
         let model = boxed(Perceptron).unwrap();
-        let options = Options { scan_layers, remat: Some(Remat::Full), ..Options::default() };
+        let options = PlacementOptions {
+            scan_layers,
+            remat: Some(Remat::Full),
+            ..PlacementOptions::default()
+        };
         let placement = Placement::new(&model.tree(), 2, &options).unwrap();
-        let batch = Batch { sequences: 6, tokens: 16, accumulation, sync_each_microbatch: true };
+        let batch =
+            BatchShape { sequences: 6, tokens: 16, accumulation, sync_each_microbatch: true };
         let optimizer = Box::new(AdamW::default());
         let spec = StepSpec::new(model, placement, optimizer, batch, Some(1.0)).unwrap();
         let inputs = spec.step_inputs().unwrap().batch;

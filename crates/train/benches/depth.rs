@@ -6,10 +6,10 @@
 
 use fullshard_models::from_json;
 use fullshard_optim::AdamW;
-use fullshard_parallel::{FsdpConfig, Options, Placement};
+use fullshard_parallel::{FsdpConfig, Placement, PlacementOptions};
 use fullshard_pjrt::plugins::{Platform, Store, find_or_install};
 use fullshard_pjrt::{Client, ClientOptions, CompileOptions, Plugin};
-use fullshard_step::{Batch, StepSpec};
+use fullshard_step::{BatchShape, StepSpec};
 use fullshard_train::Compiler;
 
 const DEVICES: usize = 4;
@@ -49,9 +49,13 @@ fn spec(layers: usize) -> StepSpec {
     .unwrap();
     let config = r#"{"transformer_layer_cls_to_wrap": "GPT2Block", "xla_fsdp_grad_ckpt": true}"#;
     let config = FsdpConfig::from_json(config).unwrap();
-    let options = Options { config, scan_layers: true, ..Options::default() };
+    let options = PlacementOptions { config, scan_layers: true, ..PlacementOptions::default() };
     let placement = Placement::new(&model.tree(), DEVICES, &options).unwrap();
-    let batch =
-        Batch { sequences: 2 * DEVICES, tokens: 8, accumulation: 1, sync_each_microbatch: true };
+    let batch = BatchShape {
+        sequences: 2 * DEVICES,
+        tokens: 8,
+        accumulation: 1,
+        sync_each_microbatch: true,
+    };
     StepSpec::new(model, placement, Box::new(AdamW::default()), batch, Some(1.0)).unwrap()
 }

@@ -8,7 +8,7 @@
 use crate::error::Error;
 use crate::runner::{Metrics, Pending, Runner};
 use fullshard_pjrt::HostTensor;
-use fullshard_step::Batch;
+use fullshard_step::BatchShape;
 use std::time::Instant;
 
 /// The batches that are made up beforehand and used in turn.
@@ -66,7 +66,7 @@ impl Bench {
     pub fn run(
         &self,
         runner: &mut Runner<'_>,
-        batch: Batch,
+        batch: BatchShape,
         vocabulary: usize,
     ) -> Result<Measured, Error> {
         let batches = self.batches(batch, vocabulary)?;
@@ -111,7 +111,7 @@ impl Bench {
     pub fn profile(
         &self,
         runner: &mut Runner<'_>,
-        batch: Batch,
+        batch: BatchShape,
         vocabulary: usize,
         steps: usize,
     ) -> Result<Vec<u8>, Error> {
@@ -123,7 +123,7 @@ impl Bench {
     }
 
     /// The tokens that steps use in turn.
-    fn batches(&self, batch: Batch, vocabulary: usize) -> Result<Vec<HostTensor>, Error> {
+    fn batches(&self, batch: BatchShape, vocabulary: usize) -> Result<Vec<HostTensor>, Error> {
         let distinct = if self.fixed_batch { 1 } else { DISTINCT };
         (0..distinct as u64).map(|i| tokens(batch, vocabulary, self.seed ^ i)).collect()
     }
@@ -194,7 +194,7 @@ impl Spread {
 }
 
 /// Tokens of a step, all of the vocabulary equally likely.
-fn tokens(batch: Batch, vocabulary: usize, seed: u64) -> Result<HostTensor, Error> {
+fn tokens(batch: BatchShape, vocabulary: usize, seed: u64) -> Result<HostTensor, Error> {
     let dims = [batch.accumulation, batch.sequences, batch.tokens];
     let mut state = mixed(seed);
     let draw = |_| {
@@ -231,7 +231,8 @@ mod tests {
 
     #[test]
     fn tokens_are_of_the_vocabulary_and_use_all_of_it() {
-        let batch = Batch { sequences: 8, tokens: 64, accumulation: 2, sync_each_microbatch: true };
+        let batch =
+            BatchShape { sequences: 8, tokens: 64, accumulation: 2, sync_each_microbatch: true };
         let draw = |seed| tokens(batch, 37, seed).unwrap().values::<i32>().unwrap();
         let mut seen = draw(1);
         assert_eq!((seen.len(), seen == draw(1), seen == draw(2)), (1024, true, false));

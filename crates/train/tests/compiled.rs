@@ -10,17 +10,18 @@ mod common;
 
 use common::*;
 use fullshard_optim::{Adafactor, Optimizer, Sgd};
-use fullshard_parallel::{Exchange, ExchangeKind, FsdpConfig, Options, Stored, Strategy};
+use fullshard_parallel::{Exchange, ExchangeKind, FsdpConfig, PlacementOptions, Stored, Strategy};
 use fullshard_pjrt::hlo::{CollectiveKind, Module, collectives};
 use fullshard_pjrt::{CompiledMemory, Flag};
-use fullshard_step::{Batch, StepSpec};
+use fullshard_step::{BatchShape, StepSpec};
 use std::collections::BTreeMap;
 
 /// A model of which nothing divides by the number of devices.
 const MODEL: &str = r#"{"model_type": "gpt2", "vocab_size": 131, "n_positions": 20, "n_embd": 21,
     "n_layer": 3, "n_head": 3, "n_inner": 37, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}"#;
 const DEVICES: usize = 4;
-const BATCH: Batch = Batch { sequences: 8, tokens: 5, accumulation: 1, sync_each_microbatch: true };
+const BATCH: BatchShape =
+    BatchShape { sequences: 8, tokens: 5, accumulation: 1, sync_each_microbatch: true };
 
 const BLOCKS: &str = r#""transformer_layer_cls_to_wrap": "GPT2Block""#;
 const PARTS: &str = r#""transformer_layer_cls_to_wrap": "GPT2Attention,GPT2MLP""#;
@@ -29,10 +30,10 @@ const BY_SIZE: &str = r#""min_num_params": 1650"#;
 const NONE: &str = r#""min_num_params": 0"#;
 
 /// Looped layers as the inside of an FSDP config says, settings apart.
-fn options(config: &str, settings: &str) -> Options {
+fn options(config: &str, settings: &str) -> PlacementOptions {
     let json = format!(r#"{{{config}, "xla_fsdp_settings": {{{settings}}}}}"#);
     let config = FsdpConfig::from_json(&json).unwrap();
-    Options { config, scan_layers: true, ..Options::default() }
+    PlacementOptions { config, scan_layers: true, ..PlacementOptions::default() }
 }
 
 /// Compiles a step that is not run, so without the work on its machine code that can be left out.
@@ -96,13 +97,13 @@ fn count(exchanges: &Exchanges, kind: &str) -> u64 {
     exchanges.iter().filter(|((known, _), _)| *known == kind).map(|(_, count)| count).sum()
 }
 
-fn recipe_of(options: &Options, batch: Batch) -> StepSpec {
+fn recipe_of(options: &PlacementOptions, batch: BatchShape) -> StepSpec {
     spec(MODEL, DEVICES, options, batch, Box::new(Sgd::default()))
 }
 
 /// Checks that a step exchanges what is listed, and that this is so many gathers and
 /// reduce-scatters.
-fn check(what: &str, options: &Options, expected: [u64; 2]) {
+fn check(what: &str, options: &PlacementOptions, expected: [u64; 2]) {
     let spec = recipe_of(options, BATCH);
     let found = found(&spec, &compile(&spec).0);
     assert_eq!(found, listed(&spec.placement.exchanges()), "{what}");
@@ -129,11 +130,11 @@ fn packed_units_are_exchanged_once_a_pass() {
         check(what, &options(wrap, settings), expected);
     }
     let blocks = options(BLOCKS, PACKED);
-    let kept = Options { strategy: Strategy::ShardGradOp, ..blocks.clone() };
+    let kept = PlacementOptions { strategy: Strategy::ShardGradOp, ..blocks.clone() };
     check("shard_grad_op", &kept, [1 + 3, 1 + 3]);
-    check("written out", &Options { scan_layers: false, ..kept }, [1 + 3, 1 + 3]);
+    check("written out", &PlacementOptions { scan_layers: false, ..kept }, [1 + 3, 1 + 3]);
     // Each direction gathers the first layer before its loop, and in the last round one too many.
-    let ahead = Options { gather_ahead: true, ..blocks };
+    let ahead = PlacementOptions { gather_ahead: true, ..blocks };
     check("ahead", &ahead, [1 + 2 * (3 + 1), 1 + 3]);
 }
 
@@ -179,7 +180,7 @@ fn unpacked_parameters_are_exchanged_by_themselves() {
 
 #[test]
 fn whole_parameters_are_only_summed() {
-    let options = Options { strategy: Strategy::NoShard, ..options(BLOCKS, "") };
+    let options = PlacementOptions { strategy: Strategy::NoShard, ..options(BLOCKS, "") };
     let spec = recipe_of(&options, BATCH);
     let listed = listed(&spec.placement.exchanges());
     let found = found(&spec, &compile(&spec).0);
@@ -199,7 +200,7 @@ fn whole_parameters_are_only_summed() {
 fn frozen_parameters_have_no_gradients_to_scatter() {
     let frozen = |wrap: &str, names: &[&str]| {
         let frozen = names.iter().map(|&name| name.to_owned()).collect();
-        Options { frozen, ..options(wrap, PACKED) }
+        PlacementOptions { frozen, ..options(wrap, PACKED) }
     };
     check("attention", &frozen(PARTS, &["*.attn.*"]), [1 + 6 * 2, 1 + 3]);
     let halves = frozen(BLOCKS, &["*.mlp.*", "transformer.wte.*"]);
@@ -209,7 +210,7 @@ fn frozen_parameters_have_no_gradients_to_scatter() {
 #[test]
 fn accumulated_batches_exchange_each_or_once() {
     let options = options(BLOCKS, PACKED);
-    let batch = Batch { accumulation: 3, ..BATCH };
+    let batch = BatchShape { accumulation: 3, ..BATCH };
     let spec = recipe_of(&options, batch);
     // The root is kept, and is the same for every batch: the compiler gathers it before them.
     let times = |exchange: &Exchange| match (exchange.unit.as_str(), exchange.kind) {
@@ -222,7 +223,7 @@ fn accumulated_batches_exchange_each_or_once() {
     assert_eq!(found(&spec, &compile(&spec).0), each);
 
     // Gathered before the batches, all layers of a kind at once.
-    let spec = recipe_of(&options, Batch { sync_each_microbatch: false, ..batch });
+    let spec = recipe_of(&options, BatchShape { sync_each_microbatch: false, ..batch });
     let exchanges = spec.placement.exchanges().into_iter().map(|exchange| {
         let unit = spec.placement.units.iter().find(|unit| unit.path == exchange.unit);
         Exchange { bytes: exchange.bytes * unit.unwrap().count, count: 1, ..exchange }
@@ -282,7 +283,7 @@ const LAYERS: usize = 24;
 const WIDTH: usize = 64;
 
 /// A model with far more weights than a batch has activations.
-fn deep(layers: usize, options: &Options) -> StepSpec {
+fn deep(layers: usize, options: &PlacementOptions) -> StepSpec {
     let config = format!(
         r#"{{"model_type": "gpt2", "vocab_size": 131, "n_positions": 8, "n_embd": {WIDTH},
             "n_layer": {layers}, "n_head": 2, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}}"#

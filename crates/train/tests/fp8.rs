@@ -6,10 +6,10 @@ mod common;
 
 use common::*;
 use fullshard_graph::DType;
-use fullshard_parallel::{FsdpConfig, Options, Remat, Settings, WrapPolicy};
+use fullshard_parallel::{FsdpConfig, PlacementOptions, Remat, Settings, WrapPolicy};
 use fullshard_pjrt::hlo::{CollectiveKind, collectives};
 use fullshard_pjrt::{CompileCache, HostTensor};
-use fullshard_step::{Batch, StepSpec};
+use fullshard_step::{BatchShape, StepSpec};
 use fullshard_train::{Compiler, Runner};
 
 const GPT2: &str = r#"{"model_type": "gpt2", "vocab_size": 96, "n_positions": 32, "n_embd": 64,
@@ -17,13 +17,13 @@ const GPT2: &str = r#"{"model_type": "gpt2", "vocab_size": 96, "n_positions": 32
 const LLAMA: &str = r#"{"model_type": "llama", "vocab_size": 96, "max_position_embeddings": 32,
     "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "intermediate_size": 112, "tie_word_embeddings": true}"#;
-const BATCH: Batch =
-    Batch { sequences: 8, tokens: 32, accumulation: 1, sync_each_microbatch: true };
+const BATCH: BatchShape =
+    BatchShape { sequences: 8, tokens: 32, accumulation: 1, sync_each_microbatch: true };
 
-fn options(fp8: bool) -> Options {
+fn options(fp8: bool) -> PlacementOptions {
     let settings = Settings { compute_dtype: DType::Bf16, fp8, ..Settings::default() };
     let config = FsdpConfig { settings, ..FsdpConfig::default() };
-    Options { config, scan_layers: true, ..Options::default() }
+    PlacementOptions { config, scan_layers: true, ..PlacementOptions::default() }
 }
 
 /// Text in which a token mostly follows from the two before it.
@@ -95,18 +95,30 @@ fn losses_are_those_of_bf16_within_noise() {
 fn every_way_to_run_it_gives_nearly_the_same_losses() {
     const STEPS: usize = 6;
     for (model, class) in [(GPT2, "GPT2Block"), (LLAMA, "LlamaDecoderLayer")] {
-        let run = |devices, options: &Options| {
+        let run = |devices, options: &PlacementOptions| {
             losses(&spec(model, devices, options, BATCH, adamw()), None, 7, STEPS)
         };
         let expected = run(1, &options(true));
         let mut wrapped = options(true);
         wrapped.config.wrap = WrapPolicy::Classes(vec![class.to_owned()]);
         for (what, devices, options) in [
-            ("written out", 1, Options { scan_layers: false, ..options(true) }),
-            ("products remembered", 1, Options { remat: Some(Remat::Dots), ..options(true) }),
-            ("nothing remembered", 1, Options { remat: Some(Remat::Full), ..options(true) }),
+            ("written out", 1, PlacementOptions { scan_layers: false, ..options(true) }),
+            (
+                "products remembered",
+                1,
+                PlacementOptions { remat: Some(Remat::Dots), ..options(true) },
+            ),
+            (
+                "nothing remembered",
+                1,
+                PlacementOptions { remat: Some(Remat::Full), ..options(true) },
+            ),
             ("units of two devices", 2, wrapped.clone()),
-            ("remembered on four", 4, Options { remat: Some(Remat::Dots), ..wrapped.clone() }),
+            (
+                "remembered on four",
+                4,
+                PlacementOptions { remat: Some(Remat::Dots), ..wrapped.clone() },
+            ),
         ] {
             let found = run(devices, &options);
             for (found, expected) in found.iter().zip(&expected) {

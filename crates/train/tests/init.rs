@@ -8,9 +8,9 @@ use common::*;
 use fullshard_graph::Program;
 use fullshard_models::Initializer;
 use fullshard_optim::Sgd;
-use fullshard_parallel::{FsdpConfig, Options, Settings, Strategy};
+use fullshard_parallel::{FsdpConfig, PlacementOptions, Settings, Strategy};
 use fullshard_pjrt::Array;
-use fullshard_step::{Batch, StepSpec};
+use fullshard_step::{BatchShape, StepSpec};
 use fullshard_train::initial_state;
 use std::collections::BTreeMap;
 
@@ -27,14 +27,14 @@ const LARGE: &str = r#"{"model_type": "gpt2", "vocab_size": 512, "n_positions": 
 
 fn placed(config: &str, devices: usize, layout: &str, scan_layers: bool) -> StepSpec {
     let settings = Settings { shard_param_on_dim_0: layout == "rows", ..Settings::default() };
-    let options = Options {
+    let options = PlacementOptions {
         strategy: if layout == "whole" { Strategy::NoShard } else { Strategy::FullShard },
         config: FsdpConfig { settings, ..FsdpConfig::default() },
         scan_layers,
-        ..Options::default()
+        ..PlacementOptions::default()
     };
     let batch =
-        Batch { sequences: devices, tokens: 2, accumulation: 1, sync_each_microbatch: true };
+        BatchShape { sequences: devices, tokens: 2, accumulation: 1, sync_each_microbatch: true };
     spec(config, devices, &options, batch, Box::new(Sgd::default()))
 }
 

@@ -7,8 +7,8 @@ mod common;
 use common::*;
 use fullshard_graph::Program;
 use fullshard_optim::Sgd;
-use fullshard_parallel::{FsdpConfig, Options, WrapPolicy};
-use fullshard_step::Batch;
+use fullshard_parallel::{FsdpConfig, PlacementOptions, WrapPolicy};
+use fullshard_step::BatchShape;
 use fullshard_train::initial_state;
 
 const CONFIG: &str = include_str!("../../../examples/configs/gpt2_1.5b.json");
@@ -28,9 +28,13 @@ fn peak() -> u64 {
 fn large_models_begin_as_shards_alone() {
     let wrap = WrapPolicy::Classes(vec!["GPT2Block".to_owned()]);
     let config = FsdpConfig { wrap, ..FsdpConfig::default() };
-    let options = Options { config, scan_layers: true, ..Options::default() };
-    let batch =
-        Batch { sequences: DEVICES, tokens: 1024, accumulation: 1, sync_each_microbatch: true };
+    let options = PlacementOptions { config, scan_layers: true, ..PlacementOptions::default() };
+    let batch = BatchShape {
+        sequences: DEVICES,
+        tokens: 1024,
+        accumulation: 1,
+        sync_each_microbatch: true,
+    };
     // Without momentum there is no state but the parameters.
     let spec = spec(CONFIG, DEVICES, &options, batch, Box::new(Sgd::default()));
     let parts = spec.placement.parameters.iter().map(|stored| stored.part_elements());

@@ -10,9 +10,9 @@ mod common;
 use common::*;
 use fullshard_graph::DType;
 use fullshard_models::LoweringOptions;
-use fullshard_parallel::{FsdpConfig, Options, Remat, Settings, Strategy, WrapPolicy};
+use fullshard_parallel::{FsdpConfig, PlacementOptions, Remat, Settings, Strategy, WrapPolicy};
 use fullshard_pjrt::plugins::Platform;
-use fullshard_step::{Batch, dialect, lowering};
+use fullshard_step::{BatchShape, dialect, lowering};
 use fullshard_train::{Metrics, Runner};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -114,7 +114,7 @@ fn every_pair_of_choices_has_a_case() {
     }
 }
 
-fn options(case: &Case) -> Options {
+fn options(case: &Case) -> PlacementOptions {
     let choice = |name| choice(case, name);
     let classes =
         |names: &[&str]| WrapPolicy::Classes(names.iter().map(|&name| name.to_owned()).collect());
@@ -143,7 +143,7 @@ fn options(case: &Case) -> Options {
     let kept = choice("reshard") == "no" || layout == "replicated";
     let nothing_ahead = choice("wrap") == "root" || kept || choice("batches") == "no_sync";
     let platform: Platform = choice("platform").parse().unwrap();
-    Options {
+    PlacementOptions {
         strategy: match choice("reshard") {
             _ if layout == "replicated" => Strategy::NoShard,
             "no" => Strategy::ShardGradOp,
@@ -164,10 +164,10 @@ fn options(case: &Case) -> Options {
     }
 }
 
-fn batch(case: &Case) -> Batch {
+fn batch(case: &Case) -> BatchShape {
     let accumulation = if choice(case, "batches") == "one" { 1 } else { 2 };
     let sync_each_microbatch = choice(case, "batches") != "no_sync";
-    Batch { sequences: 16 / accumulation, tokens: 11, accumulation, sync_each_microbatch }
+    BatchShape { sequences: 16 / accumulation, tokens: 11, accumulation, sync_each_microbatch }
 }
 
 fn model_of(case: &Case) -> &'static str {
@@ -176,7 +176,12 @@ fn model_of(case: &Case) -> &'static str {
 
 /// The metrics of some steps. Programs are compiled beside each other and run one at a time: two
 /// with collectives may each hold threads that the other waits for.
-fn trained(model: &str, devices: usize, options: &Options, batch: Batch) -> Vec<Metrics> {
+fn trained(
+    model: &str,
+    devices: usize,
+    options: &PlacementOptions,
+    batch: BatchShape,
+) -> Vec<Metrics> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let spec = spec(model, devices, options, batch, adamw());
     let compiler = compiler(devices);
@@ -200,8 +205,8 @@ fn one_device(case: &Case) -> &'static [Metrics] {
         let settings = Settings { compute_dtype, ..Settings::default() };
         let config = FsdpConfig { settings, ..FsdpConfig::default() };
         let batch =
-            Batch { sequences: 16, tokens: 11, accumulation: 1, sync_each_microbatch: true };
-        trained(model, 1, &Options { config, ..Options::default() }, batch)
+            BatchShape { sequences: 16, tokens: 11, accumulation: 1, sync_each_microbatch: true };
+        trained(model, 1, &PlacementOptions { config, ..PlacementOptions::default() }, batch)
     })
 }
 

@@ -7,16 +7,18 @@ mod common;
 use common::*;
 use fullshard_graph::DType;
 use fullshard_optim::{Adafactor, Optimizer, Sgd, StepSize};
-use fullshard_parallel::{FsdpConfig, Options, Placement, Remat, Settings, Stored, WrapPolicy};
+use fullshard_parallel::{
+    FsdpConfig, Placement, PlacementOptions, Remat, Settings, Stored, WrapPolicy,
+};
 use fullshard_pjrt::HostTensor;
-use fullshard_step::{Batch, StepSpec};
+use fullshard_step::{BatchShape, StepSpec};
 use fullshard_train::{Compiler, Metrics, Runner};
 
 const PLAIN: &str = r#"{"model_type": "gpt2", "vocab_size": 131, "n_positions": 20, "n_embd": 21,
     "n_layer": 2, "n_head": 3, "n_inner": 37, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}"#;
 const VOCABULARY: usize = 131;
-const BATCH: Batch =
-    Batch { sequences: 8, tokens: 11, accumulation: 1, sync_each_microbatch: true };
+const BATCH: BatchShape =
+    BatchShape { sequences: 8, tokens: 11, accumulation: 1, sync_each_microbatch: true };
 const RATE: f64 = 1e-3;
 
 /// A placement: devices, whether parts are rows, whether layers are looped.
@@ -24,11 +26,11 @@ type Place = (usize, bool, bool);
 
 const ONE: Place = (1, false, false);
 
-fn options((_, rows, scan_layers): Place) -> Options {
+fn options((_, rows, scan_layers): Place) -> PlacementOptions {
     let settings = Settings { shard_param_on_dim_0: rows, ..Settings::default() };
     let wrap = WrapPolicy::Classes(vec!["GPT2Block".to_owned()]);
     let config = FsdpConfig { wrap, settings, ..FsdpConfig::default() };
-    Options { config, scan_layers, ..Options::default() }
+    PlacementOptions { config, scan_layers, ..PlacementOptions::default() }
 }
 
 fn plain(place: Place, optimizer: Box<dyn Optimizer>) -> StepSpec {
@@ -45,7 +47,7 @@ fn weights(stored: &Stored) -> Vec<f32> {
 }
 
 /// Some steps, each on the same tokens.
-fn steps(runner: &mut Runner<'_>, batch: Batch, count: usize, rate: f64) -> Vec<Metrics> {
+fn steps(runner: &mut Runner<'_>, batch: BatchShape, count: usize, rate: f64) -> Vec<Metrics> {
     let tokens = tokens(batch, VOCABULARY, 0);
     let step = |_| runner.step(&[&tokens, &tokens], rate).unwrap().wait().unwrap();
     (0..count).map(step).collect()
@@ -82,7 +84,7 @@ fn dropped(config: &str) -> String {
 fn dropout_is_the_same_on_any_devices() {
     let config = dropped(PLAIN);
     let with = |place: Place, remat| {
-        let options = Options { remat: Some(remat), ..options(place) };
+        let options = PlacementOptions { remat: Some(remat), ..options(place) };
         spec(&config, place.0, &options, BATCH, adamw())
     };
     let one = with(ONE, Remat::None);
@@ -112,7 +114,8 @@ fn dropout_is_the_same_on_any_devices() {
 fn dropout_in_blocks_of_attention_is_the_same_on_any_devices() {
     let config = r#"{"model_type": "gpt2", "vocab_size": 131, "n_positions": 512, "n_embd": 8,
         "n_layer": 1, "n_head": 2, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0.1}"#;
-    let batch = Batch { sequences: 2, tokens: 512, accumulation: 1, sync_each_microbatch: true };
+    let batch =
+        BatchShape { sequences: 2, tokens: 512, accumulation: 1, sync_each_microbatch: true };
     let run =
         |place: Place| run(&spec(config, place.0, &options(place), batch, adamw()), 5, 2, RATE);
     check_same("two devices", &run((2, false, true)), &run(ONE));
@@ -124,9 +127,10 @@ fn dropout_in_blocks_of_attention_is_the_same_on_any_devices() {
 fn no_more_is_computed_again_than_asked() {
     let config = r#"{"model_type": "gpt2", "vocab_size": 131, "n_positions": 64, "n_embd": 32,
         "n_layer": 2, "n_head": 2, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}"#;
-    let batch = Batch { sequences: 2, tokens: 64, accumulation: 1, sync_each_microbatch: true };
+    let batch =
+        BatchShape { sequences: 2, tokens: 64, accumulation: 1, sync_each_microbatch: true };
     let counts = |remat, last_layer_kept| {
-        let mut options = Options { remat: Some(remat), ..options((1, false, false)) };
+        let mut options = PlacementOptions { remat: Some(remat), ..options((1, false, false)) };
         options.config.settings.compute_dtype = DType::Bf16;
         options.lowering.fused_attention = true;
         options.lowering.recomputed_activations = true;
@@ -157,7 +161,8 @@ fn no_more_is_computed_again_than_asked() {
 fn kernels_of_attention_drop_in_training() {
     let config = r#"{"model_type": "gpt2", "vocab_size": 131, "n_positions": 64, "n_embd": 32,
         "n_layer": 2, "n_head": 2, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0.1}"#;
-    let batch = Batch { sequences: 2, tokens: 64, accumulation: 1, sync_each_microbatch: true };
+    let batch =
+        BatchShape { sequences: 2, tokens: 64, accumulation: 1, sync_each_microbatch: true };
     let calls = |text: &str, target: &str| text.matches(&format!("@{target}(")).count();
     let [there, back] = ["__cudnn$fmhaSoftmaxDropout", "__cudnn$fmhaSoftmaxDropoutBackward"];
     for (looped, remat, expected) in [
@@ -166,7 +171,7 @@ fn kernels_of_attention_drop_in_training() {
         (true, Remat::None, (0, 0)),
         (true, Remat::Full, (0, 0)),
     ] {
-        let mut options = Options { remat: Some(remat), ..options((1, false, looped)) };
+        let mut options = PlacementOptions { remat: Some(remat), ..options((1, false, looped)) };
         options.config.settings.compute_dtype = DType::Bf16;
         options.lowering.fused_attention = true;
         let spec = spec(config, 1, &options, batch, adamw());
@@ -182,7 +187,7 @@ fn kernels_of_attention_drop_in_training() {
 /// A run with parameters frozen: metrics, and all parameters at the end by their names.
 fn frozen_run(place: Place, frozen: &[&str]) -> (Vec<Metrics>, Vec<(String, Vec<f32>)>) {
     let frozen = frozen.iter().map(|&pattern| pattern.to_owned()).collect();
-    let spec = spec(PLAIN, place.0, &Options { frozen, ..options(place) }, BATCH, adamw());
+    let spec = spec(PLAIN, place.0, &PlacementOptions { frozen, ..options(place) }, BATCH, adamw());
     let compiler = compiler(place.0);
     let mut runner = runner(&compiler, &spec, 0);
     let metrics = steps(&mut runner, BATCH, 5, RATE);
@@ -234,8 +239,10 @@ fn frozen_parameters_stay_and_the_others_move_as_on_one_device() {
 
 #[test]
 fn layers_of_a_loop_are_frozen_together() {
-    let options =
-        Options { frozen: vec!["transformer.h.0.*".to_owned()], ..options((2, false, true)) };
+    let options = PlacementOptions {
+        frozen: vec!["transformer.h.0.*".to_owned()],
+        ..options((2, false, true))
+    };
     let error = Placement::new(&model(PLAIN).tree(), 2, &options).unwrap_err().to_string();
     assert!(error.contains("transformer.h.*"), "{error}");
 }
@@ -259,7 +266,11 @@ fn divide_factors_scale_gradients() {
 
 /// Labels of a batch, of which those stay for which `counts` says so of the sequence and the place
 /// in it.
-fn labels(tokens: &HostTensor, batch: Batch, counts: impl Fn(usize, usize) -> bool) -> HostTensor {
+fn labels(
+    tokens: &HostTensor,
+    batch: BatchShape,
+    counts: impl Fn(usize, usize) -> bool,
+) -> HostTensor {
     let label = |(i, token): (usize, i32)| {
         if counts(i / batch.tokens, i % batch.tokens) { token } else { -100 }
     };
@@ -274,9 +285,9 @@ fn labels(tokens: &HostTensor, batch: Batch, counts: impl Fn(usize, usize) -> bo
 fn each_device_has_its_own_sequences_and_counts_are_of_all() {
     let one = plain(ONE, adamw());
     let four = plain((4, true, true), adamw());
-    let twice = Batch { sequences: 4, accumulation: 2, ..BATCH };
+    let twice = BatchShape { sequences: 4, accumulation: 2, ..BATCH };
     let twice = spec(PLAIN, 4, &options((4, false, true)), twice, adamw());
-    let pair = Batch { sequences: 2, ..BATCH };
+    let pair = BatchShape { sequences: 2, ..BATCH };
     let pair = spec(PLAIN, 1, &options(ONE), pair, adamw());
     let (single, many) = (compiler(1), compiler(4));
     let [mut one_runner, mut pair_runner] = [&one, &pair].map(|r| runner(&single, r, 0));

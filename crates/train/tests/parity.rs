@@ -13,10 +13,10 @@ mod common;
 use common::*;
 use fullshard_models::LoweringOptions;
 use fullshard_optim::{Adafactor, AdamW, Optimizer, Schedule, Sgd, StepSize, decays};
-use fullshard_parallel::{FsdpConfig, Options, Settings, Stored, WrapPolicy};
+use fullshard_parallel::{FsdpConfig, PlacementOptions, Settings, Stored, WrapPolicy};
 use fullshard_pjrt::HostTensor;
 use fullshard_pjrt::plugins::Platform::{self, Cpu, Cuda, Tpu};
-use fullshard_step::{Batch, dialect, lowering};
+use fullshard_step::{BatchShape, dialect, lowering};
 use fullshard_testing::{RECORDINGS, Recording};
 use fullshard_train::Runner;
 
@@ -53,14 +53,20 @@ const CASES: [Case; 10] = [
     Case { devices: 2, dim_0: false, scanned: false },
 ];
 
-fn options(case: Case, block: &str, platform: Platform) -> Options {
+fn options(case: Case, block: &str, platform: Platform) -> PlacementOptions {
     let settings = Settings { shard_param_on_dim_0: case.dim_0, ..Settings::default() };
     let wrap = WrapPolicy::Classes(vec![block.to_owned()]);
     let config = FsdpConfig { wrap, settings, ..FsdpConfig::default() };
     // cuDNN's kernel is all that a CPU cannot run, and it takes no f32.
     let lowering = LoweringOptions { fused_attention: false, ..lowering(platform) };
     let dialect = dialect(platform);
-    Options { config, scan_layers: case.scanned, lowering, dialect, ..Options::default() }
+    PlacementOptions {
+        config,
+        scan_layers: case.scanned,
+        lowering,
+        dialect,
+        ..PlacementOptions::default()
+    }
 }
 
 /// The optimizer that the script calls so, its learning rate, and whether gradients are clipped
@@ -101,7 +107,7 @@ fn losses(recording: &Recording, optimizer_name: &str, case: Case, platform: Pla
     let (optimizer, rate, trainers_way) = optimizer(optimizer_name);
     let config = recording.metadata("config");
     let [_, sequences, tokens] = recording.dims("tokens")[..] else { panic!("no batches") };
-    let batch = Batch { sequences, tokens, accumulation: 1, sync_each_microbatch: true };
+    let batch = BatchShape { sequences, tokens, accumulation: 1, sync_each_microbatch: true };
     let block = if config.contains("\"gpt2\"") { "GPT2Block" } else { "LlamaDecoderLayer" };
     let options = options(case, block, platform);
     let mut spec = spec(&config, case.devices, &options, batch, optimizer);

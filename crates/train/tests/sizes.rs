@@ -3,8 +3,8 @@
 
 use fullshard_models::from_json;
 use fullshard_optim::AdamW;
-use fullshard_parallel::{FsdpConfig, Options, Placement, WrapPolicy};
-use fullshard_step::{Batch, StepSpec};
+use fullshard_parallel::{FsdpConfig, Placement, PlacementOptions, WrapPolicy};
+use fullshard_step::{BatchShape, StepSpec};
 
 /// A block has 12·8² + 13·8 = 872 elements, the root 1024·8 + 16·8 + 2·8 = 8336.
 const CONFIG: &str = r#"{"model_type": "gpt2", "vocab_size": 1024, "n_positions": 16, "n_embd": 8,
@@ -12,13 +12,14 @@ const CONFIG: &str = r#"{"model_type": "gpt2", "vocab_size": 1024, "n_positions"
 const ROOT: u64 = 8336;
 const BLOCK: u64 = 872;
 
-fn spec(devices: usize, settings: &str, change: impl FnOnce(&mut Options)) -> StepSpec {
+fn spec(devices: usize, settings: &str, change: impl FnOnce(&mut PlacementOptions)) -> StepSpec {
     let config = format!(
         r#"{{"transformer_layer_cls_to_wrap": "GPT2Block", "xla_fsdp_settings": {settings}}}"#
     );
     let config = FsdpConfig::from_json(&config).unwrap();
-    let mut options = Options { config, scan_layers: true, ..Options::default() };
-    let batch = Batch { sequences: 8, tokens: 16, accumulation: 1, sync_each_microbatch: true };
+    let mut options = PlacementOptions { config, scan_layers: true, ..PlacementOptions::default() };
+    let batch =
+        BatchShape { sequences: 8, tokens: 16, accumulation: 1, sync_each_microbatch: true };
     change(&mut options);
     let model = from_json(CONFIG).unwrap();
     let placement = Placement::new(&model.tree(), devices, &options).unwrap();

@@ -10,17 +10,17 @@ mod common;
 
 use common::spec;
 use fullshard_optim::{Adafactor, Optimizer, Sgd};
-use fullshard_parallel::{Exchange, ExchangeKind, FsdpConfig, Options};
+use fullshard_parallel::{Exchange, ExchangeKind, FsdpConfig, PlacementOptions};
 use fullshard_pjrt::hlo::{CollectiveKind, Module, collectives};
 use fullshard_pjrt::plugins::{Platform, Store};
 use fullshard_pjrt::{CompileOptions, CompiledMemory, Plugin, Topology, TpuSlice};
-use fullshard_step::{Batch, StepSpec};
+use fullshard_step::{BatchShape, StepSpec};
 use std::sync::LazyLock;
 use std::time::Instant;
 
 const CHIPS: usize = 4;
-const BATCH: Batch =
-    Batch { sequences: 16, tokens: 128, accumulation: 1, sync_each_microbatch: true };
+const BATCH: BatchShape =
+    BatchShape { sequences: 16, tokens: 128, accumulation: 1, sync_each_microbatch: true };
 
 static TOPOLOGY: LazyLock<Topology> = LazyLock::new(|| {
     let store = Store::default_location().unwrap();
@@ -37,10 +37,10 @@ fn gpt2(layers: usize) -> String {
 }
 
 /// The post's units: blocks that compute in `bf16`, are cut into rows and checkpointed.
-fn posted(scan_layers: bool) -> Options {
+fn posted(scan_layers: bool) -> PlacementOptions {
     let config = include_str!("../../../examples/configs/fsdp_config.json");
     let config = FsdpConfig::from_json(config).unwrap();
-    Options { config, scan_layers, ..Options::default() }
+    PlacementOptions { config, scan_layers, ..PlacementOptions::default() }
 }
 
 fn sgd() -> Box<dyn Optimizer> {
@@ -147,7 +147,8 @@ fn written_out_layers_are_let_go() {
 #[ignore = "long: four minutes of a processor"]
 fn long_the_posts_model_fits_on_four_chips() {
     let config = include_str!("../../../examples/configs/gpt2_config.json");
-    let batch = Batch { sequences: 128, tokens: 1024, accumulation: 1, sync_each_microbatch: true };
+    let batch =
+        BatchShape { sequences: 128, tokens: 1024, accumulation: 1, sync_each_microbatch: true };
     let spec = spec(config, CHIPS, &posted(true), batch, adafactor());
     check(&spec, (1 + 18 * 4 * 2, "bf16"), (1 + 18 * 4, "bf16"));
 }

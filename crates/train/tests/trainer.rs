@@ -8,9 +8,9 @@ use fullshard_data::demo::Demo;
 use fullshard_data::{Batches, Corpus, Grouping, Order, Part, Preparation, Source};
 use fullshard_models::IGNORED;
 use fullshard_optim::Schedule;
-use fullshard_parallel::{FsdpConfig, Options};
+use fullshard_parallel::{FsdpConfig, PlacementOptions};
 use fullshard_pjrt::HostTensor;
-use fullshard_step::{Batch, Ordered, StepSpec};
+use fullshard_step::{BatchShape, Ordered, StepSpec};
 use fullshard_train::report::Values;
 use fullshard_train::{
     BatchSource, Callback, Error, EvalRunner, Evaluated, Evaluation, Every, HostBatch, HostBatches,
@@ -59,8 +59,12 @@ impl Text {
         );
         let fsdp = r#"{"transformer_layer_cls_to_wrap": "GPT2Block"}"#;
         let config_of_units = FsdpConfig::from_json(fsdp).unwrap();
-        let options = Options { config: config_of_units, scan_layers: true, ..Options::default() };
-        let batch = Batch {
+        let options = PlacementOptions {
+            config: config_of_units,
+            scan_layers: true,
+            ..PlacementOptions::default()
+        };
+        let batch = BatchShape {
             sequences: SEQUENCES,
             tokens: BLOCK,
             accumulation: 1,
@@ -308,7 +312,7 @@ fn weights_go_out_and_come_back() {
 
 /// Batches that are made as they are asked for, until one fails.
 struct Made {
-    batch: Batch,
+    batch: BatchShape,
     vocabulary: usize,
     good: u64,
 }

@@ -118,47 +118,35 @@ impl RunConfig {
         dataset.is_some() || !train_file.is_empty() || !validation_file.is_empty()
     }
 
-    /// Refuses fields that exclude each other.
+    /// Refuses fields that exclude each other, and fields that do nothing without another.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let model = &self.model;
-        let data = &self.data;
-        let files = !data.train_file.is_empty() || !data.validation_file.is_empty();
-        let exclusive = [
-            (
-                "model_name_or_path",
-                model.pretrained.is_some(),
-                "config_name",
-                model.config.is_some(),
-            ),
-            (
-                "model_name_or_path",
-                model.pretrained.is_some(),
-                "model_type",
-                model.model_type.is_some(),
-            ),
-            ("config_name", model.config.is_some(), "model_type", model.model_type.is_some()),
-            ("dataset_name", data.dataset.is_some(), "train_file or --validation_file", files),
-            ("demo", data.demo, "data of your own", self.names_data()),
-        ];
-        for (first, has_first, second, has_second) in exclusive {
+        let (model, data) = (&self.model, &self.data);
+        let pretrained = ("model_name_or_path", model.pretrained.is_some());
+        let config = ("config_name", model.config.is_some());
+        let model_type = ("model_type", model.model_type.is_some());
+        let overrides = ("config_overrides", model.overrides.is_some());
+        let dataset = ("dataset_name", data.dataset.is_some());
+        let dataset_config = ("dataset_config_name", data.dataset_config.is_some());
+        let train_file = ("train_file", !data.train_file.is_empty());
+        let validation_file = ("validation_file", !data.validation_file.is_empty());
+        let demo = ("demo", data.demo);
+        for ((first, has_first), (second, has_second)) in [
+            (pretrained, config),
+            (pretrained, model_type),
+            (config, model_type),
+            (dataset, train_file),
+            (dataset, validation_file),
+            (demo, dataset),
+            (demo, train_file),
+            (demo, validation_file),
+        ] {
             if has_first && has_second {
                 return Err(ConfigError::Exclusive { first, second });
             }
         }
-        for (flag, given, needed, has_needed) in [
-            (
-                "config_overrides",
-                model.overrides.is_some(),
-                "model_type",
-                model.model_type.is_some(),
-            ),
-            (
-                "dataset_config_name",
-                data.dataset_config.is_some(),
-                "dataset_name",
-                data.dataset.is_some(),
-            ),
-        ] {
+        for ((flag, given), (needed, has_needed)) in
+            [(overrides, model_type), (dataset_config, dataset)]
+        {
             if given && !has_needed {
                 return Err(ConfigError::Needs { flag, needed });
             }

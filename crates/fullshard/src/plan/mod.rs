@@ -12,7 +12,7 @@ use crate::config::RunConfig;
 use crate::device::cache_root;
 use crate::error::{Error, Result};
 use crate::format;
-use fullshard_plan::{Compiler, Rates, quick};
+use fullshard_plan::{AheadCompiler, Rates, quick};
 use fullshard_step::StepSpec;
 use std::cell::OnceCell;
 
@@ -64,7 +64,7 @@ pub struct Planner<'a> {
     machine: &'a Machine,
     options: PlanOptions,
     /// Loaded when it is needed first.
-    compiler: OnceCell<Compiler>,
+    compiler: OnceCell<AheadCompiler>,
 }
 
 impl<'a> Planner<'a> {
@@ -97,7 +97,7 @@ impl<'a> Planner<'a> {
         Rates::new(spec, self.machine, report.time.step, self.options.budget)
     }
 
-    fn compiler(&self, spec: &StepSpec) -> Result<&Compiler> {
+    fn compiler(&self, spec: &StepSpec) -> Result<&AheadCompiler> {
         if let Some(compiler) = self.compiler.get() {
             return Ok(compiler);
         }
@@ -105,7 +105,7 @@ impl<'a> Planner<'a> {
         let plugin = device.load_compiler()?;
         let folder = if device.no_cache { None } else { Some(cache_root()?.join("plans")) };
         let options = self.config.compile_options(spec.model.attention_form())?;
-        Ok(self.compiler.get_or_init(|| Compiler { plugin, options, folder }))
+        Ok(self.compiler.get_or_init(|| AheadCompiler { plugin, options, folder }))
     }
 }
 

@@ -16,7 +16,7 @@ pub use data::{Corpora, DataProgress, Purpose};
 pub use demo::DemoText;
 pub use memory::{Limit, Needed};
 pub use output::Output;
-pub use train::{Outcome, TrainingSet, train};
+pub use train::{Finished, Outcome, TrainingSet, train};
 
 use crate::config::RunConfig;
 use crate::device::cache_root;

@@ -29,6 +29,18 @@ pub struct Outcome {
     pub evaluated: Option<Evaluated>,
 }
 
+/// What training leaves, which is written too.
+pub struct Finished {
+    /// What came of it.
+    pub trained: Trained,
+    /// Its results, as the results file has them.
+    pub results: Values,
+    /// The losses.
+    pub curve: Curve,
+    /// The bytes of the model.
+    pub model_bytes: u64,
+}
+
 /// Trains, and evaluates, as a config says. The callback sees the run as it goes.
 pub fn train(config: &RunConfig, callback: &mut dyn Callback) -> Result<Outcome> {
     let run = Run::prepare(config)?;
@@ -49,7 +61,7 @@ pub fn train(config: &RunConfig, callback: &mut dyn Callback) -> Result<Outcome>
     let start = Instant::now();
     let mut runner = run.runner(&compiler)?;
     let compile_time = start.elapsed().as_secs_f64();
-    let (trained, ..) =
+    let Finished { trained, .. } =
         run.train(&mut runner, set, evaluation.clone(), &never, callback, compile_time)?;
     let evaluated = run.evaluate_at_end(&mut runner, &trained, evaluation.as_ref(), &never)?;
     Ok(Outcome { trained: Some(trained), evaluated })
@@ -138,8 +150,7 @@ impl Run {
         Ok(Some(TrainingSet { corpus, batches, schedule }))
     }
 
-    /// Trains, and writes the model and what came of it: the results, their picture and the bytes
-    /// of the model.
+    /// Trains, and writes the model and what came of it.
     pub fn train(
         &self,
         runner: &mut Runner<'_>,
@@ -148,7 +159,7 @@ impl Run {
         stop: &dyn Fn() -> bool,
         callback: &mut dyn Callback,
         compile_time: f64,
-    ) -> Result<(Trained, Values, Curve, u64)> {
+    ) -> Result<Finished> {
         let TrainingSet { corpus, batches, schedule } = set;
         let samples = corpus.blocks();
         let training = Training {
@@ -180,7 +191,7 @@ impl Run {
         let names = (&self.model_config, self.model_type.as_str());
         let bytes = self.output.model(runner, names, &self.tokenizer)?;
         self.output.training(&trained.state, &values, &curve)?;
-        Ok((trained, values, curve, bytes))
+        Ok(Finished { trained, results: values, curve, model_bytes: bytes })
     }
 
     /// The evaluation at the end, if there is one: the last during training if nothing was trained

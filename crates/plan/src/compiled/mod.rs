@@ -14,7 +14,7 @@ mod warnings;
 pub(crate) use cost::is_free;
 pub(crate) use paths::{Belongs, OPTIMIZER, Paths};
 pub(crate) use roofline::{operations, traffic};
-pub use source::{Compiler, Made};
+pub use source::{AheadCompiler, Made};
 
 use crate::describe::Budget;
 use crate::error::Error;

@@ -34,7 +34,7 @@ pub struct Made {
 }
 
 /// Compiles programs for machines that need not be here.
-pub struct Compiler {
+pub struct AheadCompiler {
     /// The compiler.
     pub plugin: &'static Plugin,
     /// How.
@@ -52,7 +52,7 @@ struct Kept {
     format: String,
 }
 
-impl Compiler {
+impl AheadCompiler {
     /// What the compiler makes of a program for a machine.
     pub fn compile(&self, text: &str, machine: &Machine) -> Result<Made, Error> {
         let path = match &self.folder {

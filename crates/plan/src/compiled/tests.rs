@@ -1,7 +1,7 @@
 //! Plans of programs that real compilers made: recorded ones of TPUs, and fresh ones of the CPU.
 
 use super::paths::Paths;
-use super::source::{Compiler, Made};
+use super::source::{AheadCompiler, Made};
 use super::{alive, compiled, time};
 use crate::describe::Budget;
 use crate::machine::Machine;
@@ -9,11 +9,11 @@ use crate::network::Network;
 use crate::report::Report;
 use fullshard_models::from_json;
 use fullshard_optim::AdamW;
-use fullshard_parallel::{FsdpConfig, Options, Placement, Remat};
+use fullshard_parallel::{FsdpConfig, Placement, PlacementOptions, Remat};
 use fullshard_pjrt::hlo::{Module, collectives, runs_per_launch};
 use fullshard_pjrt::plugins::{Platform, Store, find_or_install};
 use fullshard_pjrt::{CompileOptions, Plugin};
-use fullshard_step::{Batch, StepSpec};
+use fullshard_step::{BatchShape, StepSpec};
 
 const V4: &[u8] = include_bytes!("../../../pjrt/tests/data/tpu_v4.pb");
 const V5E: &[u8] = include_bytes!("../../../pjrt/tests/data/tpu_v5e_wide.pb");
@@ -84,9 +84,15 @@ fn spec(remat: Remat, devices: usize) -> StepSpec {
     let model = from_json(GPT2).unwrap();
     let config = FsdpConfig::from_json(r#"{"transformer_layer_cls_to_wrap": "GPT2Block"}"#);
     let config = config.unwrap();
-    let options = Options { config, remat: Some(remat), scan_layers: true, ..Options::default() };
+    let options = PlacementOptions {
+        config,
+        remat: Some(remat),
+        scan_layers: true,
+        ..PlacementOptions::default()
+    };
     let placement = Placement::new(&model.tree(), devices, &options).unwrap();
-    let batch = Batch { sequences: 24, tokens: 64, accumulation: 1, sync_each_microbatch: true };
+    let batch =
+        BatchShape { sequences: 24, tokens: 64, accumulation: 1, sync_each_microbatch: true };
     StepSpec::new(model, placement, Box::new(AdamW::default()), batch, None).unwrap()
 }
 
@@ -95,7 +101,7 @@ fn made(spec: &StepSpec, machine: &Machine) -> Made {
     let plugin = find_or_install(Platform::Cpu, None, &store).unwrap();
     let plugin = Plugin::load(&plugin.path).unwrap();
     let options = CompileOptions::new(machine.devices);
-    let compiler = Compiler { plugin, options, folder: None };
+    let compiler = AheadCompiler { plugin, options, folder: None };
     compiler.compile(&spec.step_program().unwrap().to_text(), machine).unwrap()
 }
 

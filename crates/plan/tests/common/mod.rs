@@ -3,9 +3,9 @@
 
 pub use fullshard_core::Layout;
 use fullshard_models::from_json;
-use fullshard_parallel::{FsdpConfig, Options, Placement, Remat, Strategy, WrapPolicy};
+use fullshard_parallel::{FsdpConfig, Placement, PlacementOptions, Remat, Strategy, WrapPolicy};
 use fullshard_plan::Machine;
-use fullshard_step::{Batch, StepSpec, dialect, lowering};
+use fullshard_step::{BatchShape, StepSpec, dialect, lowering};
 
 /// A step of a model on a machine.
 #[derive(Debug, Clone)]
@@ -93,7 +93,7 @@ impl Case {
         .unwrap();
         config.wrap = WrapPolicy::Classes(vec![self.shape.layer_class().to_owned()]);
         config.settings.flatten_parameters = self.layout == Layout::Flat;
-        let options = Options {
+        let options = PlacementOptions {
             strategy: self.strategy,
             config,
             remat: Some(self.remat),
@@ -101,10 +101,10 @@ impl Case {
             gather_ahead: self.ahead,
             lowering: lowering(machine.kind),
             dialect: dialect(machine.kind),
-            ..Options::default()
+            ..PlacementOptions::default()
         };
         let placement = Placement::new(&model.tree(), machine.devices, &options).unwrap();
-        let batch = Batch {
+        let batch = BatchShape {
             sequences: self.batch * machine.devices,
             tokens: self.tokens,
             accumulation: 1,

@@ -5,9 +5,9 @@ pub use fullshard_testing::CLIENT;
 
 use fullshard_models::{AnyModel, from_json};
 use fullshard_optim::{AdamW, Optimizer};
-use fullshard_parallel::{Options, Placement, Stored};
+use fullshard_parallel::{Placement, PlacementOptions, Stored};
 use fullshard_pjrt::{CompileOptions, Flag, HostTensor};
-use fullshard_step::{Batch, StepSpec};
+use fullshard_step::{BatchShape, StepSpec};
 use fullshard_train::{Compiler, Metrics, Runner};
 
 /// A model from the text of its config.
@@ -31,8 +31,8 @@ pub fn adamw() -> Box<dyn Optimizer> {
 pub fn spec(
     config: &str,
     devices: usize,
-    options: &Options,
-    batch: Batch,
+    options: &PlacementOptions,
+    batch: BatchShape,
     optimizer: Box<dyn Optimizer>,
 ) -> StepSpec {
     let model = model(config);
@@ -41,7 +41,7 @@ pub fn spec(
 }
 
 /// Tokens `[accumulation, sequences, tokens]` for a step, different in every place.
-pub fn tokens(batch: Batch, vocabulary: usize, step: usize) -> HostTensor {
+pub fn tokens(batch: BatchShape, vocabulary: usize, step: usize) -> HostTensor {
     let count = batch.accumulation * batch.sequences * batch.tokens;
     let token = |i: usize| {
         let hash = (i as u64 + 1 + 7919 * step as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);

@@ -11,7 +11,7 @@ use crate::output::{print_estimate, say};
 use clap::Args;
 use fullshard::bench::AttentionReport;
 use fullshard::config::{Given, RunConfig};
-use fullshard::run::{Corpora, Limit, Needed, Run, TrainingSet};
+use fullshard::run::{Corpora, Finished, Limit, Needed, Run, TrainingSet};
 use fullshard::{Result, format, units};
 use fullshard_pjrt::Client;
 use fullshard_train::report::{TerminalStyle, metrics_block};
@@ -163,12 +163,12 @@ fn train_and_evaluate(
     let mut watch = Watch::new(&set.schedule, DeviceMemory::of(&runner), bar);
     let finished = run.train(&mut runner, set, evaluation.clone(), &stop, &mut watch, compile_time);
     watch.finish();
-    let (trained, values, curve, bytes) = finished?;
-    say!("\n{}", metrics_block("train", &values));
+    let Finished { trained, results, curve, model_bytes } = finished?;
+    say!("\n{}", metrics_block("train", &results));
     let colours = std::io::stdout().is_terminal();
     say!("{}", curve.terminal(&TerminalStyle { colours, ..TerminalStyle::default() }));
     let folder = run.output.folder().display();
-    say!("the model ({}) and the results are in {folder}", format::bytes(bytes));
+    say!("the model ({}) and the results are in {folder}", format::bytes(model_bytes));
     if let Some(signal) = signals.came().filter(|_| trained.stopped) {
         say!(
             "stopped by {} after step {} of {}: the model is as it was then, and nothing more was \
