@@ -2,7 +2,7 @@
 //! keys. A field's help and default stand here and nowhere else.
 
 use super::source::ConfigSource;
-use super::value::{FlagValue, Takes, choices, one_word};
+use super::value::{FlagValue, Takes, choices};
 use fullshard_core::Platform;
 use fullshard_parallel::{Remat, Strategy};
 use serde_json::{Map, Value};
@@ -46,7 +46,19 @@ choices! {
     }
 }
 
-one_word!(Platform);
+/// In any case: `PJRT_DEVICE` is often in capitals.
+impl FlagValue for Platform {
+    fn read(words: &[String]) -> Result<Platform, String> {
+        String::read(words)?
+            .to_ascii_lowercase()
+            .parse::<Platform>()
+            .map_err(|error| error.to_string())
+    }
+
+    fn words(&self) -> Option<Vec<String>> {
+        Some(vec![self.name().to_owned()])
+    }
+}
 
 /// A bare `--fsdp` is `full_shard`, as elsewhere.
 impl FlagValue for Strategy {

@@ -74,7 +74,7 @@ macro_rules! one_word {
     ($($ty:ty),*) => {$(
         impl FlagValue for $ty {
             fn read(words: &[String]) -> Result<$ty, String> {
-                super::value::parsed(words)
+                parsed(words)
             }
 
             fn words(&self) -> Option<Vec<String>> {
@@ -83,8 +83,6 @@ macro_rules! one_word {
         }
     )*};
 }
-pub(super) use one_word;
-
 one_word!(u8, u64, i64, f32, f64, String);
 
 impl FlagValue for PathBuf {

@@ -187,9 +187,9 @@ impl Run {
             None => curve,
         };
         self.output.clear()?;
-        self.output.config(&self.config)?;
         let names = (&self.model_config, self.model_type.as_str());
         let bytes = self.output.model(runner, names, &self.tokenizer)?;
+        self.output.config(&self.config)?;
         self.output.training(&trained.state, &values, &curve)?;
         Ok(Finished { trained, results: values, curve, model_bytes: bytes })
     }
