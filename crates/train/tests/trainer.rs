@@ -387,7 +387,7 @@ fn batches_that_do_not_fit_are_refused() {
     let tokens = common::tokens(spec.batch, text.vocabulary, 0);
     let said = |result: Result<_, Error>| result.err().unwrap().to_string();
     let alone = said(runner.step(&[&tokens], 0.0));
-    assert!(alone.contains("1 tensors") && alone.contains("tokens, labels"), "{alone}");
+    assert!(alone.contains("1 tensors") && alone.contains("input_ids, labels"), "{alone}");
     let short = HostTensor::from_values(&[1, 1, 1], &[0_i32]).unwrap();
     let wrong = said(runner.step(&[&tokens, &short], 0.0));
     assert!(wrong.starts_with("labels: "), "{wrong}");
