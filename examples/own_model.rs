@@ -52,7 +52,7 @@ fn main() -> fullshard::Result<()> {
     config.schedule.max_steps = 100;
     config.output.dir = std::env::temp_dir().join("fullshard-own-model");
     let report = plan(&config, "v4-8", PlanOptions { quick: true, ..Default::default() })?;
-    println!("on v4-8: {:.1} ms per step", 1e3 * report.time.step);
+    println!("on v4-8: {:.3} ms per step", 1e3 * report.time.step);
     println!("trained: {:?}", train(&config, &mut ())?.evaluated);
     Ok(())
 }

@@ -63,6 +63,8 @@ fn time(
     let head = spec.model.dimensions().head as f64;
     let narrow = match spec.attention_unsupported_reason() {
         None => FUSED_ATTENTION,
+        // A model without attention has no heads.
+        Some(_) if head == 0.0 => 1.0,
         Some(_) => (head / speeds.wide_head).min(1.0),
     };
     let through_memory = speeds.through_memory(work::stream(spec));

@@ -145,7 +145,7 @@ fn root_and_layer(spec: &StepSpec, units: &[UnitRow], everything: u64) -> (u64, 
     if spec.placement.devices() == 1 {
         let elements = of_layers(spec).map(Stored::elements).sum::<usize>();
         let of_layers = (elements * spec.placement.wire.compute.size()) as u64;
-        let layers = spec.model.dimensions().layers as u64;
+        let layers = spec.model.dimensions().layers.max(1) as u64;
         return (everything.saturating_sub(of_layers), of_layers / layers);
     }
     let largest = units.iter().skip(1).map(|unit| unit.whole_bytes).max();

@@ -103,7 +103,7 @@ impl<'a> Step<'a> {
             let width = stored.dims.iter().sum::<usize>() * count;
             (sum.0 + stored.elements(), sum.1 + width)
         });
-        let layers = spec.model.dimensions().layers as f64;
+        let layers = spec.model.dimensions().layers.max(1) as f64;
         let sequences = spec.batch.sequences / spec.placement.devices();
         Step {
             spec,

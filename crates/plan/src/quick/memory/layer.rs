@@ -97,7 +97,8 @@ impl Layer {
         let tokens = spec.batch.sequences / spec.placement.devices() * sequence;
         let widths = widths(spec);
         let into_inner = |width: &&(usize, usize)| **width == (model.hidden, model.inner);
-        let gates = widths.iter().filter(into_inner).count() / model.layers;
+        let layers = model.layers.max(1);
+        let gates = widths.iter().filter(into_inner).count() / layers;
         let sum = widths.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
         let all_scores = tokens * model.heads * sequence;
         let fused = spec.attention_unsupported_reason().is_none();
@@ -116,8 +117,8 @@ impl Layer {
             inner: model.inner,
             gated: gates > 1,
             mixed: model.heads * model.head,
-            taken: sum.0 / model.layers,
-            given: sum.1 / model.layers,
+            taken: sum.0 / layers,
+            given: sum.1 / layers,
             recomputed: spec.placement.options.lowering.recomputed_activations,
         }
     }
