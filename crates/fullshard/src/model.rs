@@ -13,7 +13,7 @@ pub struct ChosenModel {
     pub model: Box<dyn AnyModel>,
     /// Its config.json.
     pub config: Value,
-    /// Its weights, if it does not begin anew.
+    /// Its weights, if it is initialized from a checkpoint.
     pub weights: Option<Weights>,
     /// A tokenizer that comes with it.
     pub tokenizer: Option<PathBuf>,

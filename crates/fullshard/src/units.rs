@@ -18,11 +18,11 @@ pub fn table(spec: &StepSpec) -> Result<String> {
         let each = if group.units.len() > 1 { " each" } else { "" };
         row.map_or("?".into(), |row| format!("{}{each}", format::bytes(bytes(row))))
     };
-    let parts = |group: &UnitGroup<'_>| cell(group, |row| row.part_bytes);
-    let wholes = |group: &UnitGroup<'_>| cell(group, |row| row.whole_bytes);
+    let sharded = |group: &UnitGroup<'_>| cell(group, |row| row.part_bytes);
+    let gathered = |group: &UnitGroup<'_>| cell(group, |row| row.whole_bytes);
     Ok(plan.table(&[
-        Column { heading: "a device", cell: &parts },
-        Column { heading: "gathered", cell: &wholes },
+        Column { heading: "a device", cell: &sharded },
+        Column { heading: "gathered", cell: &gathered },
     ]))
 }
 

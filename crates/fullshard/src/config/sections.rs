@@ -13,7 +13,7 @@ choices! {
     When {
         /// Never.
         No = "no",
-        /// Every so many steps.
+        /// Every N steps.
         Steps = "steps",
         /// At the end of each epoch.
         Epoch = "epoch",

@@ -22,7 +22,7 @@ pub trait DataProgress {
     /// Files are fetched from the hub unless they are here.
     fn fetching(&mut self, _dataset: &str) {}
 
-    /// So many of all bytes of text have become so many tokens.
+    /// `bytes` of `of` bytes of text have become `tokens` tokens.
     fn tokenizing(&mut self, _purpose: Purpose, _bytes: u64, _of: u64, _tokens: u64) {}
 
     /// The tokens are there.
