@@ -55,63 +55,88 @@ fn recorded(recording: &Recording, name: &str) -> Vec<f64> {
     recording.floats(name).into_iter().map(f64::from).collect()
 }
 
-#[test]
-fn trees_have_the_names_dimensions_and_classes_of_transformers() {
-    for case in RECORDINGS {
-        let recording = Recording::load(case);
-        let tree = model(&recording).tree();
-        let names: Vec<String> = serde_json::from_str(&recording.metadata("names")).unwrap();
-        let named = tree.named_parameters();
-        let found: Vec<String> = named.iter().map(|(name, _)| name.clone()).collect();
-        assert_eq!(found, names, "{case}");
-        for (name, parameter) in named {
-            let stored = parameter.tied_to.as_deref().unwrap_or(&name);
-            assert_eq!(parameter.dims, recording.dims(stored), "{case}: {name}");
+fn trees_have_the_names_dimensions_and_classes_of_transformers(case: &str) {
+    let recording = Recording::load(case);
+    let tree = model(&recording).tree();
+    let names: Vec<String> = serde_json::from_str(&recording.metadata("names")).unwrap();
+    let named = tree.named_parameters();
+    let found: Vec<String> = named.iter().map(|(name, _)| name.clone()).collect();
+    assert_eq!(found, names, "{case}");
+    for (name, parameter) in named {
+        let stored = parameter.tied_to.as_deref().unwrap_or(&name);
+        assert_eq!(parameter.dims, recording.dims(stored), "{case}: {name}");
+    }
+    let modules: Vec<(String, String)> =
+        serde_json::from_str(&recording.metadata("modules")).unwrap();
+    let mut found = Vec::new();
+    tree.visit(&mut |path, module| found.push((path.to_owned(), module.class.to_owned())));
+    assert_eq!(found, modules, "{case}");
+}
+
+fn logits_are_those_of_transformers(case: &str) {
+    let recording = Recording::load(case);
+    let apart = difference(&logits(&recording, DType::F32), &recorded(&recording, "logits"));
+    println!("{case}: {apart:.1e}");
+    assert!(apart < 1e-5, "{case}: {apart}");
+}
+
+fn losses_and_gradients_are_those_of_torch(case: &str) {
+    let recording = Recording::load(case);
+    let (loss, gradients) = loss_and_gradients(&recording);
+    let apart = difference(&[loss], &recorded(&recording, "loss"));
+    assert!(apart < 1e-6, "{case}: the loss by {apart}");
+    let mut worst: f64 = 0.0;
+    for (name, gradient) in gradients {
+        let apart = difference(&gradient, &recorded(&recording, &format!("grad.{name}")));
+        worst = worst.max(apart);
+        assert!(apart < 1e-5, "{case}: the gradient of {name} by {apart}");
+    }
+    println!("{case}: loss {apart:.1e}, gradients {worst:.1e}");
+}
+
+fn half_precision_stays_close(case: &str) {
+    let recording = Recording::load(case);
+    let apart = difference(&logits(&recording, DType::Bf16), &recorded(&recording, "logits"));
+    println!("{case}: {apart:.1e}");
+    // A unit of bf16 is 2^-8, and there are a few dozen roundings on the way.
+    assert!((1e-4..0.05).contains(&apart), "{case}: {apart}");
+}
+
+/// A module per recording with a test of each kind, so that one failure does not hide the next.
+macro_rules! recordings {
+    ($($case:ident),* $(,)?) => {
+        $(mod $case {
+            #[test]
+            fn trees_have_the_names_dimensions_and_classes_of_transformers() {
+                super::trees_have_the_names_dimensions_and_classes_of_transformers(stringify!($case));
+            }
+
+            #[test]
+            fn logits_are_those_of_transformers() {
+                super::logits_are_those_of_transformers(stringify!($case));
+            }
+
+            #[test]
+            fn losses_and_gradients_are_those_of_torch() {
+                super::losses_and_gradients_are_those_of_torch(stringify!($case));
+            }
+
+            #[test]
+            fn half_precision_stays_close() {
+                super::half_precision_stays_close(stringify!($case));
+            }
+        })*
+
+        #[test]
+        fn every_recording_is_tested() {
+            assert_eq!(RECORDINGS, [$(stringify!($case)),*]);
         }
-        let modules: Vec<(String, String)> =
-            serde_json::from_str(&recording.metadata("modules")).unwrap();
-        let mut found = Vec::new();
-        tree.visit(&mut |path, module| found.push((path.to_owned(), module.class.to_owned())));
-        assert_eq!(found, modules, "{case}");
-    }
+    };
 }
 
-#[test]
-fn logits_are_those_of_transformers() {
-    for case in RECORDINGS {
-        let recording = Recording::load(case);
-        let apart = difference(&logits(&recording, DType::F32), &recorded(&recording, "logits"));
-        println!("{case}: {apart:.1e}");
-        assert!(apart < 1e-5, "{case}: {apart}");
-    }
-}
-
-#[test]
-fn losses_and_gradients_are_those_of_torch() {
-    for case in RECORDINGS {
-        let recording = Recording::load(case);
-        let (loss, gradients) = loss_and_gradients(&recording);
-        let apart = difference(&[loss], &recorded(&recording, "loss"));
-        assert!(apart < 1e-6, "{case}: the loss by {apart}");
-        let mut worst: f64 = 0.0;
-        for (name, gradient) in gradients {
-            let apart = difference(&gradient, &recorded(&recording, &format!("grad.{name}")));
-            worst = worst.max(apart);
-            assert!(apart < 1e-5, "{case}: the gradient of {name} by {apart}");
-        }
-        println!("{case}: loss {apart:.1e}, gradients {worst:.1e}");
-    }
-}
-
-#[test]
-fn half_precision_stays_close() {
-    for case in RECORDINGS {
-        let recording = Recording::load(case);
-        let apart = difference(&logits(&recording, DType::Bf16), &recorded(&recording, "logits"));
-        println!("{case}: {apart:.1e}");
-        // A unit of bf16 is 2^-8, and there are a few dozen roundings on the way.
-        assert!((1e-4..0.05).contains(&apart), "{case}: {apart}");
-    }
+recordings! {
+    gpt2_plain, gpt2_odd, gpt2_untied, gpt2_upcast, gpt2_vocabulary, gpt2_inverse, llama_tied,
+    llama_grouped, llama_linear, llama_yarn, llama_dynamic, llama_padded,
 }
 
 #[test]
