@@ -4,56 +4,88 @@
 mod common;
 
 use common::{gather_and_scatter, plugin};
-use fullshard_pjrt::hlo::{CollectiveKind, collectives};
+use fullshard_pjrt::hlo::CollectiveKind::{self, AllGather, AllReduce, ReduceScatter};
+use fullshard_pjrt::hlo::collectives;
 use fullshard_pjrt::plugins::Platform;
 use fullshard_pjrt::{CompileOptions, Error, Flag, Topology, TpuSlice};
 
-#[test]
-fn a_sharded_program_compiles_for_slices_of_every_generation() {
-    let plugin = plugin(Platform::Tpu);
-    use CollectiveKind::{AllGather, AllReduce, ReduceScatter};
-    // Past one host the compiler makes the sum that is scattered out of one that is not; the
-    // gather it keeps, as long as the devices are in the order of the torus.
-    for (name, devices, kind, gibibytes, sum) in [
-        ("v3-8", 8, "TPU v3", 15, AllReduce),
-        ("v4-8", 4, "TPU v4", 30, ReduceScatter),
-        ("v4-512", 256, "TPU v4", 30, AllReduce),
-        ("v5e-256", 256, "TPU v5 lite", 15, AllReduce),
-        ("v5p-128", 64, "TPU v5", 95, AllReduce),
-        ("v6e-16", 16, "TPU v6 lite", 31, AllReduce),
-    ] {
-        let slice = TpuSlice::parse(name).unwrap();
-        let topology = Topology::tpu(plugin, &slice).unwrap();
-        assert_eq!(topology.devices().len(), devices, "{name}");
-        assert_eq!(topology.devices()[0].kind, kind);
-        assert_eq!(topology.memory_limit().unwrap() >> 30, gibibytes, "{name}");
-        let coordinates = topology.devices().last().unwrap().coordinates().unwrap();
-        let last: Vec<i64> = slice.dims().iter().map(|&dim| dim as i64 - 1).collect();
-        assert_eq!(&coordinates[..last.len()], last, "{name}");
-
-        let text = gather_and_scatter(devices);
-        let executable = topology.compile(&text, &CompileOptions::new(devices)).unwrap();
-        let memory = executable.memory().unwrap();
-        assert!(memory.total() >= 2 * 64 * 4096 * 4, "{name}: {memory:?}");
-        let module = executable.optimized_program().unwrap().module().unwrap();
-        let found = collectives(&module);
-        for kind in [AllGather, sum] {
-            let rows: Vec<_> = found.iter().filter(|row| row.kind == kind).collect();
-            assert_eq!(rows.len(), 1, "{name}: {found:?}");
-            assert_eq!((rows[0].count, rows[0].group_size), (1, Some(devices)), "{name}");
-        }
-        assert!(module.to_string().contains("ENTRY"));
-    }
+/// What a slice is expected to be and to compile to.
+struct Expected {
+    devices: usize,
+    kind: &'static str,
+    gibibytes: u64,
+    /// Past one host the compiler makes the reduce-scatter out of an all-reduce; the all-gather
+    /// it keeps, as long as the devices are in the order of the torus.
+    sum: CollectiveKind,
 }
 
-#[test]
-fn large_slices_have_all_their_devices() {
-    let plugin = plugin(Platform::Tpu);
-    for name in ["v3-2048", "v4-4096", "v5p-2048"] {
-        let slice = TpuSlice::parse(name).unwrap();
-        let topology = Topology::tpu(plugin, &slice).unwrap();
-        assert_eq!(topology.devices().len(), slice.devices(), "{name}");
+fn compiles_a_sharded_program(name: &str, expected: &Expected) {
+    let slice = TpuSlice::parse(name).unwrap();
+    let topology = Topology::tpu(plugin(Platform::Tpu), &slice).unwrap();
+    let devices = expected.devices;
+    assert_eq!(topology.devices().len(), devices);
+    assert_eq!(topology.devices()[0].kind, expected.kind);
+    assert_eq!(topology.memory_limit().unwrap() >> 30, expected.gibibytes);
+    let coordinates = topology.devices().last().unwrap().coordinates().unwrap();
+    let last: Vec<i64> = slice.dims().iter().map(|&dim| dim as i64 - 1).collect();
+    assert_eq!(&coordinates[..last.len()], last);
+
+    let text = gather_and_scatter(devices);
+    let executable = topology.compile(&text, &CompileOptions::new(devices)).unwrap();
+    let memory = executable.memory().unwrap();
+    assert!(memory.total() >= 2 * 64 * 4096 * 4, "{memory:?}");
+    let module = executable.optimized_program().unwrap().module().unwrap();
+    let found = collectives(&module);
+    for kind in [AllGather, expected.sum] {
+        let rows: Vec<_> = found.iter().filter(|row| row.kind == kind).collect();
+        assert_eq!(rows.len(), 1, "{found:?}");
+        assert_eq!((rows[0].count, rows[0].group_size), (1, Some(devices)));
     }
+    assert!(module.to_string().contains("ENTRY"));
+}
+
+fn has_all_its_devices(name: &str) {
+    let slice = TpuSlice::parse(name).unwrap();
+    let topology = Topology::tpu(plugin(Platform::Tpu), &slice).unwrap();
+    assert_eq!(topology.devices().len(), slice.devices());
+}
+
+/// A test for each slice.
+macro_rules! slices {
+    ($($test:ident: $name:literal $devices:literal $kind:literal $gibibytes:literal $sum:ident;)*) => {
+        mod compiles {
+            $(#[test]
+            fn $test() {
+                use super::*;
+                let (devices, kind, gibibytes, sum) = ($devices, $kind, $gibibytes, $sum);
+                let expected = Expected { devices, kind, gibibytes, sum };
+                compiles_a_sharded_program($name, &expected);
+            })*
+        }
+    };
+    ($($test:ident: $name:literal;)*) => {
+        mod large {
+            $(#[test]
+            fn $test() {
+                super::has_all_its_devices($name);
+            })*
+        }
+    };
+}
+
+slices! {
+    v3_8: "v3-8" 8 "TPU v3" 15 AllReduce;
+    v4_8: "v4-8" 4 "TPU v4" 30 ReduceScatter;
+    v4_512: "v4-512" 256 "TPU v4" 30 AllReduce;
+    v5e_256: "v5e-256" 256 "TPU v5 lite" 15 AllReduce;
+    v5p_128: "v5p-128" 64 "TPU v5" 95 AllReduce;
+    v6e_16: "v6e-16" 16 "TPU v6 lite" 31 AllReduce;
+}
+
+slices! {
+    v3_2048: "v3-2048";
+    v4_4096: "v4-4096";
+    v5p_2048: "v5p-2048";
 }
 
 #[test]

@@ -11,6 +11,7 @@ use fullshard_pjrt::hlo::{CollectiveKind, collectives};
 use fullshard_pjrt::{CompileCache, HostTensor};
 use fullshard_step::{BatchShape, StepSpec};
 use fullshard_train::{Compiler, Runner};
+use std::sync::LazyLock;
 
 const GPT2: &str = r#"{"model_type": "gpt2", "vocab_size": 96, "n_positions": 32, "n_embd": 64,
     "n_layer": 2, "n_head": 4, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}"#;
@@ -76,58 +77,84 @@ fn after_training(model: &str, fp8: bool) -> Vec<f64> {
 }
 
 /// Noise is what other initial weights change in `bf16`.
-#[test]
-fn losses_are_those_of_bf16_within_noise() {
-    for model in [GPT2, LLAMA] {
-        let (half, eight) = (after_training(model, false), after_training(model, true));
-        let apart = half.iter().map(|loss| (loss - mean(&half)).powi(2)).sum::<f64>();
-        let noise = (apart / (half.len() - 1) as f64).sqrt();
-        let difference = mean(&eight) - mean(&half);
-        assert!(difference.abs() < noise, "{half:?} and {eight:?}");
-        assert!(mean(&half) < 0.7 * f64::ln(96.0), "nothing was learned: {half:?}");
-        assert_ne!(half, eight);
+fn losses_are_those_of_bf16_within_noise(model: &str) {
+    let (half, eight) = (after_training(model, false), after_training(model, true));
+    let apart = half.iter().map(|loss| (loss - mean(&half)).powi(2)).sum::<f64>();
+    let noise = (apart / (half.len() - 1) as f64).sqrt();
+    let difference = mean(&eight) - mean(&half);
+    assert!(difference.abs() < noise, "{half:?} and {eight:?}");
+    assert!(mean(&half) < 0.7 * f64::ln(96.0), "nothing was learned: {half:?}");
+    assert_ne!(half, eight);
+}
+
+/// The losses of a few steps, run in some way.
+fn few(model: &str, devices: usize, options: &PlacementOptions) -> Vec<f64> {
+    losses(&spec(model, devices, options, BATCH, adamw()), None, 7, 6)
+}
+
+/// Scales are those of a device's own tokens, so that a sharded batch is rounded differently; how
+/// much that may change is what rounding changes at all.
+fn nearly_equal(found: &[f64], expected: &[f64]) {
+    for (found, expected) in found.iter().zip(expected) {
+        let apart = (found / expected - 1.0).abs();
+        assert!(apart < 5e-3, "{found} in place of {expected}");
     }
 }
 
-/// Scales are those of a device's own tokens, so that cut batches are rounded otherwise; how much
-/// that may change is what rounding changes at all.
-#[test]
-fn every_way_to_run_it_gives_nearly_the_same_losses() {
-    const STEPS: usize = 6;
-    for (model, class) in [(GPT2, "GPT2Block"), (LLAMA, "LlamaDecoderLayer")] {
-        let run = |devices, options: &PlacementOptions| {
-            losses(&spec(model, devices, options, BATCH, adamw()), None, 7, STEPS)
-        };
-        let expected = run(1, &options(true));
-        let mut wrapped = options(true);
-        wrapped.config.wrap = WrapPolicy::Classes(vec![class.to_owned()]);
-        for (what, devices, options) in [
-            ("written out", 1, PlacementOptions { scan_layers: false, ..options(true) }),
-            (
-                "products remembered",
-                1,
-                PlacementOptions { remat: Some(Remat::Dots), ..options(true) },
-            ),
-            (
-                "nothing remembered",
-                1,
-                PlacementOptions { remat: Some(Remat::Full), ..options(true) },
-            ),
-            ("units of two devices", 2, wrapped.clone()),
-            (
-                "remembered on four",
-                4,
-                PlacementOptions { remat: Some(Remat::Dots), ..wrapped.clone() },
-            ),
-        ] {
-            let found = run(devices, &options);
-            for (found, expected) in found.iter().zip(&expected) {
-                let apart = (found / expected - 1.0).abs();
-                assert!(apart < 5e-3, "{what} of {class}: {found} in place of {expected}");
+/// The tests of a model: each way to run it is one.
+macro_rules! model_tests {
+    ($name:ident, $model:expr, $class:expr) => {
+        mod $name {
+            use super::*;
+
+            static ONE_DEVICE: LazyLock<Vec<f64>> =
+                LazyLock::new(|| few($model, 1, &options(true)));
+
+            fn wrapped() -> PlacementOptions {
+                let mut options = options(true);
+                options.config.wrap = WrapPolicy::Classes(vec![$class.to_owned()]);
+                options
+            }
+
+            #[test]
+            fn learns_as_in_bf16() {
+                losses_are_those_of_bf16_within_noise($model);
+            }
+
+            #[test]
+            fn unrolled() {
+                let options = PlacementOptions { scan_layers: false, ..options(true) };
+                nearly_equal(&few($model, 1, &options), &ONE_DEVICE);
+            }
+
+            #[test]
+            fn matmuls_saved() {
+                let options = PlacementOptions { remat: Some(Remat::Dots), ..options(true) };
+                nearly_equal(&few($model, 1, &options), &ONE_DEVICE);
+            }
+
+            #[test]
+            fn all_recomputed() {
+                let options = PlacementOptions { remat: Some(Remat::Full), ..options(true) };
+                nearly_equal(&few($model, 1, &options), &ONE_DEVICE);
+            }
+
+            #[test]
+            fn wrapped_on_two() {
+                nearly_equal(&few($model, 2, &wrapped()), &ONE_DEVICE);
+            }
+
+            #[test]
+            fn wrapped_and_matmuls_saved_on_four() {
+                let options = PlacementOptions { remat: Some(Remat::Dots), ..wrapped() };
+                nearly_equal(&few($model, 4, &options), &ONE_DEVICE);
             }
         }
-    }
+    };
 }
+
+model_tests!(gpt2, GPT2, "GPT2Block");
+model_tests!(llama, LLAMA, "LlamaDecoderLayer");
 
 /// Weights go over the wire as in `bf16`, are let go between the passes and gathered again.
 #[test]

@@ -13,6 +13,7 @@ use fullshard_pjrt::Array;
 use fullshard_step::{BatchShape, StepSpec};
 use fullshard_train::initial_state;
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 /// Every parameter of a model by its full name, one layer at a time.
 type Weights = BTreeMap<String, Vec<f32>>;
@@ -26,9 +27,9 @@ const LARGE: &str = r#"{"model_type": "gpt2", "vocab_size": 512, "n_positions": 
     "n_embd": 256, "n_layer": 4, "n_head": 4}"#;
 
 fn placed(config: &str, devices: usize, layout: &str, scan_layers: bool) -> StepSpec {
-    let settings = Settings { shard_param_on_dim_0: layout == "rows", ..Settings::default() };
+    let settings = Settings { shard_param_on_dim_0: layout == "dim_0", ..Settings::default() };
     let options = PlacementOptions {
-        strategy: if layout == "whole" { Strategy::NoShard } else { Strategy::FullShard },
+        strategy: if layout == "replicated" { Strategy::NoShard } else { Strategy::FullShard },
         config: FsdpConfig { settings, ..FsdpConfig::default() },
         scan_layers,
         ..PlacementOptions::default()
@@ -62,22 +63,45 @@ fn weights(spec: &StepSpec, arrays: &[Array]) -> Weights {
     weights
 }
 
-#[test]
-fn weights_are_the_same_however_they_are_placed() {
-    let expected = made(&placed(SMALL, 1, "whole", false), &[7]).remove(0);
-    assert_eq!(expected.len(), 2 + 2 * 12 + 2);
-    for devices in [2, 4, 8] {
-        for layout in ["flat", "rows", "whole"] {
-            for looped in [false, true] {
-                let found = made(&placed(SMALL, devices, layout, looped), &[7]).remove(0);
-                let same = found.iter().map(|(name, layer)| (name, bits(layer)));
-                let same = same.eq(expected.iter().map(|(name, layer)| (name, bits(layer))));
-                assert!(same, "{devices} devices, {layout}, looped: {looped}");
+/// The weights on one device, replicated and unrolled, which every other placement begins with.
+static EXPECTED: LazyLock<Weights> =
+    LazyLock::new(|| made(&placed(SMALL, 1, "replicated", false), &[7]).remove(0));
+
+fn begins_as_on_one_device(devices: usize, layout: &str, scan_layers: bool) {
+    assert_eq!(EXPECTED.len(), 2 + 2 * 12 + 2);
+    let found = made(&placed(SMALL, devices, layout, scan_layers), &[7]).remove(0);
+    let found = found.iter().map(|(name, layer)| (name, bits(layer)));
+    assert!(found.eq(EXPECTED.iter().map(|(name, layer)| (name, bits(layer)))));
+}
+
+/// A test for each placement, unrolled and scanned.
+macro_rules! placements {
+    ($($name:ident: $devices:literal $layout:literal;)*) => {
+        $(mod $name {
+            #[test]
+            fn begins_the_same_unrolled() {
+                super::begins_as_on_one_device($devices, $layout, false);
             }
-        }
-    }
-    let looped = made(&placed(SMALL, 1, "whole", true), &[7]).remove(0);
-    assert!(looped == expected, "one device, looped");
+
+            #[test]
+            fn begins_the_same_scanned() {
+                super::begins_as_on_one_device($devices, $layout, true);
+            }
+        })*
+    };
+}
+
+placements! {
+    one_device: 1 "replicated";
+    flat_on_2: 2 "flat";
+    flat_on_4: 4 "flat";
+    flat_on_8: 8 "flat";
+    dim_0_on_2: 2 "dim_0";
+    dim_0_on_4: 4 "dim_0";
+    dim_0_on_8: 8 "dim_0";
+    replicated_on_2: 2 "replicated";
+    replicated_on_4: 4 "replicated";
+    replicated_on_8: 8 "replicated";
 }
 
 fn bits(numbers: &[f32]) -> Vec<u32> {
@@ -150,7 +174,7 @@ fn llama_begins_as_in_transformers() {
     let config = r#"{"model_type": "llama", "vocab_size": 512, "hidden_size": 128,
         "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
         "initializer_range": 0.05, "attention_bias": true}"#;
-    let weights = made(&placed(config, 2, "rows", true), &[3]).remove(0);
+    let weights = made(&placed(config, 2, "dim_0", true), &[3]).remove(0);
     for (name, numbers) in &weights {
         match () {
             _ if name.contains("norm") => assert!(numbers.iter().all(|&x| x == 1.0), "{name}"),
