@@ -1,12 +1,12 @@
-//! Fine-tunes a model from a Hugging Face folder, printing the loss as it goes.
+//! Fine-tunes a Hugging Face checkpoint, printing the loss.
 //!
-//! `cargo run --release --example fine_tune -- FOLDER TEXT.txt`. Without arguments it first makes
-//! itself a folder, with a few steps of the demo.
+//! `cargo run --release --example fine_tune -- FOLDER TEXT.txt`. Without arguments it first trains
+//! a checkpoint with a few steps of the demo.
 
 use fullshard::prelude::*;
 use std::path::{Path, PathBuf};
 
-/// Prints what is logged.
+/// Prints logs.
 struct Print;
 
 impl Callback for Print {
@@ -43,11 +43,11 @@ fn main() -> fullshard::Result<()> {
     if let Some(evaluated) = outcome.evaluated {
         println!("evaluation loss {:.4}", evaluated.loss);
     }
-    println!("the model is in {}", config.output.dir.display());
+    println!("model saved to {}", config.output.dir.display());
     Ok(())
 }
 
-/// A few steps of the demo, whose output is a folder that `transformers` opens too.
+/// Trains a few steps of the demo; `transformers` can load its output, too.
 fn pretrain(folder: &Path) -> fullshard::Result<()> {
     let mut config = RunConfig::demo();
     config.schedule.max_steps = 40;

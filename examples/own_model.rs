@@ -1,7 +1,7 @@
-//! A model that is not ours, planned for a TPU slice and trained fully sharded over four devices.
+//! A custom model, planned for a TPU slice and trained fully sharded on four devices.
 use fullshard::prelude::*;
 
-/// Each layer mixes a token with the one before it, then widens and narrows it again.
+/// Each layer mixes a token with the previous one, then applies an MLP.
 #[derive(Debug)]
 struct Mixer {
     vocab: usize,
@@ -45,9 +45,8 @@ fn main() -> fullshard::Result<()> {
             Ok(boxed(Mixer { vocab: 96, width, depth })?)
         },
     })?;
-    let mut config = RunConfig::demo(); // a made-up language, four devices
+    let mut config = RunConfig::demo(); // synthetic text, four devices
     config.model.model_type = Some("mixer".to_owned());
-    config.fsdp.wrap = vec!["MixerBlock".to_owned()];
     config.remat.policy = Some(Remat::Full);
     config.schedule.max_steps = 100;
     config.output.dir = std::env::temp_dir().join("fullshard-own-model");

@@ -1,6 +1,6 @@
-//! Plans one model for several machines, by formula, and prints a table.
+//! Plans a model for several machines by formula, and prints a table.
 //!
-//! `cargo run --release --example plan_table`; with `--compile` each step is compiled by the real
+//! `cargo run --release --example plan_table`; with `--compile` each step is compiled by the
 //! compiler of its machine instead, which takes minutes.
 
 use fullshard::prelude::*;
@@ -12,7 +12,6 @@ fn main() -> fullshard::Result<()> {
     let mut config = RunConfig::default();
     config.model.model_type = Some("llama".to_owned());
     config.model.overrides = Some("hidden_size=2048,num_hidden_layers=16".to_owned());
-    config.fsdp.wrap = vec!["LlamaDecoderLayer".to_owned()];
     config.precision.compute = Some(Compute::Bfloat16);
     config.remat.policy = Some(Remat::Full);
     config.data.block_size = Some(2048);

@@ -1,5 +1,5 @@
-// One layer as fully sharded data parallelism sees it, on four devices: gather the weights,
-// multiply, and scatter the summed gradient back to where the weights live.
+// One FSDP layer on four devices: all-gather the weights, multiply, and reduce-scatter the
+// gradient to the weight shards.
 //   fullshard exec examples/programs/fsdp_layer.mlir
 //   fullshard compile examples/programs/fsdp_layer.mlir --topology v4-8
 module @fsdp_layer attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {

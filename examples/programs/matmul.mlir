@@ -1,4 +1,4 @@
-// One large matrix product: what a device can do at most.
+// One large matmul: the peak throughput of a device.
 //   fullshard exec examples/programs/matmul.mlir --device cuda --repeat 50
 module @matmul {
   func.func public @main(%a: tensor<8192x8192xbf16>, %b: tensor<8192x8192xbf16>)

@@ -1,11 +1,11 @@
-//! The files beside the weights that say what model they are of.
+//! The config files of a model, next to its weights.
 
 use crate::error::{Error, Result};
 use crate::place::write_json;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// What Hugging Face calls a model.
+/// Hugging Face's names of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelNames<'a> {
     /// Its `model_type`, such as `gpt2`.
@@ -16,9 +16,8 @@ pub struct ModelNames<'a> {
 
 /// Writes a model's `config.json` and `generation_config.json` into a folder.
 ///
-/// The config is written as it was given but for what these weights are: their architecture,
-/// model type and, as they are exported, their `dtype` of `float32`. What a version of
-/// `transformers` has noted of itself is left out.
+/// The config is written unchanged except for the architecture, the model type and the `dtype`,
+/// which is `float32` for exported weights. `torch_dtype` and `transformers_version` are dropped.
 pub fn write_config(dir: impl AsRef<Path>, config: &Value, names: ModelNames<'_>) -> Result<()> {
     let dir = dir.as_ref();
     let Value::Object(config) = config else {
@@ -37,8 +36,8 @@ pub fn write_config(dir: impl AsRef<Path>, config: &Value, names: ModelNames<'_>
     write_json(dir.join("config.json"), &config, 2)
 }
 
-/// The tokens that generated text begins and ends with. None if the config does not say where it
-/// ends: without the file, `transformers` goes by what the model usually has.
+/// The tokens that generated text starts and ends with. `None` if the config has no end token:
+/// without the file, `transformers` uses the defaults of the model.
 fn generation_config(config: &Map<String, Value>) -> Option<Map<String, Value>> {
     let given = |key: &str| config.get(key).filter(|value| !value.is_null());
     given("eos_token_id")?;

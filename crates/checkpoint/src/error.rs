@@ -1,4 +1,4 @@
-//! What can go wrong with weights on disk, each naming the file or tensor at fault.
+//! Errors of weights on disk, each naming the file or tensor.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,66 +14,66 @@ pub enum Error {
     Read {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system error.
         source: io::Error,
     },
-    /// A file cannot be written; nothing of it is left.
-    #[error("cannot write {}: {source}{}", path.display(), way_out(source))]
+    /// A file cannot be written; no partial file is left.
+    #[error("cannot write {}: {source}{}", path.display(), hint(source))]
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system error.
         source: io::Error,
     },
-    /// Where a file is to be written, there is something else.
+    /// The path of a file to be written is not a regular file.
     #[error(
-        "cannot write {}: it is {what}, which a file would replace. Name a file, or a path where \
-         nothing is yet",
+        "cannot write {}: it is {what}, which a file would replace. Pass a file, or a path that \
+         does not exist",
         path.display()
     )]
-    InTheWay {
+    NotAFile {
         /// The path.
         path: PathBuf,
         /// What is there.
         what: &'static str,
     },
-    /// The values of a tensor to be written could not be had.
+    /// The values of a tensor to be written are not available.
     #[error("cannot get the values of `{name}`: {source}")]
     Values {
         /// The tensor.
         name: String,
-        /// Why not.
+        /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A tensor came with more or fewer values than it has elements.
-    #[error("`{name}` has {expected} elements, but came with {found} values")]
+    /// A tensor has the wrong number of values.
+    #[error("`{name}` has {expected} elements, but {found} values")]
     Count {
         /// The tensor.
         name: String,
-        /// Its elements.
+        /// Its number of elements.
         expected: usize,
-        /// The values it came with.
+        /// Its number of values.
         found: usize,
     },
     /// Two tensors to be written have the same name.
     #[error("`{name}` is listed twice among the tensors to be written")]
-    Twice {
+    Duplicate {
         /// The name.
         name: String,
     },
-    /// Tensors too large to be counted, or too many for a header.
+    /// Tensors whose size overflows, or too many for a header.
     #[error("the tensors do not fit into a safetensors file: {reason}")]
     TooLarge {
         /// What is too large.
         reason: String,
     },
-    /// A config to be written is no JSON object.
-    #[error("the config to be written is no JSON object but {found}")]
+    /// A config to be written is not a JSON object.
+    #[error("the config to be written is not a JSON object but {found}")]
     Config {
         /// What it is.
         found: String,
     },
-    /// There are no weights where they were looked for.
+    /// No weights were found.
     #[error(
         "no weights in {}: it has neither model.safetensors nor model.safetensors.index.json",
         path.display()
@@ -82,7 +82,7 @@ pub enum Error {
         /// The folder.
         path: PathBuf,
     },
-    /// The weights are there, but pickled by torch.
+    /// The weights are pickled by torch.
     #[error(
         "{} was pickled by torch, which only Python can read. Convert it to safetensors: load it \
          with transformers' `AutoModelForCausalLM.from_pretrained` and save it with \
@@ -93,38 +93,38 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// A file is not what it should be.
-    #[error("{} is damaged: {reason}. Fetch or export it again", path.display())]
+    /// A file is damaged.
+    #[error("{} is damaged: {reason}. Download or export it again", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
     },
-    /// Tensors that the model has are not among the weights.
-    #[error("{} has no {}; are the weights of another model?", path.display(), list(names))]
+    /// The weights lack tensors of the model.
+    #[error("{} has no {}; are these weights of another model?", path.display(), list(names))]
     Missing {
-        /// Where the weights are.
+        /// The path of the weights.
         path: PathBuf,
         /// The tensors.
         names: Vec<String>,
     },
-    /// Among the weights are tensors that the model does not have.
+    /// The weights have tensors that the model does not have.
     #[error(
-        "{} has tensors that the model does not: {}; are the weights of another model?",
+        "{} has tensors that the model does not have: {}; are these weights of another model?",
         path.display(),
         list(names)
     )]
     Extra {
-        /// Where the weights are.
+        /// The path of the weights.
         path: PathBuf,
         /// The tensors.
         names: Vec<String>,
     },
-    /// A tensor has other dimensions than in the model.
+    /// A tensor has different dimensions than in the model.
     #[error(
-        "`{name}` in {} has dimensions {found:?}, but the model's has {expected:?}; the config \
-         may be of another model",
+        "`{name}` in {} has dimensions {found:?}, but {expected:?} in the model; the config may be \
+         of another model",
         path.display()
     )]
     Dims {
@@ -137,9 +137,9 @@ pub enum Error {
         /// Its dimensions in the model.
         expected: Vec<usize>,
     },
-    /// A tensor's elements are of a type that weights are not read from.
+    /// A tensor has an unsupported dtype.
     #[error(
-        "`{name}` in {} is of type {dtype}; weights can be F64, F32, F16 or BF16",
+        "`{name}` in {} has dtype {dtype}; weights can be F64, F32, F16 or BF16",
         path.display()
     )]
     DType {
@@ -147,12 +147,12 @@ pub enum Error {
         path: PathBuf,
         /// The tensor.
         name: String,
-        /// Its type.
+        /// Its dtype.
         dtype: String,
     },
 }
 
-fn way_out(error: &io::Error) -> &'static str {
+fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             ". The disk is full: free some space, or write to a folder on another disk"
@@ -161,7 +161,7 @@ fn way_out(error: &io::Error) -> &'static str {
     }
 }
 
-/// Names in a sentence, the first few of many.
+/// The first few names, for a sentence.
 fn list(names: &[String]) -> String {
     const SHOWN: usize = 8;
     let shown: Vec<String> = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();

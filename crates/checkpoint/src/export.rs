@@ -1,7 +1,7 @@
 //! Writing weights as Hugging Face does: `model.safetensors`, or shards and an index.
 //!
-//! The `safetensors` crate can write tensors one by one, but has no way to stop when the values
-//! of one cannot be had. So it makes the header, and the values are written after it here.
+//! The `safetensors` crate can stream tensors, but cannot stop if the values of one are not
+//! available. So it only makes the header, and the values are written here.
 
 use crate::error::{Error, Result};
 use crate::place::{Staged, write_error, write_json};
@@ -12,10 +12,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-pub(crate) const WHOLE: &str = "model.safetensors";
+pub(crate) const SINGLE_FILE: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
-/// Headers that are longer are refused, by `safetensors` too.
+/// Longer headers are rejected, as by `safetensors`.
 pub(crate) const MAX_HEADER: usize = 100_000_000;
 
 /// A tensor by name.
@@ -47,10 +47,10 @@ impl TensorEntry {
     }
 }
 
-/// How weights are written.
+/// Options of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExportOptions {
-    /// The most bytes of tensors in one file. A tensor that is larger has a file of its own.
+    /// Maximum bytes of tensors per file. A larger tensor has its own file.
     pub max_shard_bytes: u64,
 }
 
@@ -66,15 +66,15 @@ impl Default for ExportOptions {
 pub struct Exported {
     /// The files with weights, in order.
     pub files: Vec<PathBuf>,
-    /// The bytes of all tensors.
+    /// Total bytes of all tensors.
     pub bytes: u64,
 }
 
 /// Writes tensors into a folder, in the order given, in `f32`.
 ///
-/// `values` is asked for one tensor after the other, and only one is held at a time. Tensors that
-/// are tied to others are not listed. Nothing is in its place before everything is written; then
-/// weights of an earlier export that these replace are removed.
+/// `values` is called for one tensor at a time, and only one is held in memory. Tied tensors are
+/// not listed. Files are renamed into place once all are written; then files of an earlier export
+/// that these replace are removed.
 pub fn export<E>(
     dir: impl AsRef<Path>,
     tensors: &[TensorEntry],
@@ -87,7 +87,7 @@ where
     let dir = dir.as_ref();
     let mut seen = HashSet::new();
     if let Some(tensor) = tensors.iter().find(|tensor| !seen.insert(&tensor.name)) {
-        return Err(Error::Twice { name: tensor.name.clone() });
+        return Err(Error::Duplicate { name: tensor.name.clone() });
     }
     let shards = shards(tensors, options.max_shard_bytes)?;
     let mut staged = Vec::new();
@@ -104,7 +104,7 @@ where
     Ok(Exported { files, bytes })
 }
 
-/// Cuts the list into runs that fit into a file each; at least one, be it empty.
+/// Splits the list into shards that fit into a file; at least one, which may be empty.
 fn shards(tensors: &[TensorEntry], max_bytes: u64) -> Result<Vec<&[TensorEntry]>> {
     let mut shards = Vec::new();
     let (mut start, mut bytes) = (0, 0_u64);
@@ -122,7 +122,7 @@ fn shards(tensors: &[TensorEntry], max_bytes: u64) -> Result<Vec<&[TensorEntry]>
 
 fn shard_name(index: usize, of: usize) -> String {
     match of {
-        1 => WHOLE.to_owned(),
+        1 => SINGLE_FILE.to_owned(),
         _ => format!("model-{:05}-of-{of:05}.safetensors", index + 1),
     }
 }
@@ -151,7 +151,7 @@ where
     Ok(())
 }
 
-/// The length of the header and the header, padded so that values are aligned.
+/// The header length and the header, padded to align the values.
 fn header(tensors: &[TensorEntry]) -> Result<Vec<u8>> {
     let too_large = |error: &dyn std::fmt::Display| Error::TooLarge { reason: error.to_string() };
     let mut infos = Vec::with_capacity(tensors.len());
@@ -159,7 +159,7 @@ fn header(tensors: &[TensorEntry]) -> Result<Vec<u8>> {
     for tensor in tensors {
         let end = offset
             .checked_add(tensor.bytes()?)
-            .ok_or_else(|| too_large(&"more bytes than can be counted"))?;
+            .ok_or_else(|| too_large(&"the number of bytes overflows"))?;
         let info = TensorInfo {
             dtype: Dtype::F32,
             shape: tensor.dims.clone(),
@@ -193,7 +193,7 @@ fn write_index(dir: &Path, shards: &[&[TensorEntry]], bytes: u64) -> Result<()> 
     write_json(dir.join(INDEX), &index, 2)
 }
 
-/// Removes what another number of shards has left: readers would take it for the weights.
+/// Removes files of an export with another number of shards: readers would load them.
 fn remove_stale(dir: &Path, shards: usize) -> Result<()> {
     let read = |source| Error::Read { path: dir.to_owned(), source };
     for entry in std::fs::read_dir(dir).map_err(read)? {
@@ -207,7 +207,7 @@ fn remove_stale(dir: &Path, shards: usize) -> Result<()> {
 }
 
 fn is_stale(name: &str, shards: usize) -> bool {
-    if name == WHOLE {
+    if name == SINGLE_FILE {
         return shards > 1;
     }
     if name == INDEX {

@@ -1,9 +1,9 @@
-//! Reading weights as Hugging Face keeps them, whoever wrote them and under which of their names.
+//! Reading weights in Hugging Face's formats, under any of their names.
 //!
-//! Files are checked when opened, from their headers alone; values are read one tensor at a time.
+//! Files are checked when opened, from their headers only; values are read one tensor at a time.
 
 use crate::error::{Error, Result};
-use crate::export::{INDEX, MAX_HEADER, TensorEntry, WHOLE};
+use crate::export::{INDEX, MAX_HEADER, SINGLE_FILE, TensorEntry};
 use half::{bf16, f16};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
@@ -13,10 +13,10 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// What old checkpoints have beside their weights: causal masks and rotary frequencies.
+/// Buffers in old checkpoints: causal masks and rotary frequencies.
 const BUFFERS: [&str; 3] = [".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"];
 
-/// What models saved without their head leave away in front of their names.
+/// Name prefixes that are missing in models saved without their head.
 const PREFIXES: [&str; 2] = ["transformer.", "model."];
 
 const HEAD: &str = "lm_head.weight";
@@ -42,12 +42,12 @@ impl Weights {
             return match path.extension().and_then(|extension| extension.to_str()) {
                 Some("json") => Weights::sharded(path),
                 Some("bin" | "pt" | "pth") => Err(Error::Pickled { path: path.to_owned() }),
-                _ => Weights::whole(path),
+                _ => Weights::single_file(path),
             };
         }
         let within = |name: &str| Some(path.join(name)).filter(|path| path.is_file());
-        if let Some(whole) = within(WHOLE) {
-            return Weights::whole(&whole);
+        if let Some(file) = within(SINGLE_FILE) {
+            return Weights::single_file(&file);
         }
         if let Some(index) = within(INDEX) {
             return Weights::sharded(&index);
@@ -60,7 +60,7 @@ impl Weights {
         Err(Error::NoWeights { path: path.to_owned() })
     }
 
-    fn whole(path: &Path) -> Result<Weights> {
+    fn single_file(path: &Path) -> Result<Weights> {
         let file = Opened::open(path)?;
         let tensors = file.header.offset_keys().into_iter().map(|name| (name, 0)).collect();
         Ok(Weights::of(path, vec![file], tensors))
@@ -75,7 +75,7 @@ impl Weights {
         for (name, file) in names {
             if Path::new(&file).components().count() != 1 || file == ".." {
                 return Err(damaged(format!(
-                    "`{name}` is said to be in {file}, no name of a file"
+                    "`{name}` is listed in {file}, which is not a file name"
                 )));
             }
             let path = folder.join(&file);
@@ -83,7 +83,7 @@ impl Weights {
             let at = match found {
                 Some(at) => at,
                 None if !path.is_file() => {
-                    return Err(damaged(format!("its file {file} is not there")));
+                    return Err(damaged(format!("its file {file} is missing")));
                 }
                 None => {
                     files.push(Opened::open(&path)?);
@@ -91,7 +91,7 @@ impl Weights {
                 }
             };
             if files[at].header.info(&name).is_none() {
-                return Err(damaged(format!("`{name}` is not in {file}, as it says")));
+                return Err(damaged(format!("`{name}` is not in {file}, where it is listed")));
             }
             tensors.insert(name, at);
         }
@@ -108,22 +108,22 @@ impl Weights {
         &self.path
     }
 
-    /// The names of all tensors as they are stored, without buffers that are no weights.
+    /// The saved names of all tensors, without buffers.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// The dimensions of a tensor, by the name that the model has for it.
+    /// The dimensions of a tensor, by its name in the model.
     pub fn dims(&self, name: &str) -> Result<&[usize]> {
         Ok(&self.find(name)?.1.shape)
     }
 
-    /// Checks that there is a tensor of the right dimensions for each that the model has, tied
-    /// ones left out, and none that it does not have.
+    /// Checks that the weights have every tensor of the model except tied ones, with the right
+    /// dimensions, and no others.
     pub fn check(&self, model: &[TensorEntry]) -> Result<()> {
         let missing: Vec<String> = model
             .iter()
-            .filter(|tensor| self.stored_name(&tensor.name).is_none())
+            .filter(|tensor| self.saved_name(&tensor.name).is_none())
             .map(|tensor| tensor.name.clone())
             .collect();
         if !missing.is_empty() {
@@ -133,7 +133,7 @@ impl Weights {
             self.check_dims(tensor)?;
         }
         let known: HashSet<&str> =
-            model.iter().filter_map(|tensor| self.stored_name(&tensor.name)).collect();
+            model.iter().filter_map(|tensor| self.saved_name(&tensor.name)).collect();
         // A head that the model does not list is tied to its embedding.
         let extra = self.names().filter(|&name| name != HEAD && !known.contains(name));
         let names: Vec<String> = extra.map(str::to_owned).collect();
@@ -153,7 +153,7 @@ impl Weights {
         })
     }
 
-    /// The values of a tensor, by the name that the model has for it, as `f32`.
+    /// The values of a tensor, by its name in the model, as `f32`.
     pub fn read_f32(&self, name: &str) -> Result<Vec<f32>> {
         let (file, info) = self.find(name)?;
         match info.dtype {
@@ -170,23 +170,23 @@ impl Weights {
     }
 
     fn find(&self, name: &str) -> Result<(&Opened, &TensorInfo)> {
-        self.stored_name(name)
-            .and_then(|stored| {
-                let file = &self.files[*self.tensors.get(stored)?];
-                Some((file, file.header.info(stored)?))
+        self.saved_name(name)
+            .and_then(|saved| {
+                let file = &self.files[*self.tensors.get(saved)?];
+                Some((file, file.header.info(saved)?))
             })
             .ok_or_else(|| Error::Missing { path: self.path.clone(), names: vec![name.to_owned()] })
     }
 
-    /// The name that a tensor of the model is stored under.
-    fn stored_name(&self, name: &str) -> Option<&str> {
+    /// The name under which a tensor of the model is saved.
+    fn saved_name(&self, name: &str) -> Option<&str> {
         let bare = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
         let tied = EMBEDDINGS.contains(&name).then_some(HEAD);
         [Some(name), bare, tied]
             .into_iter()
             .flatten()
             .find_map(|name| self.tensors.get_key_value(name))
-            .map(|(stored, _)| stored.as_str())
+            .map(|(saved, _)| saved.as_str())
     }
 }
 
@@ -207,18 +207,18 @@ fn read_index(path: &Path) -> Result<BTreeMap<String, String>> {
     let text = std::fs::read(path).map_err(|source| read_error(path, source))?;
     let index: Index = serde_json::from_slice(&text).map_err(|error| Error::Damaged {
         path: path.to_owned(),
-        reason: format!("it is no index of weights ({error})"),
+        reason: format!("it is not an index of weights ({error})"),
     })?;
     Ok(index.weight_map)
 }
 
-/// A safetensors file whose header has been read and fits it.
+/// A safetensors file with a valid header.
 #[derive(Debug)]
 struct Opened {
     path: PathBuf,
     file: File,
     header: Metadata,
-    /// Where the values begin.
+    /// The offset of the values.
     start: u64,
 }
 
@@ -236,7 +236,7 @@ impl Opened {
         let header_length = u64::from_le_bytes(count);
         if header_length > (length - 8).min(MAX_HEADER as u64) {
             return Err(damaged(format!(
-                "its header is said to be {header_length} bytes long, of {length} in all"
+                "its header should have {header_length} bytes, but the file has {length}"
             )));
         }
         let mut text = vec![0; header_length as usize];
@@ -251,7 +251,7 @@ impl Opened {
         Ok(Opened { path: path.to_owned(), file, header, start })
     }
 
-    /// A tensor's values as they are stored.
+    /// A tensor's values in their saved dtype.
     fn elements<T: bytemuck::Pod>(&self, info: &TensorInfo) -> Result<Vec<T>> {
         let (from, to) = info.data_offsets;
         let mut values = vec![T::zeroed(); (to - from) / size_of::<T>()];

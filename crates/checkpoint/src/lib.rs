@@ -1,12 +1,12 @@
-//! Weights on disk, as Hugging Face keeps them.
+//! Weights on disk, in Hugging Face's formats.
 //!
 //! [`export`] streams tensors into `model.safetensors`, or into shards with an index, and
-//! [`Weights`] reads them back from there. [`write_config`] puts the `config.json` beside them
-//! that `transformers` opens a model by. Nothing here knows of models or devices: a tensor is a
-//! name, its dimensions and values in `f32`.
+//! [`Weights`] reads them back. [`write_config`] writes the `config.json` that `transformers` opens
+//! a model with. This crate is independent of models and devices: a tensor is a name, dimensions
+//! and values in `f32`.
 //!
-//! Every file is written under a temporary name and then renamed, by [`write_file`] or the way it
-//! does it: whatever fails leaves what was there before, and what is no file is not replaced.
+//! Every file is written under a temporary name and then renamed, as by [`write_file`]: a failure
+//! leaves the previous file, and only regular files are replaced.
 #![forbid(unsafe_code)]
 
 mod config;

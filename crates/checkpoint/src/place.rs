@@ -1,4 +1,4 @@
-//! Putting files in their place: written beside it under a temporary name, synced, renamed.
+//! Atomic file writes: to a temporary file in the same folder, then synced and renamed.
 
 use crate::error::{Error, Result};
 use serde::Serialize;
@@ -11,14 +11,14 @@ use tempfile::NamedTempFile;
 
 const BUFFER: usize = 1 << 20;
 
-/// A file written in full and not yet in its place. Dropped, it leaves nothing.
+/// A complete file that is not yet renamed. Dropping it removes the file.
 pub(crate) struct Staged {
     file: NamedTempFile,
     path: PathBuf,
 }
 
 impl Staged {
-    /// Writes what is to be at `path`, whose folder is made if it is not there.
+    /// Writes the content of `path`, whose folder is created if missing.
     pub(crate) fn write(
         path: &Path,
         content: impl FnOnce(&mut dyn Write) -> Result<()>,
@@ -30,7 +30,7 @@ impl Staged {
         std::fs::create_dir_all(parent).map_err(error)?;
         let file = tempfile::Builder::new()
             .prefix(".unfinished-")
-            // As any new file has, where the temporary one would be its owner's alone.
+            // The mode of any new file; temporary files are private by default.
             .permissions(Permissions::from_mode(0o666))
             .tempfile_in(parent)
             .map_err(error)?;
@@ -42,7 +42,7 @@ impl Staged {
         Ok(Staged { file, path: path.to_owned() })
     }
 
-    /// Puts the file in its place, over what may be there.
+    /// Renames the file to its path, replacing an existing one.
     pub(crate) fn place(self) -> Result<PathBuf> {
         let Staged { file, path } = self;
         file.persist(&path).map_err(|error| write_error(&path, error.error))?;
@@ -54,21 +54,21 @@ pub(crate) fn write_error(path: &Path, source: io::Error) -> Error {
     Error::Write { path: path.to_owned(), source }
 }
 
-/// Refuses a path where something other than a file is: a rename would replace a device or a pipe
-/// by a file. Every file is checked before it is written; what takes long asks before it begins.
+/// Rejects a path that is not a regular file: a rename would replace a device or a pipe by a file.
+/// Every file is checked before it is written; long operations check before they start.
 pub fn check_place(path: impl AsRef<Path>) -> Result<()> {
     let path = path.as_ref();
     match std::fs::metadata(path) {
-        Ok(there) if there.is_file() => Ok(()),
-        Ok(there) => {
-            Err(Error::InTheWay { path: path.to_owned(), what: what_it_is(there.file_type()) })
+        Ok(metadata) if metadata.is_file() => Ok(()),
+        Ok(metadata) => {
+            Err(Error::NotAFile { path: path.to_owned(), what: file_kind(metadata.file_type()) })
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(write_error(path, error)),
     }
 }
 
-fn what_it_is(kind: FileType) -> &'static str {
+fn file_kind(kind: FileType) -> &'static str {
     if kind.is_dir() {
         "a folder"
     } else if kind.is_fifo() {
@@ -80,7 +80,7 @@ fn what_it_is(kind: FileType) -> &'static str {
     }
 }
 
-/// Writes a file so that it is there in full, or as it was before.
+/// Writes a file atomically: it is complete, or as it was before.
 pub fn write_file(path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> Result<()> {
     let path = path.as_ref();
     let write = |writer: &mut dyn Write| {
@@ -89,8 +89,8 @@ pub fn write_file(path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> Result<(
     Staged::write(path, write)?.place().map(drop)
 }
 
-/// Writes a value as a JSON file, the way Python's `json.dump` does with `indent` and sorted
-/// keys. Numbers that are not finite become null.
+/// Writes a value as a JSON file, as Python's `json.dump` does with `indent` and sorted keys.
+/// Non-finite numbers become null.
 pub fn write_json(path: impl AsRef<Path>, value: &impl Serialize, indent: usize) -> Result<()> {
     let path = path.as_ref();
     let error = |source: serde_json::Error| write_error(path, source.into());

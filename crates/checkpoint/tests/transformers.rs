@@ -1,4 +1,4 @@
-//! What is exported is what `transformers` has opened: see `data/open_exports.py`.
+//! Exports are identical to those that `transformers` has opened: see `data/open_exports.py`.
 #![allow(clippy::unwrap_used)]
 
 use fullshard_checkpoint::{
@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What is recorded of a model beside its weights.
-const BESIDE: [&str; 7] = ["grad.", "losses.", "tokens", "labels", "logits", "loss", "rates"];
+/// Prefixes of recorded tensors that are not weights.
+const NOT_WEIGHTS: [&str; 7] = ["grad.", "losses.", "tokens", "labels", "logits", "loss", "rates"];
 
 fn recordings() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/data")
@@ -24,7 +24,7 @@ fn export_recording(case: &str, dir: &Path, options: &ExportOptions) {
     let recording = Weights::open(&path).unwrap();
     let tensors: Vec<TensorEntry> = recording
         .names()
-        .filter(|name| !BESIDE.iter().any(|beside| name.starts_with(beside)))
+        .filter(|name| !NOT_WEIGHTS.iter().any(|prefix| name.starts_with(prefix)))
         .map(|name| TensorEntry::new(name, recording.dims(name).unwrap()))
         .collect();
     export(dir, &tensors, |name| recording.read_f32(name), options).unwrap();
@@ -53,7 +53,7 @@ fn digests(dir: &Path) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn every_model_is_exported_as_transformers_has_opened_it() {
+fn exports_match_those_opened_by_transformers() {
     let exports = Path::new(env!("CARGO_TARGET_TMPDIR")).join("exports");
     let _ = fs::remove_dir_all(&exports);
     let mut found = BTreeMap::new();
@@ -83,7 +83,7 @@ fn every_model_is_exported_as_transformers_has_opened_it() {
 }
 
 #[test]
-fn a_config_keeps_what_it_says_of_the_model() {
+fn config_keeps_the_fields_of_the_model() {
     let dir = tempfile::tempdir().unwrap();
     let names = ModelNames { model_type: "gpt2", architecture: "GPT2LMHeadModel" };
     let given = serde_json::json!({
@@ -106,7 +106,7 @@ fn a_config_keeps_what_it_says_of_the_model() {
 }
 "#;
     assert_eq!(written, expected);
-    // It does not say where text ends, so nor do we.
+    // Without an end token there is no generation config.
     assert!(!dir.path().join("generation_config.json").exists());
 
     let error = write_config(dir.path(), &Value::Null, names).unwrap_err();

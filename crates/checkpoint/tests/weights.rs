@@ -1,4 +1,4 @@
-//! Weights written and read back, and everything that must be refused.
+//! Weights written and read back, and everything that must be rejected.
 #![allow(clippy::unwrap_used)]
 
 use fullshard_checkpoint::{Error, ExportOptions, TensorEntry, Weights, export, write_file};
@@ -30,7 +30,7 @@ fn elements(tensor: &TensorEntry) -> usize {
     tensor.dims.iter().product()
 }
 
-/// Values that tell tensors and elements apart.
+/// Distinct values per tensor and element.
 fn values(name: &str) -> Vec<f32> {
     let tensor = tensors().into_iter().find(|tensor| tensor.name == name).unwrap();
     (0..elements(&tensor)).map(|i| name.len() as f32 + i as f32 / 64.0).collect()
@@ -51,7 +51,7 @@ fn listing(dir: &Path) -> Vec<String> {
     names
 }
 
-fn assert_all_there(path: &Path) {
+fn assert_complete(path: &Path) {
     let weights = Weights::open(path).unwrap();
     weights.check(&tensors()).unwrap();
     assert_eq!(weights.names().count(), tensors().len());
@@ -62,12 +62,12 @@ fn assert_all_there(path: &Path) {
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn written_weights_are_read_back() {
     let dir = folder();
     let files = write(dir.path(), u64::MAX);
     assert_eq!(files, [dir.path().join("model.safetensors")]);
-    assert_all_there(dir.path());
-    assert_all_there(&files[0]);
+    assert_complete(dir.path());
+    assert_complete(&files[0]);
     let mode = fs::metadata(&files[0]).unwrap().permissions().mode();
     assert_eq!(mode & 0o600, 0o600);
     let plain = dir.path().join("plain");
@@ -76,9 +76,9 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
-fn above_the_size_of_a_shard_there_are_several_and_an_index() {
+fn large_exports_have_shards_and_an_index() {
     let dir = folder();
-    // The second tensor is larger than a shard and has one of its own.
+    // The second tensor is larger than a shard and has its own.
     let files = write(dir.path(), 64);
     let names = ["model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors"];
     assert_eq!(files[..2], names.map(|name| dir.path().join(name)));
@@ -88,8 +88,8 @@ fn above_the_size_of_a_shard_there_are_several_and_an_index() {
     assert_eq!(index["metadata"], json!({"total_parameters": 46, "total_size": 184}));
     assert_eq!(index["weight_map"]["transformer.h.0.attn.c_attn.weight"], names[1]);
     assert_eq!(index["weight_map"]["scalar"], "model-00003-of-00003.safetensors");
-    assert_all_there(dir.path());
-    assert_all_there(&dir.path().join("model.safetensors.index.json"));
+    assert_complete(dir.path());
+    assert_complete(&dir.path().join("model.safetensors.index.json"));
 }
 
 #[test]
@@ -99,27 +99,27 @@ fn an_export_replaces_an_earlier_one_and_nothing_else() {
     write_file(dir.path().join("model-1-of-2.safetensors"), "not ours").unwrap();
     for max_shard_bytes in [64, 1 << 20, 32, 100] {
         let files = write(dir.path(), max_shard_bytes);
-        assert_all_there(dir.path());
+        assert_complete(dir.path());
         let others = if files.len() > 1 { 3 } else { 2 };
         assert_eq!(listing(dir.path()).len(), files.len() + others, "{:?}", listing(dir.path()));
     }
 }
 
 #[test]
-fn each_tensor_is_asked_for_once_and_in_order() {
+fn each_tensor_is_requested_once_in_order() {
     let dir = folder();
-    let asked = Cell::new(0);
+    let requested = Cell::new(0);
     let count = |name: &str| {
-        assert_eq!(name, tensors()[asked.get()].name);
-        asked.set(asked.get() + 1);
+        assert_eq!(name, tensors()[requested.get()].name);
+        requested.set(requested.get() + 1);
         Ok::<_, Error>(values(name))
     };
     export(dir.path(), &tensors(), count, &ExportOptions::default()).unwrap();
-    assert_eq!(asked.get(), tensors().len());
+    assert_eq!(requested.get(), tensors().len());
 }
 
 #[test]
-fn what_fails_leaves_what_was_there() {
+fn failed_exports_leave_the_previous_files() {
     let dir = folder();
     write(dir.path(), u64::MAX);
     let before = listing(dir.path());
@@ -127,7 +127,7 @@ fn what_fails_leaves_what_was_there() {
         let options = ExportOptions { max_shard_bytes: 64 };
         let error = export(dir.path(), tensors, values, &options).unwrap_err();
         assert_eq!(listing(dir.path()), before);
-        assert_all_there(dir.path());
+        assert_complete(dir.path());
         error
     };
     let lost = |name: &str| match name {
@@ -144,7 +144,7 @@ fn what_fails_leaves_what_was_there() {
 
     let twice = [tensors(), tensors()].concat();
     let error = attempt(&twice, &|name| Ok(values(name)));
-    assert!(matches!(&error, Error::Twice { name } if name == "transformer.wte.weight"));
+    assert!(matches!(&error, Error::Duplicate { name } if name == "transformer.wte.weight"));
 
     let huge = [TensorEntry::new("huge", [usize::MAX, 2])];
     let error = attempt(&huge, &|_| Ok(Vec::new()));
@@ -152,7 +152,7 @@ fn what_fails_leaves_what_was_there() {
 }
 
 #[test]
-fn a_full_disk_leaves_nothing() {
+fn full_disk_leaves_no_files() {
     let dir = folder();
     let Some(_disk) = SmallDisk::mount(dir.path().join("small")) else {
         println!("skipped: mounting a small file system is not permitted here");
@@ -164,13 +164,13 @@ fn a_full_disk_leaves_nothing() {
         let tensor = tensors.iter().find(|tensor| tensor.name == name).unwrap();
         Ok::<_, Error>(vec![1.0; elements(tensor)])
     };
-    for (max_shard_bytes, at_fault) in
+    for (max_shard_bytes, failed) in
         [(u64::MAX, "model.safetensors"), (4000, "model-00002-of-00002.safetensors")]
     {
         let error = export(&dir, &tensors, values, &ExportOptions { max_shard_bytes }).unwrap_err();
         assert!(
             matches!(&error, Error::Write { path, source }
-                if *path == dir.join(at_fault) && source.kind() == io::ErrorKind::StorageFull),
+                if *path == dir.join(failed) && source.kind() == io::ErrorKind::StorageFull),
             "{error}"
         );
         assert!(error.to_string().contains("The disk is full"), "{error}");
@@ -202,37 +202,37 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn a_folder_that_cannot_be_is_named() {
+fn errors_name_the_path() {
     let dir = folder();
     let file = dir.path().join("file");
-    fs::write(&file, "in the way").unwrap();
+    fs::write(&file, "not a folder").unwrap();
     let values = |name: &str| Ok::<_, Error>(values(name));
     let error = export(file.join("out"), &tensors(), values, &ExportOptions::default());
     assert!(error.unwrap_err().to_string().contains("file/out/model.safetensors"));
 }
 
-/// A rename would go through, and leave a file where the pipe was.
+/// A rename would succeed and replace the pipe by a file.
 #[test]
-fn what_is_no_file_is_not_replaced() {
+fn only_regular_files_are_replaced() {
     let dir = folder();
     let pipe = dir.path().join("model.safetensors");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let asked = |_: &str| -> Result<Vec<f32>, Error> { panic!("refused before values are had") };
-    let error = export(dir.path(), &tensors(), asked, &ExportOptions::default()).unwrap_err();
-    assert!(matches!(&error, Error::InTheWay { path, what: "a pipe" } if *path == pipe), "{error}");
+    let values = |_: &str| -> Result<Vec<f32>, Error> { panic!("rejected before values are read") };
+    let error = export(dir.path(), &tensors(), values, &ExportOptions::default()).unwrap_err();
+    assert!(matches!(&error, Error::NotAFile { path, what: "a pipe" } if *path == pipe), "{error}");
     let link = dir.path().join("link");
     symlink(&pipe, &link).unwrap();
     for (path, what) in [(&pipe, "a pipe"), (&link, "a pipe"), (&dir.path().into(), "a folder")] {
-        let said = write_file(path, "text").unwrap_err().to_string();
+        let error = write_file(path, "text").unwrap_err().to_string();
         let expected = format!("cannot write {}: it is {what}, which", path.display());
-        assert!(said.starts_with(&expected) && said.contains("Name a file"), "{said}");
+        assert!(error.starts_with(&expected) && error.contains("Pass a file"), "{error}");
     }
     assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
     assert_eq!(listing(dir.path()), ["link", "model.safetensors"]);
 }
 
 #[test]
-fn values_of_every_type_are_read_as_torch_casts_them() {
+fn dtypes_are_cast_as_in_torch() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/dtypes.safetensors");
     let weights = Weights::open(path).unwrap();
     for name in ["f16", "bf16", "f32", "f64"] {
@@ -246,7 +246,7 @@ fn values_of_every_type_are_read_as_torch_casts_them() {
 }
 
 /// A file with tensors of one element, under these names.
-fn stored(dir: &Path, names: &[&str]) -> Weights {
+fn saved(dir: &Path, names: &[&str]) -> Weights {
     let tensors: Vec<TensorEntry> = names.iter().map(|&n| TensorEntry::new(n, [1])).collect();
     let value = |name: &str| Ok::<_, Error>(vec![name.len() as f32]);
     export(dir, &tensors, value, &ExportOptions::default()).unwrap();
@@ -254,39 +254,39 @@ fn stored(dir: &Path, names: &[&str]) -> Weights {
 }
 
 #[test]
-fn weights_go_by_any_of_their_names() {
+fn weights_are_found_under_any_name() {
     let dir = folder();
     let model = |names: &[&str]| -> Vec<TensorEntry> {
         names.iter().map(|&name| TensorEntry::new(name, [1])).collect()
     };
     let gpt2 = model(&["transformer.wte.weight", "transformer.h.0.ln_1.weight"]);
     let bare = ["wte.weight", "h.0.ln_1.weight", "h.0.attn.bias", "h.0.attn.masked_bias"];
-    let weights = stored(dir.path(), &bare);
+    let weights = saved(dir.path(), &bare);
     weights.check(&gpt2).unwrap();
     assert_eq!(weights.read_f32("transformer.wte.weight").unwrap(), ["wte.weight".len() as f32]);
     assert_eq!(weights.names().collect::<Vec<_>>(), ["h.0.ln_1.weight", "wte.weight"]);
 
-    // A tied head that was stored too is no tensor too many, and may be all there is.
+    // A tied head may be saved in addition to the embedding, or instead of it.
     let full = ["transformer.wte.weight", "transformer.h.0.ln_1.weight", "lm_head.weight"];
-    stored(dir.path(), &full).check(&gpt2).unwrap();
-    let weights = stored(dir.path(), &full[1..]);
+    saved(dir.path(), &full).check(&gpt2).unwrap();
+    let weights = saved(dir.path(), &full[1..]);
     weights.check(&gpt2).unwrap();
     assert_eq!(weights.read_f32("transformer.wte.weight").unwrap(), [14.0]);
     // A head that is not tied must be there.
     let untied = model(&full);
-    stored(dir.path(), &full).check(&untied).unwrap();
-    let error = stored(dir.path(), &full[..2]).check(&untied).unwrap_err();
+    saved(dir.path(), &full).check(&untied).unwrap();
+    let error = saved(dir.path(), &full[..2]).check(&untied).unwrap_err();
     assert!(matches!(&error, Error::Missing { names, .. } if *names == ["lm_head.weight"]));
 
     let llama = model(&["model.layers.0.mlp.up_proj.weight"]);
     let old = ["layers.0.mlp.up_proj.weight", "layers.0.self_attn.rotary_emb.inv_freq"];
-    stored(dir.path(), &old).check(&llama).unwrap();
+    saved(dir.path(), &old).check(&llama).unwrap();
 }
 
 #[test]
-fn weights_of_another_model_are_refused_with_all_that_differs() {
+fn rejects_weights_of_another_model() {
     let dir = folder();
-    let weights = stored(dir.path(), &["a", "b", "c"]);
+    let weights = saved(dir.path(), &["a", "b", "c"]);
     let model = |entries: &[(&str, usize)]| -> Vec<TensorEntry> {
         entries.iter().map(|&(name, dim)| TensorEntry::new(name, [dim])).collect()
     };
@@ -297,7 +297,7 @@ fn weights_of_another_model_are_refused_with_all_that_differs() {
     let error = weights.check(&model(&[("a", 1), ("b", 7), ("c", 1)])).unwrap_err();
     let file = dir.path().join("model.safetensors");
     let expected = format!(
-        "`b` in {} has dimensions [1], but the model's has [7]; the config may be of another model",
+        "`b` in {} has dimensions [1], but [7] in the model; the config may be of another model",
         file.display()
     );
     assert_eq!(error.to_string(), expected);
@@ -306,7 +306,7 @@ fn weights_of_another_model_are_refused_with_all_that_differs() {
 }
 
 #[test]
-fn folders_without_weights_say_what_was_looked_for() {
+fn rejects_folders_without_weights() {
     let dir = folder();
     let error = Weights::open(dir.path()).unwrap_err();
     assert!(matches!(error, Error::NoWeights { .. }), "{error}");
@@ -319,25 +319,25 @@ fn folders_without_weights_say_what_was_looked_for() {
         assert!(matches!(&error, Error::Pickled { path } if *path == pickled), "{error}");
         assert!(error.to_string().contains("Convert it to safetensors"), "{error}");
     }
-    stored(dir.path(), &["a"]);
+    saved(dir.path(), &["a"]);
     Weights::open(dir.path()).unwrap();
 }
 
 #[test]
-fn damaged_files_are_refused_when_opened() {
+fn rejects_damaged_files() {
     let dir = folder();
     let path = write(dir.path(), u64::MAX).remove(0);
     let good = fs::read(&path).unwrap();
-    let refused = |bytes: &[u8]| {
+    let reject = |bytes: &[u8]| {
         fs::write(&path, bytes).unwrap();
         let error = Weights::open(dir.path()).unwrap_err();
         assert!(matches!(&error, Error::Damaged { path: at, .. } if *at == path), "{error}");
     };
     for length in 0..good.len() {
-        refused(&good[..length]);
+        reject(&good[..length]);
     }
-    refused(&[&good[..], b"\0"].concat());
-    refused(&[&u64::MAX.to_le_bytes()[..], &good[8..]].concat());
+    reject(&[&good[..], b"\0"].concat());
+    reject(&[&u64::MAX.to_le_bytes()[..], &good[8..]].concat());
     let text = String::from_utf8_lossy(&good[8..]).into_owned();
     let offsets = "\"data_offsets\":[0,60]";
     assert!(text.contains(offsets));
@@ -348,30 +348,30 @@ fn damaged_files_are_refused_when_opened() {
         let added = (wrong.len() as i64 - offsets.len() as i64) as u64;
         let header = u64::from_le_bytes(good[..8].try_into().unwrap()).wrapping_add(added);
         bytes[..8].copy_from_slice(&header.to_le_bytes());
-        refused(&bytes);
+        reject(&bytes);
     }
 }
 
 #[test]
-fn a_damaged_index_is_refused() {
+fn rejects_a_damaged_index() {
     let dir = folder();
     write(dir.path(), 64);
     let path = dir.path().join("model.safetensors.index.json");
     let good = fs::read_to_string(&path).unwrap();
-    let refused = |text: &str, reason: &str| {
+    let reject = |text: &str, reason: &str| {
         fs::write(&path, text).unwrap();
         let error = Weights::open(dir.path()).unwrap_err();
         assert!(matches!(&error, Error::Damaged { path: at, .. } if *at == path), "{error}");
         assert!(error.to_string().contains(reason), "{error}");
     };
-    refused(&good[..good.len() / 2], "no index of weights");
-    refused("[]", "no index of weights");
-    refused(&good.replace("model-00001", "model-00007"), "is not there");
-    refused(&good.replace("\"scalar\"", "\"unknown\""), "`unknown` is not in");
-    refused(&good.replace("model-00001", "../model-00001"), "no name of a file");
-    refused(&good.replace("model-00001", "/model-00001"), "no name of a file");
+    reject(&good[..good.len() / 2], "not an index of weights");
+    reject("[]", "not an index of weights");
+    reject(&good.replace("model-00001", "model-00007"), "is missing");
+    reject(&good.replace("\"scalar\"", "\"unknown\""), "`unknown` is not in");
+    reject(&good.replace("model-00001", "../model-00001"), "not a file name");
+    reject(&good.replace("model-00001", "/model-00001"), "not a file name");
     fs::write(&path, good).unwrap();
-    assert_all_there(dir.path());
+    assert_complete(dir.path());
     fs::remove_file(dir.path().join("model-00002-of-00003.safetensors")).unwrap();
     let error = Weights::open(dir.path()).unwrap_err();
     assert!(error.to_string().contains("model-00002-of-00003.safetensors"), "{error}");

@@ -1,9 +1,9 @@
-//! The training step of a small GPT-2 on two virtual CPU devices, beside whatever peers there are.
+//! Benchmarks the training step of a small GPT-2 on two virtual CPU devices against peers.
 //!
-//! `FULLSHARD_BENCH_PEERS` has commands, one a line, that train the same model (6 layers, width
-//! 384, vocabulary 50257, 8 sequences of 256 tokens, AdamW) and print lines with `step SECONDS` in
-//! them. Ours and theirs take turns for `FULLSHARD_BENCH_ROUNDS` rounds (3), so that a noisy
-//! machine is equally noisy to all; the best round of each counts.
+//! `FULLSHARD_BENCH_PEERS` has commands, one per line, that train the same model (6 layers, width
+//! 384, vocabulary 50257, 8 sequences of 256 tokens, AdamW) and print lines with `step SECONDS`.
+//! Runs alternate for `FULLSHARD_BENCH_ROUNDS` rounds (3), so that machine noise affects all
+//! equally; the best round of each counts.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -25,7 +25,7 @@ fn main() {
             }
         }
     }
-    println!("\nbest of all rounds, seconds a step");
+    println!("\nbest of all rounds, seconds per step");
     for (name, seconds) in best {
         println!("{seconds:>8.3}  {name}");
     }
@@ -51,7 +51,7 @@ fn ours(dtype: &str) -> f64 {
     report["time"]["spread"]["median"].as_f64().unwrap_or(f64::NAN)
 }
 
-/// The step times that a peer prints, each with its command's end and its place as its name.
+/// The step times that a peer prints, named by the end of its command and their index.
 fn steps_of(command: &str) -> Vec<(String, f64)> {
     let output = Command::new("sh").args(["-c", command]).output();
     let output = output.unwrap_or_else(|error| panic!("`{command}` did not start: {error}"));
@@ -61,7 +61,7 @@ fn steps_of(command: &str) -> Vec<(String, f64)> {
     let seconds = text.lines().filter_map(seconds).enumerate();
     let steps: Vec<_> = seconds.map(|(i, s): (usize, f64)| (format!("{peer} #{i}"), s)).collect();
     if steps.is_empty() {
-        println!("`{command}` gave no step time: {}", String::from_utf8_lossy(&output.stderr));
+        println!("`{command}` printed no step time: {}", String::from_utf8_lossy(&output.stderr));
     }
     steps
 }

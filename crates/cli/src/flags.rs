@@ -1,4 +1,4 @@
-//! The flags of a run config on the command line: those of [`Flags::all`], or a few of them.
+//! The flags of a run config on the command line: all of [`Flags::all`], or a subset.
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
@@ -8,15 +8,15 @@ use std::ffi::OsStr;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
-/// Which flags a command takes.
+/// The flags of a command.
 pub trait FlagList {
-    /// Whether it takes a flag.
+    /// Whether the command takes a flag.
     fn takes(flag: &Flag) -> bool;
-    /// Whether a file with a config or with flags can come before them.
+    /// Whether the command takes a file with a config or flags.
     const FILE: bool;
 }
 
-/// Everything that a run follows from.
+/// All flags of a run.
 pub struct RunFlags;
 
 impl FlagList for RunFlags {
@@ -27,7 +27,7 @@ impl FlagList for RunFlags {
     }
 }
 
-/// What a benchmark of a step follows from, but for the size of its batch.
+/// The flags of a step benchmark, without the batch size.
 pub struct StepFlags;
 
 impl FlagList for StepFlags {
@@ -37,12 +37,12 @@ impl FlagList for StepFlags {
         const SECTIONS: [&str; 5] =
             ["Model", "Devices", "Sharding", "Precision and memory", "Optimizer"];
         const OTHERS: [&str; 3] = ["gradient_accumulation_steps", "no_sync", "seed"];
-        let of_weights = flag.name == "model_name_or_path";
-        (SECTIONS.contains(&flag.heading) && !of_weights) || OTHERS.contains(&flag.name)
+        let is_checkpoint = flag.name == "model_name_or_path";
+        (SECTIONS.contains(&flag.heading) && !is_checkpoint) || OTHERS.contains(&flag.name)
     }
 }
 
-/// Which devices a command works on.
+/// The flags that select devices.
 pub struct DeviceFlags;
 
 impl FlagList for DeviceFlags {
@@ -54,31 +54,31 @@ impl FlagList for DeviceFlags {
     }
 }
 
-/// The variable that names a platform where no flag does.
+/// The platform flag and its environment variable.
 const PLATFORM: (&str, &str) = ("device", "PJRT_DEVICE");
 
-/// Where the file is among the arguments.
+/// The name of the file argument.
 const FILE: &str = "config_file";
 
-/// The flags of a list, as they were given.
+/// The given flags of a list.
 pub struct Flagged<L> {
     given: Given,
-    /// What the environment says, which gives way to everything else.
+    /// Flags of the environment, which everything else overrides.
     environment: Given,
     file: Option<PathBuf>,
     list: PhantomData<L>,
 }
 
 impl<L: FlagList> Flagged<L> {
-    /// The config that they come to, over one to begin with. A file takes the place of that, and
-    /// flags win over the file.
+    /// The config of these flags, applied to a base config. A file replaces the base, and flags
+    /// override the file.
     pub fn config(&self, base: impl FnOnce(&Given) -> Result<RunConfig>) -> Result<RunConfig> {
         let (base, given) = self.base(base)?;
         let base = self.environment.resolve(base)?;
         Ok(given.resolve(base)?)
     }
 
-    /// The same without what the environment says.
+    /// The same without the environment.
     pub fn config_of_flags(
         &self,
         base: impl FnOnce(&Given) -> Result<RunConfig>,
@@ -140,9 +140,10 @@ impl<L: FlagList> Args for Flagged<L> {
             return command;
         }
         command.arg(
-            Arg::new(FILE).value_name("CONFIG").value_parser(clap::value_parser!(PathBuf)).help(
-                "A run config, or a file of flags by name, in TOML or JSON; flags win over it",
-            ),
+            Arg::new(FILE)
+                .value_name("CONFIG")
+                .value_parser(clap::value_parser!(PathBuf))
+                .help("Run config, or file of flags by name, in TOML or JSON; flags override it"),
         )
     }
 
@@ -160,8 +161,14 @@ impl<L: FlagList> FromArgMatches for Flagged<L> {
                 Some(ValueSource::EnvVariable) => &mut environment,
                 _ => continue,
             };
-            let words = matches.get_many::<String>(flag.name).into_iter().flatten();
-            into.add(flag.name, words.cloned().collect()).map_err(refused)?;
+            let given: Vec<Vec<&String>> = matches
+                .get_occurrences(flag.name)
+                .map(|all| all.map(Iterator::collect).collect())
+                .unwrap_or_default();
+            // The last one wins, as with argparse.
+            let kept = if flag.adds_up() { 0 } else { given.len().saturating_sub(1) };
+            let words = given[kept..].iter().flatten().map(|&word| word.clone());
+            into.add(flag.name, words.collect()).map_err(invalid)?;
         }
         let file = match L::FILE {
             true => matches.get_one::<PathBuf>(FILE).cloned(),
@@ -185,7 +192,7 @@ impl<L: FlagList> FromArgMatches for Flagged<L> {
     }
 }
 
-/// Reads a count of at least 1, for flags of single commands.
+/// Parses a count of at least 1.
 pub fn count(word: &str) -> Result<usize, String> {
     usize::read(&[word.to_owned()])
 }
@@ -195,6 +202,6 @@ fn is_config(path: &Path) -> bool {
     matches!(extension, Some("toml" | "json"))
 }
 
-fn refused(error: ConfigError) -> clap::Error {
+fn invalid(error: ConfigError) -> clap::Error {
     clap::Error::raw(clap::error::ErrorKind::InvalidValue, error.to_string())
 }

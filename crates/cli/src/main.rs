@@ -1,23 +1,21 @@
-//! The `fullshard` binary: flags to a run config, calls of the library, and what a person sees of
-//! them.
+//! The `fullshard` binary: parses flags, calls the library and prints results.
 #![forbid(unsafe_code)]
 
 mod commands;
 mod flags;
+mod log;
 mod output;
 mod program;
 mod tensors;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use commands::train::{self, Command as TrainCommand};
 use signal_hook::consts::SIGPIPE;
 use signal_hook::flag::register_conditional_shutdown;
 use std::ffi::OsString;
-use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tracing_subscriber::EnvFilter;
 
 /// Train models too big for one device: parameters, gradients and optimizer state fully sharded
 /// over CPU, GPU and TPU devices.
@@ -26,36 +24,40 @@ use tracing_subscriber::EnvFilter;
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// Show more: what the cache does, and XLA's own log lines.
+    /// Print more: cache activity and XLA's logs.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Train a model on text; without arguments, a demo that needs no data.
+    /// Train a model on text; without arguments, run a demo that needs no data.
     #[command(allow_negative_numbers = true)]
     Train(Box<commands::train::TrainArgs>),
-    /// The same, as Hugging Face's script of this name is called.
+    /// Train with the arguments of Hugging Face's run_clm.py.
     #[command(name = "run_clm", alias = "run-clm", allow_negative_numbers = true)]
     RunClm(Box<commands::train::TrainArgs>),
-    /// Print the run config that flags come to, as TOML or JSON.
+    /// Print the run config of the given flags, as TOML or JSON.
     #[command(allow_negative_numbers = true)]
     Config(Box<commands::config::ConfigArgs>),
-    /// Show the devices of this machine, their memory and their plugins.
+    /// List the devices of this machine, their memory and their plugins.
     Devices(commands::devices::DevicesArgs),
-    /// Compile a StableHLO program, run it, and show its results, memory and time.
+    /// Compile and run a StableHLO program, and print its results, memory and time.
     Exec(commands::exec::ExecArgs),
-    /// Compile a StableHLO program for a TPU slice or GPUs that are not here.
+    /// Compile a StableHLO program ahead of time for a TPU slice or GPUs.
     Compile(commands::compile::CompileArgs),
-    /// Measure the training step of a model: time, tokens per second, MFU, memory and collectives.
+    /// Benchmark the training step of a model: time, tokens/s, MFU, memory and collectives.
     Bench(commands::bench::BenchArgs),
-    /// Plan a run for a TPU slice or other machine that is not here: whether it fits, how fast it
-    /// will be, and what slows it down.
+    /// Plan a run for a TPU slice or other machine without access to it: memory, speed and
+    /// bottlenecks.
     #[command(allow_negative_numbers = true)]
     Plan(Box<commands::plan::PlanArgs>),
     /// List, install and remove device plugins.
     Plugins(commands::plugins::PluginsArgs),
+    /// Print shell completions.
+    Completions(commands::shell::CompletionsArgs),
+    /// Print the manual page.
+    Man,
 }
 
 fn main() -> ExitCode {
@@ -68,8 +70,9 @@ fn main() -> ExitCode {
 fn run() -> fullshard::Result<ExitCode> {
     let exits = exit_on_closed_pipe();
     let cli = Cli::parse_from(with_underscores(std::env::args_os()));
-    start_logging(cli.verbose);
-    // A run goes on when nobody reads what it says any more.
+    log::start(cli.verbose);
+    fullshard_pjrt::set_verbose(cli.verbose > 0);
+    // A run continues after its output pipe is closed.
     let trains = matches!(cli.command, Command::Train(_) | Command::RunClm(_));
     exits.store(!trains, Ordering::Relaxed);
     match cli.command {
@@ -82,22 +85,24 @@ fn run() -> fullshard::Result<ExitCode> {
         Command::Bench(args) => commands::bench::run(&args)?,
         Command::Plan(args) => return commands::plan::run(&args),
         Command::Plugins(args) => commands::plugins::run(&args)?,
+        Command::Completions(args) => commands::shell::completions(&args, Cli::command())?,
+        Command::Man => commands::shell::man(Cli::command())?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends the process as a shell expects, while the flag is set, when what reads its output is gone.
+/// Exits with the code of SIGPIPE when the output pipe is closed, while the flag is set.
 fn exit_on_closed_pipe() -> Arc<AtomicBool> {
     const CODE: i32 = 128 + SIGPIPE;
     let exits = Arc::new(AtomicBool::new(true));
     if let Err(error) = register_conditional_shutdown(SIGPIPE, CODE, Arc::clone(&exits)) {
-        tracing::debug!("closed pipes are not watched: {error}");
+        tracing::debug!("cannot watch for closed pipes: {error}");
     }
     exits
 }
 
 /// Flags have underscores, as in Hugging Face's scripts, and may be written with dashes:
-/// `--fsdp-config` is `--fsdp_config`. Values stay as they are.
+/// `--fsdp-config` is `--fsdp_config`. Values are unchanged.
 fn with_underscores(arguments: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
     arguments.map(|argument| match argument.to_str() {
         Some(text) if text.starts_with("--") => {
@@ -106,16 +111,4 @@ fn with_underscores(arguments: impl Iterator<Item = OsString>) -> impl Iterator<
         }
         _ => argument,
     })
-}
-
-/// Our log goes to standard error; the variable FULLSHARD_LOG overrides the level.
-fn start_logging(verbose: u8) {
-    let level = ["warn", "info", "debug", "trace"][usize::from(verbose).min(3)];
-    let filter = EnvFilter::try_from_env("FULLSHARD_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
-    fullshard_pjrt::set_verbose(verbose > 0);
 }

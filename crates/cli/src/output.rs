@@ -1,11 +1,10 @@
-//! What several commands print.
+//! Output shared by several commands.
 
 use fullshard::format;
 use fullshard::plan::MemoryEstimate;
 use fullshard::{Error, Result};
 
-/// Prints a line as `println!` does, but goes on if nobody reads any more: a run is worth more than
-/// what it says.
+/// Like `println!`, but ignores a closed pipe, so that a run continues.
 macro_rules! say {
     ($($arguments:tt)*) => {{
         use std::io::Write;
@@ -14,7 +13,7 @@ macro_rules! say {
 }
 pub(crate) use say;
 
-/// Prints a value as JSON for machines.
+/// Prints a value as JSON.
 pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| Error::Usage(format!("cannot write JSON: {error}")))?;
@@ -22,15 +21,15 @@ pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
     Ok(())
 }
 
-/// Prints what a step should need on each device.
+/// Prints the estimated memory of a step per device.
 pub fn print_estimate(estimate: &MemoryEstimate) {
-    say!("{:<20} {} a device", "estimated memory", format::bytes(estimate.total));
+    say!("{:<20} {} per device", "estimated memory", format::bytes(estimate.total));
     for part in estimate.parts() {
         say!("  {:<18} {}", part.what, format::bytes(part.bytes));
     }
 }
 
-/// An argument as a shell takes it.
+/// An argument quoted for the shell.
 pub fn quoted(argument: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,:+".contains(c);
     match !argument.is_empty() && argument.chars().all(plain) {

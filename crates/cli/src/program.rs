@@ -1,4 +1,4 @@
-//! Reading StableHLO programs from files, and the compile flags that commands share.
+//! Reads StableHLO programs from files, with compile flags shared by commands.
 
 use clap::Args;
 use fullshard::{Error, Result};
@@ -6,22 +6,22 @@ use fullshard_pjrt::CompileOptions;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A program and how it is compiled.
+/// A program and its compile options.
 #[derive(Args)]
 pub struct ProgramArgs {
-    /// A StableHLO program in MLIR text.
+    /// StableHLO program as MLIR text.
     #[arg(value_name = "FILE.mlir")]
     pub file: PathBuf,
-    /// How many devices the program runs on; by default what the program states, else one.
+    /// Number of devices; defaults to that of the program, or 1.
     #[arg(long = "num_devices", value_name = "N")]
     pub num_devices: Option<usize>,
-    /// A flag of the compiler for this program, such as xla_cpu_enable_fast_math=true.
+    /// XLA compiler flag, such as xla_cpu_enable_fast_math=true.
     #[arg(long = "xla_flag", value_name = "NAME=VALUE")]
     xla_flags: Vec<String>,
 }
 
 impl ProgramArgs {
-    /// Reads the program and its options.
+    /// Reads the program and its compile options.
     pub fn read(&self) -> Result<(String, CompileOptions)> {
         let text = read_text(&self.file)?;
         let devices = self.num_devices.or_else(|| stated_devices(&text)).unwrap_or(1);
@@ -36,10 +36,10 @@ impl ProgramArgs {
 fn read_text(path: &Path) -> Result<String> {
     let bytes = fs::read(path).map_err(|error| Error::file(path, error))?;
     String::from_utf8(bytes)
-        .map_err(|_| Error::file(path, "not text: a StableHLO program in MLIR text is needed"))
+        .map_err(|_| Error::file(path, "not text: expected a StableHLO program as MLIR text"))
 }
 
-/// The number of devices that a module states in its attributes.
+/// The number of devices in the attributes of a module.
 fn stated_devices(text: &str) -> Option<usize> {
     let (_, rest) = text.split_once("mhlo.num_partitions")?;
     let rest = rest.trim_start().strip_prefix('=')?.trim_start();

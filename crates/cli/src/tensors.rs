@@ -1,4 +1,4 @@
-//! Tensors in and out of programs: from and to safetensors files, or made up.
+//! Inputs and outputs of programs: safetensors files, or synthetic inputs.
 
 use fullshard::{Error, Result};
 use fullshard_checkpoint::write_file;
@@ -9,7 +9,7 @@ use safetensors::tensor::{Dtype, TensorView};
 use std::fs;
 use std::path::Path;
 
-/// Reads the arguments from a file that names them `arg0`, `arg1` and so on.
+/// Reads the arguments from a file with tensors `arg0`, `arg1` and so on.
 pub fn read_arguments(
     client: &Client,
     program: &LoadedExecutable,
@@ -21,8 +21,8 @@ pub fn read_arguments(
     let count = program.signature().parameters.len();
     if let Some(extra) = file.names().iter().find(|name| !is_argument(name, count)) {
         let reason = format!(
-            "it has a tensor `{extra}`, but the program takes {count} arguments, \
-                              named arg0 and so on"
+            "it has a tensor `{extra}`, but the program takes {count} arguments, named arg0 and \
+             so on"
         );
         return Err(Error::file(path, reason));
     }
@@ -34,13 +34,14 @@ pub fn read_arguments(
                 format!("it has no `{name}`, but the program takes {count} arguments"),
             )
         })?;
-        let wanted = program.argument_type(index)?;
+        let expected = program.argument_type(index)?;
         let tensor = read_tensor(&view).map_err(|reason| Error::file(path, reason))?;
-        if *tensor.ty() != wanted.ty {
-            let reason = format!("`{name}` is {} but the program takes {}", tensor.ty(), wanted.ty);
+        if *tensor.ty() != expected.ty {
+            let reason =
+                format!("`{name}` is {} but the program takes {}", tensor.ty(), expected.ty);
             return Err(Error::file(path, reason));
         }
-        Ok(Array::from_host(client, &tensor, wanted.tiling, program.devices())?)
+        Ok(Array::from_host(client, &tensor, expected.tiling, program.devices())?)
     };
     (0..count).map(read).collect()
 }
@@ -59,7 +60,7 @@ fn read_tensor(view: &TensorView<'_>) -> std::result::Result<HostTensor, String>
         .map_err(|error| error.to_string())
 }
 
-/// The element types that a file can hold.
+/// The dtypes that a file supports.
 const FILE_DTYPES: &[(DType, Dtype)] = &[
     (DType::Bool, Dtype::BOOL),
     (DType::I8, Dtype::I8),
@@ -79,22 +80,22 @@ const FILE_DTYPES: &[(DType, Dtype)] = &[
     (DType::F8E8M0FNU, Dtype::F8_E8M0),
 ];
 
-/// Makes arguments up, tile by tile: numbers in [-1, 1) for floats, zeros for the rest, whose
-/// meaning (an index, a step) only the program knows.
+/// Synthetic arguments: values in [-1, 1) for floats, zeros for the rest, which may be indices or
+/// steps.
 pub fn make_arguments(client: &Client, program: &LoadedExecutable) -> Result<Vec<Array>> {
     let make = |index: usize| {
         let array = program.argument_type(index)?;
         let count: usize = program.signature().parameters[index].elements();
         let dtype = array.ty.dtype;
         let fill = |tile: &fullshard_pjrt::Tile| {
-            Ok(made_up(dtype, count, Numbers::new(index as u64, tile.index as u64)))
+            Ok(synthetic(dtype, count, Numbers::new(index as u64, tile.index as u64)))
         };
         Ok(Array::fill(client, &array, program.devices(), fill)?)
     };
     (0..program.signature().parameters.len()).map(make).collect()
 }
 
-fn made_up(dtype: DType, count: usize, numbers: Numbers) -> Vec<u8> {
+fn synthetic(dtype: DType, count: usize, numbers: Numbers) -> Vec<u8> {
     fn collect<const N: usize>(values: impl Iterator<Item = [u8; N]>) -> Vec<u8> {
         values.flatten().collect()
     }
@@ -108,8 +109,7 @@ fn made_up(dtype: DType, count: usize, numbers: Numbers) -> Vec<u8> {
     }
 }
 
-/// An endless row of numbers in [-1, 1), the same for the same seed: a counter, hashed (the
-/// finaliser of splitmix64).
+/// Pseudorandom numbers in [-1, 1): a hashed counter (the finalizer of splitmix64).
 struct Numbers {
     state: u64,
 }
@@ -132,12 +132,15 @@ impl Iterator for Numbers {
     }
 }
 
-/// Writes results to a file, as `out0`, `out1` and so on.
+/// Writes results to a file as `out0`, `out1` and so on.
 pub fn write_results(path: &Path, results: &[HostTensor]) -> Result<()> {
     let views = results.iter().enumerate().map(|(i, tensor)| {
         let dtype = FILE_DTYPES.iter().find(|(dtype, _)| *dtype == tensor.dtype());
         let (_, dtype) = dtype.ok_or_else(|| {
-            Error::file(path, format!("result {i} is {}, which files cannot hold", tensor.ty()))
+            Error::file(
+                path,
+                format!("result {i} is {}, which safetensors does not support", tensor.ty()),
+            )
         })?;
         let view = TensorView::new(*dtype, tensor.dims().to_vec(), tensor.bytes())
             .map_err(|error| Error::file(path, error))?;

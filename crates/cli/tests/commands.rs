@@ -1,4 +1,4 @@
-//! The commands as a person runs them: what they print, and how they fail.
+//! The output and errors of commands.
 #![allow(clippy::unwrap_used)]
 
 use fullshard_core::Platform;
@@ -22,7 +22,7 @@ module @add {
   }
 }";
 
-/// A folder of its own for a test: files, plugin cache and compile cache.
+/// A temporary folder of a test: files, plugin cache and compile cache.
 struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -39,7 +39,7 @@ impl Folder {
         self.path(name)
     }
 
-    /// Runs the binary with an empty cache but the CPU plugin at hand.
+    /// Runs the binary with an empty cache and the CPU plugin.
     fn run(&self, args: &[&str]) -> Output {
         let store = Store::default_location().unwrap();
         let cpu = find_or_install(Platform::Cpu, None, &store).unwrap().path;
@@ -60,14 +60,14 @@ impl Folder {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// Runs what must fail, and gives what it says.
+    /// The stderr of a command, which must fail.
     fn failure(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert_eq!(output.status.code(), Some(1), "{args:?}: {}", text(&output.stderr));
         assert_eq!(text(&output.stdout), "");
-        let said = text(&output.stderr);
-        assert!(said.contains("error: "), "{said}");
-        said
+        let stderr = text(&output.stderr);
+        assert!(stderr.contains("error: "), "{stderr}");
+        stderr
     }
 }
 
@@ -91,7 +91,7 @@ fn safetensors(tensors: &[(&str, &[usize], &[f32])]) -> Vec<u8> {
 }
 
 #[test]
-fn devices_are_shown() {
+fn lists_devices() {
     let folder = Folder::new();
     let reports = folder.json(&["devices", "--device", "cpu", "--num-devices", "3"]);
     let report = &reports[0];
@@ -104,7 +104,7 @@ fn devices_are_shown() {
 }
 
 #[test]
-fn a_program_runs_on_given_inputs() {
+fn runs_a_program_on_given_inputs() {
     let folder = Folder::new();
     let program = folder.write("add.mlir", ADD);
     let square: &[usize] = &[2, 2];
@@ -130,25 +130,25 @@ fn a_program_runs_on_given_inputs() {
     assert!(printed.contains("result 0: f32[2,2] 11.000000 22.000000"), "{printed}");
 }
 
-/// Told before anything is compiled, and a pipe stays a pipe.
+/// The error comes before compilation, and a pipe stays a pipe.
 #[test]
-fn results_replace_nothing_but_a_file() {
+fn results_replace_only_files() {
     let folder = Folder::new();
     let program = folder.write("add.mlir", ADD);
     let pipe = folder.path("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     for (path, what) in [(&pipe, "a pipe"), (&folder.path(""), "a folder")] {
-        let said = folder.failure(&["exec", as_str(&program), "--outputs", as_str(path)]);
+        let stderr = folder.failure(&["exec", as_str(&program), "--outputs", as_str(path)]);
         let expected = format!("cannot write {}: it is {what}", path.display());
-        assert!(said.contains(&expected), "{said}");
+        assert!(stderr.contains(&expected), "{stderr}");
     }
     assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
     assert!(!folder.path("cache").exists());
 }
 
-/// The example cuts its arguments over four devices and puts the results together again.
+/// The example shards its arguments over four devices and gathers the results.
 #[test]
-fn a_sharded_program_gives_what_one_device_would() {
+fn sharded_program_matches_one_device() {
     let folder = Folder::new();
     let batch: Vec<f32> = (0..32 * 256).map(|i| ((i * 7) % 13) as f32).collect();
     let weights: Vec<f32> = (0..256 * 256).map(|i| ((i * 5) % 11) as f32).collect();
@@ -156,21 +156,21 @@ fn a_sharded_program_gives_what_one_device_would() {
     let inputs = folder.write("in.safetensors", inputs);
     let report = folder.json(&["exec", EXAMPLE, "--inputs", as_str(&inputs)]);
     assert_eq!(report["devices"], 4);
-    let product = |row: usize, column: usize| -> f32 {
+    let output_at = |row: usize, column: usize| -> f32 {
         (0..256).map(|k| batch[256 * row + k] * weights[256 * k + column]).sum()
     };
-    let expected: Vec<f32> = (0..8).map(|column| product(0, column)).collect();
+    let expected: Vec<f32> = (0..8).map(|column| output_at(0, column)).collect();
     assert_eq!(report["results"][0]["first"], serde_json::json!(expected));
-    // Whole numbers, small enough to be exact in single precision.
+    // Integers that are exact in single precision.
     let gradient = |row: usize, column: usize| -> f32 {
-        (0..32).map(|k| batch[256 * k + row] * product(k, column)).sum()
+        (0..32).map(|k| batch[256 * k + row] * output_at(k, column)).sum()
     };
     let expected: Vec<f32> = (0..8).map(|column| gradient(0, column)).collect();
     assert_eq!(report["results"][1]["first"], serde_json::json!(expected));
 }
 
 #[test]
-fn programs_that_cannot_run_say_why() {
+fn rejects_invalid_programs() {
     let folder = Folder::new();
     let failure = |name: &str, contents: &[u8]| {
         let file = folder.write(name, contents);
@@ -187,15 +187,15 @@ fn programs_that_cannot_run_say_why() {
     let add = folder.write("add.mlir", ADD);
     let add = as_str(&add);
     assert!(folder.failure(&["exec", add, "--repeat", "0"]).contains("--repeat"));
-    let said = folder.failure(&["exec", add, "--xla-flag", "xla_no_such_flag=1"]);
-    assert!(said.contains("xla_no_such_flag"), "{said}");
+    let stderr = folder.failure(&["exec", add, "--xla-flag", "xla_no_such_flag=1"]);
+    assert!(stderr.contains("xla_no_such_flag"), "{stderr}");
     assert!(folder.failure(&["exec", add, "--xla-flag", "nonsense"]).contains("name=value"));
-    let said = folder.failure(&["exec", add, "--profile", "trace"]);
-    assert!(said.contains("no profiler extension"), "{said}");
+    let stderr = folder.failure(&["exec", add, "--profile", "trace"]);
+    assert!(stderr.contains("no profiler extension"), "{stderr}");
 }
 
 #[test]
-fn inputs_that_do_not_fit_are_refused_by_name() {
+fn rejects_mismatched_inputs() {
     let folder = Folder::new();
     let program = folder.write("add.mlir", ADD);
     let failure = |contents: Vec<u8>| {
@@ -205,16 +205,16 @@ fn inputs_that_do_not_fit_are_refused_by_name() {
     let square: &[usize] = &[2, 2];
     let four = [0.0; 4];
     assert!(failure(b"garbage".to_vec()).contains("not a safetensors file"));
-    let said = failure(safetensors(&[("arg0", square, &four)]));
-    assert!(said.contains("it has no `arg1`, but the program takes 2 arguments"), "{said}");
-    let said = failure(safetensors(&[("arg0", square, &four), ("arg1", &[4], &four)]));
-    assert!(said.contains("`arg1` is f32[4] but the program takes f32[2,2]"), "{said}");
-    let said = failure(safetensors(&[("weights", square, &four)]));
-    assert!(said.contains("it has a tensor `weights`"), "{said}");
+    let stderr = failure(safetensors(&[("arg0", square, &four)]));
+    assert!(stderr.contains("it has no `arg1`, but the program takes 2 arguments"), "{stderr}");
+    let stderr = failure(safetensors(&[("arg0", square, &four), ("arg1", &[4], &four)]));
+    assert!(stderr.contains("`arg1` is f32[4] but the program takes f32[2,2]"), "{stderr}");
+    let stderr = failure(safetensors(&[("weights", square, &four)]));
+    assert!(stderr.contains("it has a tensor `weights`"), "{stderr}");
 }
 
 #[test]
-fn ahead_of_time_compiles_are_reported() {
+fn reports_ahead_of_time_compilation() {
     let folder = Folder::new();
     let store = Store::default_location().unwrap();
     let libtpu = store.install(Platform::Tpu).unwrap().path;
@@ -242,17 +242,17 @@ fn ahead_of_time_compiles_are_reported() {
         (&["--topology", "v4-8", "--hlo", "no/such/folder/x"], "no/such/folder/x"),
     ] {
         let output = compile(args);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains(expected), "{said}");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains(expected), "{stderr}");
     }
     // Without libtpu, and without a Python that might have one.
     let mut command = folder.command(&["compile", EXAMPLE, "--topology", "v4-8"]);
-    let said = text(&command.env("PATH", "").env_remove("VIRTUAL_ENV").output().unwrap().stderr);
-    assert!(said.contains("fullshard plugins install tpu"), "{said}");
+    let stderr = text(&command.env("PATH", "").env_remove("VIRTUAL_ENV").output().unwrap().stderr);
+    assert!(stderr.contains("fullshard plugins install tpu"), "{stderr}");
 }
 
-/// Builds a shared library with `rustc`, which whoever runs this has.
+/// Builds a shared library with `rustc`.
 fn library(folder: &Folder, name: &str, source: &str) -> PathBuf {
     let source = folder.write(&format!("{name}.rs"), source);
     let library = folder.path(&format!("{name}.so"));
@@ -268,7 +268,7 @@ fn library(folder: &Folder, name: &str, source: &str) -> PathBuf {
 }
 
 #[test]
-fn what_is_not_a_plugin_is_refused() {
+fn rejects_invalid_plugins() {
     let folder = Folder::new();
     let text_file = folder.write("notes.so", "not a library");
     let empty = library(&folder, "empty", "");
@@ -277,7 +277,7 @@ fn what_is_not_a_plugin_is_refused() {
         "null",
         "#[unsafe(no_mangle)] pub extern \"C\" fn GetPjrtApi() -> *const u8 { std::ptr::null() }",
     );
-    // A table of nothing but its size and version.
+    // A table with only its size and version.
     let short = library(
         &folder,
         "short",
@@ -291,15 +291,15 @@ fn what_is_not_a_plugin_is_refused() {
         (&null, "GetPjrtApi returned null"),
         (&short, "it cannot report errors"),
     ] {
-        let said = folder.failure(&["devices", "--device", "cpu", "--plugin", as_str(plugin)]);
-        assert!(said.contains(expected), "{said}");
+        let stderr = folder.failure(&["devices", "--device", "cpu", "--plugin", as_str(plugin)]);
+        assert!(stderr.contains(expected), "{stderr}");
     }
-    let said = folder.failure(&["devices", "--plugin", as_str(&empty)]);
-    assert!(said.contains("--plugin needs --device"), "{said}");
+    let stderr = folder.failure(&["devices", "--plugin", as_str(&empty)]);
+    assert!(stderr.contains("--plugin needs --device"), "{stderr}");
 }
 
 #[test]
-fn plugins_are_listed_installed_and_removed() {
+fn lists_installs_and_removes_plugins() {
     let folder = Folder::new();
     let rows = folder.json(&["plugins"]);
     let kinds: Vec<_> = rows.as_array().unwrap().iter().map(|row| &row["kind"]).collect();
@@ -313,12 +313,12 @@ fn plugins_are_listed_installed_and_removed() {
     assert!(folder.failure(&install).contains("xla_cpu_pjrt-0.0.1"));
     let wheel = from.join("xla_cpu_pjrt-0.0.1-py3-none-manylinux_2_27_x86_64.whl");
     fs::write(&wheel, "cut").unwrap();
-    let said = folder.failure(&install);
-    assert!(said.contains("it was cut at 3 of 63461052 bytes"), "{said}");
-    assert!(said.contains("python3 -m pip download"), "what to do by hand: {said}");
+    let stderr = folder.failure(&install);
+    assert!(stderr.contains("it is truncated at 3 of 63461052 bytes"), "{stderr}");
+    assert!(stderr.contains("python3 -m pip download"), "the manual download: {stderr}");
     fs::File::create(&wheel).unwrap().set_len(63_461_052).unwrap();
-    let said = folder.failure(&install);
-    assert!(said.contains("55837b6b7b47"), "the checksum it should have: {said}");
+    let stderr = folder.failure(&install);
+    assert!(stderr.contains("55837b6b7b47"), "the expected checksum: {stderr}");
     assert!(!folder.path("cache/plugins/cpu-0.0.1").exists());
     let output = folder.run(&["plugins", "remove", "cpu"]);
     assert!(text(&output.stdout).contains("not installed"), "{}", text(&output.stdout));

@@ -1,4 +1,4 @@
-//! `bench step --fp8`: what runs in 8 bits is said, and so is what does not.
+//! `bench step --fp8` reports the matmuls that run in FP8 and those that do not.
 #![allow(clippy::unwrap_used)]
 
 use fullshard_core::Platform;
@@ -6,7 +6,7 @@ use fullshard_pjrt::plugins::{Store, find_or_install};
 use serde_json::Value;
 use std::process::Command;
 
-/// The report on a GPT-2 with feed-forward layers of a width, and what was said beside it.
+/// The report and stderr of a GPT-2 with a given MLP width.
 fn measured(inner: usize, args: &[&str]) -> (Value, String) {
     let folder = tempfile::tempdir().unwrap();
     let config = format!(
@@ -22,27 +22,27 @@ fn measured(inner: usize, args: &[&str]) -> (Value, String) {
     command.current_dir(folder.path()).env("FULLSHARD_CACHE", folder.path().join("cache"));
     let output = command.env("FULLSHARD_CPU_PLUGIN", cpu).env_remove("PJRT_DEVICE").output();
     let output = output.unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{said}");
-    (serde_json::from_slice(&output.stdout).unwrap(), said)
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{stderr}");
+    (serde_json::from_slice(&output.stdout).unwrap(), stderr)
 }
 
 #[test]
-fn the_flag_and_the_config_are_the_same_step() {
+fn flag_and_config_give_the_same_step() {
     let config = r#"{"xla_fsdp_settings": {"compute_dtype": "float8_e4m3fn"}}"#;
-    let (by_flag, said) = measured(64, &["--fp8"]);
+    let (by_flag, stderr) = measured(64, &["--fp8"]);
     let (by_config, _) = measured(64, &["--fsdp_config", config]);
     assert_eq!(by_flag["compile"]["program"], by_config["compile"]["program"]);
-    assert!(said.contains("cpu has no units for FP8 matmuls"), "{said}");
+    assert!(stderr.contains("cpu has no FP8 matmul units"), "{stderr}");
     let settings = &by_flag["settings"];
-    assert_eq!(settings["eight_bit_products"], 8);
-    assert_eq!(settings["not_in_eight_bits"], serde_json::json!([]));
+    assert_eq!(settings["fp8_matmuls"], 8);
+    assert_eq!(settings["not_fp8"], serde_json::json!([]));
     assert_eq!(settings["compute_dtype"], "bfloat16");
     assert_eq!(settings["reduce_dtype"], "bfloat16");
 
     let (half, _) = measured(64, &["--bf16"]);
     assert_ne!(half["compile"]["program"], by_flag["compile"]["program"]);
-    assert_eq!(half["settings"]["eight_bit_products"], Value::Null);
+    assert_eq!(half["settings"]["fp8_matmuls"], Value::Null);
     let loss = |report: &Value, when: &str| report["loss"][when].as_f64().unwrap();
     assert!(loss(&by_flag, "last") < loss(&by_flag, "first") - 0.3, "{}", by_flag["loss"]);
     for when in ["first", "last"] {
@@ -52,13 +52,13 @@ fn the_flag_and_the_config_are_the_same_step() {
 }
 
 #[test]
-fn products_whose_sizes_do_not_fit_stay_in_bfloat16_by_name() {
-    let (report, said) = measured(40, &["--fp8"]);
+fn other_sizes_stay_in_bfloat16() {
+    let (report, stderr) = measured(40, &["--fp8"]);
     let settings = &report["settings"];
-    assert_eq!(settings["eight_bit_products"], 4);
+    assert_eq!(settings["fp8_matmuls"], 4);
     let others = ["0.mlp.c_fc", "0.mlp.c_proj", "1.mlp.c_fc", "1.mlp.c_proj"];
     let others = others.map(|name| format!("transformer.h.{name}"));
-    assert_eq!(settings["not_in_eight_bits"], serde_json::json!(others));
-    assert!(said.contains("4 matmuls run in bfloat16, not in FP8"), "{said}");
-    assert!(said.contains("transformer.h.1.mlp.c_fc"), "{said}");
+    assert_eq!(settings["not_fp8"], serde_json::json!(others));
+    assert!(stderr.contains("4 matmuls run in bfloat16, not in FP8"), "{stderr}");
+    assert!(stderr.contains("transformer.h.1.mlp.c_fc"), "{stderr}");
 }

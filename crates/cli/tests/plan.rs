@@ -1,10 +1,10 @@
-//! `fullshard plan` as a person runs it: the step that is planned is the one that is trained, what
-//! a plan says adds up, and how it fails.
+//! `fullshard plan`: the planned step is the trained step, its figures are consistent, and its
+//! errors.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
-use common::{Folder, number, refused, short, text};
+use common::{Folder, number, rejects, short, text};
 use fullshard_core::Platform;
 use fullshard_pjrt::plugins::Store;
 use serde_json::Value;
@@ -17,18 +17,18 @@ fn plan<'a>(machine: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 }
 
 fn planned(folder: &Folder, machine: &str, more: &[&str]) -> Value {
-    let said = folder.says(&plan(machine, &[more, &["--json"]].concat()));
-    serde_json::from_str(&said).unwrap()
+    let stdout = folder.stdout(&plan(machine, &[more, &["--json"]].concat()));
+    serde_json::from_str(&stdout).unwrap()
 }
 
-/// The hash that a line of a run tells.
-fn trained_program(said: &str) -> String {
-    let line = said.lines().find(|line| line.starts_with("step program")).unwrap();
+/// The program hash that a run prints.
+fn trained_program(stdout: &str) -> String {
+    let line = stdout.lines().find(|line| line.starts_with("step program")).unwrap();
     line.split_whitespace().last().unwrap().to_owned()
 }
 
 #[test]
-fn what_is_planned_is_what_is_trained() {
+fn planned_step_is_the_trained_step() {
     let folder = Folder::new();
     let flags = ["--per_device_train_batch_size", "4", "--optim", "adafactor", "--bf16"];
     let report = planned(&folder, "cpu:4", &flags);
@@ -37,23 +37,23 @@ fn what_is_planned_is_what_is_trained() {
     let train = [&short(&["--max_steps", "1", "--block_size", "16"])[..], &flags].concat();
     let devices = train.iter().position(|&flag| flag == "--num_cores").unwrap() + 1;
     let train = [&train[..devices], &["4"], &train[devices + 1..]].concat();
-    let trained = folder.says(&train);
+    let trained = folder.stdout(&train);
     assert_eq!(trained_program(&trained), planned);
 
     let bench = ["bench", "step", "--config", "tiny.json", "--fsdp_config", "fsdp.json", "--json"];
     let bench = [&bench[..], &["--num_cores", "4", "--batch", "16", "--steps", "1"]].concat();
-    let measured = folder.says(&[&bench[..], &flags[2..]].concat());
+    let measured = folder.stdout(&[&bench[..], &flags[2..]].concat());
     let measured: Value = serde_json::from_str(&measured).unwrap();
     assert_eq!(measured["compile"]["program"], planned);
-    // The compiler needs for a plan what it needs for the real thing.
+    // The compiled memory of the plan is that of the real step.
     assert_eq!(measured["memory"]["total"], report["memory"]["total"]);
-    // And there is one estimate for all three.
+    // All three have the same estimate.
     let quick = [&flags[..], &["--quick"]].concat();
     let estimate = self::planned(&folder, "cpu:4", &quick);
     for part in estimate["memory"]["parts"].as_array().unwrap() {
         assert_eq!(measured["estimate"][part["what"].as_str().unwrap()], part["bytes"]);
     }
-    let estimate = folder.says(&plan("cpu:4", &quick));
+    let estimate = folder.stdout(&plan("cpu:4", &quick));
     for part in
         ["  parameters ", "  optimizer ", "  gradients ", "  activations ", "  temporaries "]
     {
@@ -63,7 +63,7 @@ fn what_is_planned_is_what_is_trained() {
 }
 
 #[test]
-fn a_plan_adds_up() {
+fn figures_add_up() {
     let folder = Folder::new();
     let report = planned(&folder, "cpu:2", &["--tokens", "1e6", "--price", "2"]);
     let memory = &report["memory"];
@@ -72,7 +72,7 @@ fn a_plan_adds_up() {
     assert_eq!(names, ["parameters", "optimizer", "gradients", "activations", "temporaries"]);
     let sum: f64 = parts.iter().map(|part| number(&part["bytes"])).sum();
     assert_eq!(sum, number(&memory["total"]));
-    // AdamW keeps two numbers for each parameter.
+    // AdamW has two values per parameter.
     assert_eq!(number(&parts[1]["bytes"]), 2.0 * number(&parts[0]["bytes"]));
     assert!(memory["largest"].as_array().unwrap().len() <= 10);
 
@@ -88,19 +88,19 @@ fn a_plan_adds_up() {
         assert!(names.contains(&expected), "{expected} is not in {names:?}");
     }
     let collectives = report["collectives"].as_array().unwrap();
-    let exchanged: f64 =
+    let communication: f64 =
         collectives.iter().map(|it| number(&it["seconds"]) - number(&it["hidden"])).sum();
-    close(exchanged, exposed);
+    close(communication, exposed);
     assert!(collectives.iter().all(|it| it["group"] == 2 && it["axis"] == "fsdp"));
 
     let rates = &report["rates"];
     let days = 1e6 / number(&rates["tokens_per_second"]) / 86_400.0;
     close(number(&rates["days"]), days);
-    close(number(&rates["cost"]), days * 24.0 * 2.0 * 2.0);
+    close(number(&rates["cost_usd"]), days * 24.0 * 2.0 * 2.0);
 }
 
 #[test]
-fn a_plan_is_compiled_once() {
+fn plans_are_cached() {
     let folder = Folder::new();
     let [first, second] = [(); 2].map(|()| planned(&folder, "cpu:2", &[]));
     assert_eq!(first["basis"]["cached"], false);
@@ -113,7 +113,7 @@ fn a_plan_is_compiled_once() {
 }
 
 #[test]
-fn a_formula_needs_no_plugin() {
+fn quick_plan_needs_no_plugin() {
     let folder = Folder::new();
     for machine in ["v4-8", "v5e-16", "v6e-8", "h100:8", "a100:2", "b200", "cpu:4"] {
         let mut command = folder.command(&plan(machine, &["--quick", "--json"]));
@@ -127,36 +127,36 @@ fn a_formula_needs_no_plugin() {
 }
 
 #[test]
-fn a_search_names_a_command_line_that_works() {
+fn search_prints_a_valid_command_line() {
     let folder = Folder::new();
-    let said = folder.says(&plan("cpu:2", &["--search", "--compiles", "1", "--optim", "sgd"]));
-    let line = said.lines().last().unwrap();
+    let stdout = folder.stdout(&plan("cpu:2", &["--search", "--compiles", "1", "--optim", "sgd"]));
+    let line = stdout.lines().last().unwrap();
     assert!(line.contains("--optim sgd") && line.contains("--num_cores 2"), "{line}");
     assert!(!line.contains("--search") && !line.contains("--topology"), "{line}");
     let words: Vec<&str> =
         line.split_whitespace().skip(1).map(|word| word.trim_matches('\'')).collect();
     assert_eq!(words[0], "train");
-    // The same flags can be planned again, and come to the same.
-    let best = trained_program(&said);
+    // The same flags give the same plan.
+    let best = trained_program(&stdout);
     let flags = words[1..].iter().filter(|word| !["--num_cores", "2"].contains(word));
     let again: Vec<&str> =
         ["plan", "--topology", "cpu:2", "--json"].into_iter().chain(flags.copied()).collect();
-    let again: Value = serde_json::from_str(&folder.says(&again)).unwrap();
+    let again: Value = serde_json::from_str(&folder.stdout(&again)).unwrap();
     assert_eq!(again["program"], best);
 }
 
 #[test]
-fn the_posts_runs_are_at_hand() {
-    let said = Folder::new().says(&["plan", "--table1", "--quick", "--json"]);
-    let rows: Vec<Value> = serde_json::from_str(&said).unwrap();
+fn table1_has_the_published_runs() {
+    let stdout = Folder::new().stdout(&["plan", "--table1", "--quick", "--json"]);
+    let rows: Vec<Value> = serde_json::from_str(&stdout).unwrap();
     let names: Vec<&str> = rows.iter().map(|row| row["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["2B", "16B", "20B", "32B", "64B", "128B"]);
     for row in &rows {
-        // The shapes have the post's arithmetic, but for the first, whose shape it gives.
+        // The shapes match the published FLOPs, except the first, whose shape is published.
         let off = number(&row["flops"]) / number(&row["published"]["flops"]) - 1.0;
         let allowed = if row["name"] == "2B" { 0.05 } else { 0.01 };
         assert!(off.abs() < allowed, "{}: {off}", row["name"]);
-        // What is published agrees with itself: MFU = FLOPs / step / chips / peak.
+        // The published figures are consistent: MFU = FLOPs / step / chips / peak.
         let published = &row["published"];
         let chips = number(&row["report"]["machine"]["devices"]);
         let mfu = number(&published["flops"]) / number(&published["step"]) / chips / 275e12;
@@ -165,34 +165,34 @@ fn the_posts_runs_are_at_hand() {
 }
 
 #[test]
-fn mistakes_are_told_before_anything_is_compiled() {
+fn errors_come_before_compilation() {
     let folder = Folder::new();
     let flags = |machine, more: &[&'static str]| plan(machine, more);
-    refused(&folder, &flags("v9-8", &[]), 1, "v9-8");
-    refused(&folder, &flags("v4-7", &[]), 1, "from v4-8");
-    refused(&folder, &flags("h200:9", &[]), 1, "from 1 to 8");
-    refused(
+    rejects(&folder, &flags("v9-8", &[]), 1, "v9-8");
+    rejects(&folder, &flags("v4-7", &[]), 1, "from v4-8");
+    rejects(&folder, &flags("h200:9", &[]), 1, "from 1 to 8");
+    rejects(
         &folder,
         &flags("cpu:2", &["--num_cores", "4"]),
         1,
         "--num_cores is 4, but cpu:2 has 2",
     );
-    refused(&folder, &flags("v4-8", &["--device", "cpu"]), 1, "--device is cpu");
-    refused(&folder, &flags("cpu:2", &["--block_size", "64"]), 1, "the model has 16 positions");
-    refused(&folder, &flags("cpu:2", &["--tokens", "0"]), 2, "above 0");
-    refused(&folder, &["plan", "--topology", "cpu:2"], 1, "--config_name");
-    refused(&folder, &["plan"], 2, "--topology");
-    refused(&folder, &flags("v4-8", &["--plugin", "gone.so"]), 1, "gone.so");
-    refused(&folder, &flags("cpu:2", &["--html", "."]), 1, "cannot write .: it is a folder");
+    rejects(&folder, &flags("v4-8", &["--device", "cpu"]), 1, "--device is cpu");
+    rejects(&folder, &flags("cpu:2", &["--block_size", "64"]), 1, "the model has 16 positions");
+    rejects(&folder, &flags("cpu:2", &["--tokens", "0"]), 2, "above 0");
+    rejects(&folder, &["plan", "--topology", "cpu:2"], 1, "--config_name");
+    rejects(&folder, &["plan"], 2, "--topology");
+    rejects(&folder, &flags("v4-8", &["--plugin", "gone.so"]), 1, "gone.so");
+    rejects(&folder, &flags("cpu:2", &["--html", "."]), 1, "cannot write .: it is a folder");
 }
 
 #[test]
-fn what_cannot_fit_is_not_compiled() {
+fn does_not_compile_what_cannot_fit() {
     let folder = Folder::new();
     let config = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/table1/128b.json");
     let args = ["plan", "--config", config, "--topology", "v4-8", "--fsdp_config", "fsdp.json"];
-    refused(&folder, &args, 1, "it cannot fit");
-    // The formula still says what it would need, and that it is too much.
+    rejects(&folder, &args, 1, "does not fit");
+    // The formula still reports the memory, which exceeds the limit.
     let output = folder.run(&[&args[..], &["--quick", "--json"]].concat());
     assert_eq!(output.status.code(), Some(1));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -200,21 +200,21 @@ fn what_cannot_fit_is_not_compiled() {
 }
 
 #[test]
-fn a_missing_libtpu_comes_with_the_way_to_get_it() {
+fn missing_libtpu_error_names_the_install_command() {
     let folder = Folder::new();
     let mut command = folder.command(&plan("v4-8", &[]));
     let output = command.env_remove("FULLSHARD_TPU_PLUGIN").env("HOME", folder.0.path());
     let output = output.env("PATH", "").output().unwrap();
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("fullshard plugins install tpu"), "{said}");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("fullshard plugins install tpu"), "{stderr}");
 }
 
-/// A model whose weights are far larger than everything else that is exchanged.
+/// A model whose weights are far larger than everything else that is communicated.
 const NARROW: &str = r#"{"model_type": "gpt2", "vocab_size": 1031, "n_positions": 128,
     "n_embd": 512, "n_layer": 9, "n_head": 4, "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0}"#;
 
-/// The real compiler, without a TPU. It is looked for where this machine keeps it.
+/// Plans with the real compiler, without a TPU.
 fn for_v4(folder: &Folder, more: &[&str]) -> std::process::Output {
     folder.write("narrow.json", NARROW);
     let flags = ["plan", "--config", "narrow.json", "--fsdp_config", "fsdp.json", "--bf16"];
@@ -226,7 +226,7 @@ fn for_v4(folder: &Folder, more: &[&str]) -> std::process::Output {
 
 #[test]
 #[ignore = "long: a minute of a processor, and libtpu"]
-fn long_a_slice_is_planned_by_its_own_compiler() {
+fn long_plans_a_slice_with_its_compiler() {
     let output = for_v4(&Folder::new(), &["--per_device_train_batch_size", "4"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -239,13 +239,13 @@ fn long_a_slice_is_planned_by_its_own_compiler() {
         let rows = rows.filter(|row| row["kind"] == kind && number(&row["bytes"]) > 500_000.0);
         rows.map(|row| number(&row["count"])).sum::<f64>()
     };
-    // Four weights of each layer, there and back, and the embedding.
+    // Four weights of each layer, forward and backward, and the embedding.
     assert_eq!((weights("all-gather"), weights("reduce-scatter")), (73.0, 37.0));
 }
 
 #[test]
 #[ignore = "long: a minute of a processor, and libtpu"]
-fn long_what_the_compiler_finds_no_room_for_is_reported() {
+fn long_reports_out_of_memory_in_the_compiler() {
     let more = ["--per_device_train_batch_size", "560", "--remat", "none"];
     let output = for_v4(&Folder::new(), &more);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
@@ -253,15 +253,15 @@ fn long_what_the_compiler_finds_no_room_for_is_reported() {
     let memory = &report["memory"];
     assert!(number(&memory["total"]) > number(&memory["limit"]));
     let warnings = report["warnings"].to_string();
-    assert!(warnings.contains("finds no room"), "{warnings}");
+    assert!(warnings.contains("runs out of memory"), "{warnings}");
 }
 
 #[test]
-fn a_search_keeps_what_was_asked_for() {
+fn search_keeps_given_settings() {
     let folder = Folder::new();
-    let asked = ["--search", "--compiles", "0", "--remat", "full", "--scan_layers", "true"];
-    let said = folder.says(&plan("cpu:2", &asked));
-    let points: Vec<&str> = said.lines().filter(|line| line.starts_with("  estimated")).collect();
-    assert!(points.iter().all(|line| line.contains("--remat full --scan_layers true")), "{said}");
-    assert!(points.len() > 1, "{said}");
+    let flags = ["--search", "--compiles", "0", "--remat", "full", "--scan_layers", "true"];
+    let stdout = folder.stdout(&plan("cpu:2", &flags));
+    let points: Vec<&str> = stdout.lines().filter(|line| line.starts_with("  estimated")).collect();
+    assert!(points.iter().all(|line| line.contains("--remat full --scan_layers true")), "{stdout}");
+    assert!(points.len() > 1, "{stdout}");
 }

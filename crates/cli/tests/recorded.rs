@@ -1,6 +1,6 @@
-//! The command of the post that this project follows, shrunk to a few seconds: beside the same run
-//! in PyTorch, and what `transformers` makes of its output. How `data/run.json` was recorded is
-//! said in `data/record_run.py`.
+//! The command of the PyTorch/XLA FSDP blog post, shortened to a few seconds, compared with the
+//! same run in PyTorch, and its output loaded by `transformers`. `data/record_run.py` records
+//! `data/run.json`.
 #![allow(clippy::unwrap_used)]
 
 use fullshard_checkpoint::{ExportOptions, ModelNames, TensorEntry, export, write_config};
@@ -17,14 +17,14 @@ use std::process::{Command, Stdio};
 
 const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data");
 
-/// The flags of the post, but for what is trained on, the sizes, and where it is written. Its
-/// learning rate is Trainer's, with which a run as short as this one would go nowhere.
-const POST: &str = "run_clm --num_cores 4 --num_train_epochs 1 --per_device_train_batch_size 2 \
-    --per_device_eval_batch_size 2 --do_train --do_eval --overwrite_output_dir \
-    --tokenizer_name gpt2 --block_size 64 --optim adafactor --adafactor true --save_strategy no \
-    --learning_rate 0.005 --fsdp full_shard";
+/// The flags of the blog post, except for data, sizes and output folder. Its learning rate is
+/// Trainer's default, too low for such a short run.
+const BLOG_FLAGS: &str = "run_clm --num_cores 4 --num_train_epochs 1 \
+    --per_device_train_batch_size 2 --per_device_eval_batch_size 2 --do_train --do_eval \
+    --overwrite_output_dir --tokenizer_name gpt2 --block_size 64 --optim adafactor \
+    --adafactor true --save_strategy no --learning_rate 0.005 --fsdp full_shard";
 
-/// What a user of Hugging Face's Trainer looks for in the output folder.
+/// The output files of Hugging Face's Trainer.
 const FILES: [&str; 10] = [
     "all_results.json",
     "config.json",
@@ -38,7 +38,7 @@ const FILES: [&str; 10] = [
     "trainer_state.json",
 ];
 
-/// A command to be run in a folder of its own, and removed with it: cache and model.
+/// Runs commands in a temporary folder with its own cache and model.
 struct Bench {
     folder: tempfile::TempDir,
     cpu_plugin: PathBuf,
@@ -63,25 +63,26 @@ impl Bench {
         command
     }
 
-    /// The post's command with more flags.
-    fn post(&self, output: &Path, flags: &[&str]) {
-        let mut command = self.command(POST);
+    /// Runs the command of the blog post with more flags.
+    fn train(&self, output: &Path, flags: &[&str]) {
+        let mut command = self.command(BLOG_FLAGS);
         command.arg("--output_dir").arg(output).args(flags);
         let finished = command.output().unwrap();
         assert!(finished.status.success(), "{}", String::from_utf8_lossy(&finished.stderr));
     }
 
-    /// A folder with the model of the recording as it begins.
+    /// A folder with the initial model of the recording.
     fn model(&self) -> String {
         let config = json(data("gpt2_config.json"));
         let tree = from_json(&config.to_string()).unwrap().tree();
         let parameters = tree.named_parameters().into_iter();
-        let own = parameters.filter(|(_, parameter)| parameter.tied_to.is_none());
-        let tensors: Vec<_> =
-            own.map(|(name, parameter)| TensorEntry::new(name, parameter.dims.clone())).collect();
+        let untied = parameters.filter(|(_, parameter)| parameter.tied_to.is_none());
+        let tensors: Vec<_> = untied
+            .map(|(name, parameter)| TensorEntry::new(name, parameter.dims.clone()))
+            .collect();
         let values = |name: &str| {
             let tensor = tensors.iter().find(|tensor| tensor.name == name).unwrap();
-            Ok::<_, Infallible>(beginning(name, tensor.dims.iter().product()))
+            Ok::<_, Infallible>(initial_values(name, tensor.dims.iter().product()))
         };
         let folder = self.folder.path().join("model");
         fs::create_dir(&folder).unwrap();
@@ -92,7 +93,7 @@ impl Bench {
     }
 }
 
-/// Where the output of a test stays after it, for the scripts in `data`.
+/// The output folder of a test, which is kept for the scripts in `data`.
 fn output(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("recorded").join(name);
     let _ = fs::remove_dir_all(&folder);
@@ -110,16 +111,16 @@ fn json(path: impl AsRef<Path>) -> Value {
 }
 
 fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+    value.as_f64().unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
 fn numbers(value: &Value) -> Vec<f64> {
     value.as_array().unwrap().iter().map(number).collect()
 }
 
-/// The values a parameter begins with, as in `record_run.py`: a hash of its name and the index,
-/// so that both have the same bits without a file of weights.
-fn beginning(name: &str, elements: usize) -> Vec<f32> {
+/// The initial values of a parameter, as in `record_run.py`: a hash of its name and the index, so
+/// that both have the same bits without a checkpoint.
+fn initial_values(name: &str, elements: usize) -> Vec<f32> {
     let is_scale = name.contains(".ln_") && name.ends_with(".weight");
     let base = if is_scale { 1.0 } else { 0.0 };
     let offset: u32 = name.bytes().map(u32::from).sum();
@@ -133,20 +134,20 @@ fn beginning(name: &str, elements: usize) -> Vec<f32> {
     (0..elements).map(value).collect()
 }
 
-/// What was logged of each step under a name.
+/// The logged values of a name.
 fn logged(state: &Value, name: &str) -> Vec<f64> {
     let logs = state["log_history"].as_array().unwrap().iter();
     logs.filter_map(|log| log.get(name)).map(number).collect()
 }
 
-/// The largest relative difference of two lists as long as each other.
+/// The largest relative difference of two lists of equal length.
 fn difference(ours: &[f64], recorded: &[f64]) -> f64 {
     assert_eq!(ours.len(), recorded.len());
     let pairs = ours.iter().zip(recorded);
     pairs.map(|(ours, recorded)| (ours / recorded - 1.0).abs()).fold(0.0, f64::max)
 }
 
-/// How far a finished run is from the recording: relatively, and the most of any step.
+/// The relative difference of a run and the recording, the maximum over steps.
 #[derive(Debug)]
 struct Distance {
     loss: f64,
@@ -176,7 +177,7 @@ impl Distance {
 
 fn assert_files(output: &Path) {
     for name in FILES {
-        assert!(output.join(name).is_file(), "there is no {name}");
+        assert!(output.join(name).is_file(), "{name} is missing");
     }
     let logs = fs::read_dir(output.join("runs")).unwrap().map(|run| run.unwrap().path());
     let mut events = logs.flat_map(|run| fs::read_dir(run).unwrap());
@@ -184,62 +185,62 @@ fn assert_files(output: &Path) {
 }
 
 #[test]
-fn in_f32_it_is_the_run_of_pytorch_and_transformers_opens_it() {
+fn f32_matches_pytorch_and_loads_in_transformers() {
     let bench = Bench::new();
     let output = output("f32");
     let mut fsdp = json(data("fsdp_config.json"));
     fsdp["xla_fsdp_settings"]["compute_dtype"] = "float32".into();
     let flags = ["--model_name_or_path", &bench.model(), "--logging_steps", "1"];
-    bench.post(&output, &[&flags[..], &["--fsdp_config", &fsdp.to_string()]].concat());
+    bench.train(&output, &[&flags[..], &["--fsdp_config", &fsdp.to_string()]].concat());
 
     let blocks = json(output.join("train_results.json"))["train_samples"].as_u64().unwrap();
-    assert_ne!(blocks % 8, 0, "the last batch is to be smaller");
+    assert_ne!(blocks % 8, 0, "the last batch should be smaller");
     let order = Order::shuffled(42, blocks);
     let order: Value = (0..blocks).map(|position| order.block(0, position).unwrap()).collect();
     fs::write(output.join("order.json"), order.to_string()).unwrap();
 
     let recorded = json(data("run.json"));
-    assert_eq!(order, recorded["order"], "record anew: see data/record_run.py");
+    assert_eq!(order, recorded["order"], "record again: see data/record_run.py");
     let losses = numbers(&recorded["loss"]);
-    assert!(losses.last().unwrap() < &(losses[0] * 0.6), "the recording is to learn something");
+    assert!(losses.last().unwrap() < &(losses[0] * 0.6), "the loss of the recording should fall");
     let distance = Distance::of(&output, &recorded);
     assert!(distance.loss < 1e-3 && distance.learning_rate < 1e-6, "{distance:?}");
-    // Torch sums the squares of a million small numbers in f32, and is off by 2e-4 itself.
+    // Torch sums a million small squares in f32, with an error of 2e-4.
     assert!(distance.grad_norm < 1e-3, "{distance:?}");
     assert!(distance.eval_loss < 1e-3 && distance.perplexity < 1e-3, "{distance:?}");
 
     let results = json(output.join("eval_results.json"));
     assert_eq!(results["eval_samples"], recorded["eval_samples"]);
     let apart = (number(&results["eval_loss"]) - number(&recorded["opened_loss"])).abs();
-    println!("transformers opens the output with a loss {apart:e} apart");
-    assert!(apart < 1e-4, "transformers has a loss {apart} apart");
+    println!("difference to the loss of transformers: {apart:e}");
+    assert!(apart < 1e-4, "difference to the loss of transformers: {apart}");
     assert_files(&output);
 }
 
 #[test]
-fn in_bfloat16_as_the_post_has_it() {
+fn bfloat16_is_close_to_pytorch() {
     let bench = Bench::new();
     let fsdp = ["--fsdp_config", &data("fsdp_config.json")];
     let near = output("bf16");
     let flags = ["--model_name_or_path", &bench.model(), "--logging_steps", "1"];
-    bench.post(&near, &[&flags[..], &fsdp].concat());
+    bench.train(&near, &[&flags[..], &fsdp].concat());
     let distance = Distance::of(&near, &json(data("run.json")));
     assert!(distance.loss < 2e-2 && distance.eval_loss < 2e-2, "{distance:?}");
     assert_files(&near);
 
-    let anew = output("anew");
+    let scratch = output("scratch");
     let flags = "--config_name gpt2_config.json --logging_strategy no --max_train_samples 30";
     fs::copy(data("gpt2_config.json"), bench.folder.path().join("gpt2_config.json")).unwrap();
     let flags: Vec<&str> = flags.split_whitespace().chain(fsdp).collect();
-    bench.post(&anew, &flags);
-    let state = json(anew.join("trainer_state.json"));
-    assert!(logged(&state, "loss").is_empty(), "nothing was to be logged");
-    let loss = number(&json(anew.join("eval_results.json"))["eval_loss"]);
+    bench.train(&scratch, &flags);
+    let state = json(scratch.join("trainer_state.json"));
+    assert!(logged(&state, "loss").is_empty(), "nothing should be logged");
+    let loss = number(&json(scratch.join("eval_results.json"))["eval_loss"]);
     assert!(loss < (50257_f64).ln() - 0.1, "{loss} after training");
-    assert_files(&anew);
+    assert_files(&scratch);
 }
 
-/// Bytes of memory that a process has now.
+/// The resident memory of a process in bytes.
 fn resident(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();

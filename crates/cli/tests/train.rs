@@ -1,17 +1,16 @@
-//! `fullshard train` and `fullshard run_clm` as a person runs them: what they leave behind, and how
-//! they stop.
+//! `fullshard train` and `fullshard run_clm`: their output files, and how they stop.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
-use common::{Folder, number, refused, short, text};
+use common::{Folder, number, rejects, short, text};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-/// The post's flags, but for the size of things and the hub.
+/// The flags of the PyTorch/XLA FSDP blog post, except for sizes and the hub.
 #[test]
-fn a_run_leaves_what_hugging_face_leaves() {
+fn output_matches_hugging_face() {
     let folder = Folder::new();
     let more = [
         "--do_eval",
@@ -44,13 +43,12 @@ fn a_run_leaves_what_hugging_face_leaves() {
         "--learning_rate",
         "1e-2",
     ];
-    let said = folder.says(&short(&more));
+    let stdout = folder.stdout(&short(&more));
     for part in ["GPT2Block", "estimated memory", "compiled in", "step 3/", "***** eval metrics"] {
-        assert!(said.contains(part), "{part} in {said}");
+        assert!(stdout.contains(part), "{part} in {stdout}");
     }
-    let line = said.lines().find(|line| line.starts_with("step 3/")).unwrap();
-    for part in ["loss ", "grad norm ", "lr ", "tokens/s", " a step", "MFU unknown", "input wait "]
-    {
+    let line = stdout.lines().find(|line| line.starts_with("step 3/")).unwrap();
+    for part in ["loss ", "grad norm ", "lr ", "tokens/s", "/step", "MFU unknown", "input wait "] {
         assert!(line.contains(part), "{part} in {line}");
     }
     let [train, eval, all, state, config] =
@@ -63,7 +61,7 @@ fn a_run_leaves_what_hugging_face_leaves() {
     assert_eq!(history.len(), 3, "{history:?}");
     assert_eq!((&history[0]["step"], &history[2]["train_loss"]), (&3.into(), &train["train_loss"]));
     let rate = number(&history[0]["learning_rate"]);
-    assert!((rate - 1e-2 * (1.0 - 2.0 / 8.0)).abs() < 1e-9, "the third step's: {rate}");
+    assert!((rate - 1e-2 * (1.0 - 2.0 / 8.0)).abs() < 1e-9, "of the third step: {rate}");
     let loss = number(&eval["eval_loss"]);
     assert!(loss < 96_f64.ln() - 0.2, "{loss}");
     assert!((number(&eval["perplexity"]) / loss.exp() - 1.0).abs() < 1e-9);
@@ -76,8 +74,8 @@ fn a_run_leaves_what_hugging_face_leaves() {
     assert_eq!(runs, 1);
     assert!(folder.path("kept/fullshard/tokens").is_dir());
 
-    // What was trained can be evaluated by itself, and is what it was.
-    let said = folder.says(&[
+    // The trained model can be evaluated separately, with the same loss.
+    let stdout = folder.stdout(&[
         "run_clm",
         "--model_name_or_path",
         "out",
@@ -94,9 +92,9 @@ fn a_run_leaves_what_hugging_face_leaves() {
         "--report_to",
         "none",
     ]);
-    assert!(said.contains("eval_loss"), "{said}");
-    let compiled = said.contains("evaluation program") && !said.contains("step program");
-    assert!(compiled, "only what evaluates: {said}");
+    assert!(stdout.contains("eval_loss"), "{stdout}");
+    let compiled = stdout.contains("evaluation program") && !stdout.contains("step program");
+    assert!(compiled, "only the evaluation: {stdout}");
     let again = number(&folder.json("again/eval_results.json")["eval_loss"]);
     assert!((again / loss - 1.0).abs() < 1e-3, "{again} for {loss}");
     assert!(
@@ -104,12 +102,12 @@ fn a_run_leaves_what_hugging_face_leaves() {
     );
 }
 
-/// Whatever a run writes, something else in its place is found before the run begins.
+/// Anything but a file in place of an output file is an error before the run starts.
 #[test]
-fn a_run_replaces_nothing_but_files() {
+fn output_replaces_only_files() {
     let folder = Folder::new();
     let args = short(&["--do_eval", "--max_steps", "1", "--overwrite_output_dir"]);
-    folder.says(&args);
+    folder.stdout(&args);
     // Not all models have one.
     fs::write(folder.path("out/generation_config.json"), "{}").unwrap();
     let mut written = 0;
@@ -120,7 +118,7 @@ fn a_run_replaces_nothing_but_files() {
             fs::remove_file(&path).unwrap();
             assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
             let name = path.file_name().unwrap().to_str().unwrap();
-            refused(&folder, &args, 1, &format!("cannot write out/{name}: it is a pipe"));
+            rejects(&folder, &args, 1, &format!("cannot write out/{name}: it is a pipe"));
             fs::remove_file(&path).unwrap();
             fs::write(&path, kept).unwrap();
             written += 1;
@@ -129,9 +127,9 @@ fn a_run_replaces_nothing_but_files() {
     assert!(written >= 10, "{written}");
 }
 
-/// A file of all arguments, as JSON and as TOML, is the same as the flags.
+/// A file of arguments, as JSON and as TOML, equals the flags.
 #[test]
-fn arguments_can_be_in_a_file() {
+fn reads_arguments_from_a_file() {
     let folder = Folder::new();
     let json = r#"{"config_name": "tiny.json", "tokenizer_name": "tokenizer.json",
         "train_file": ["train.txt"], "validation_file": "validation.txt", "num_cores": 2,
@@ -144,9 +142,9 @@ fn arguments_can_be_in_a_file() {
         fsdp_config = \"fsdp.json\"\noutput_dir = \"toml\"\nmax_steps = 2\nlogging-steps = 1\n\
         report_to = \"none\"\n";
     folder.write("args.toml", toml);
-    folder.says(&["run_clm", "args.json"]);
-    folder.says(&["train", "args.toml"]);
-    folder.says(&short(&["--max_steps", "2", "--logging_steps", "1", "--overwrite_output_dir"]));
+    folder.stdout(&["run_clm", "args.json"]);
+    folder.stdout(&["train", "args.toml"]);
+    folder.stdout(&short(&["--max_steps", "2", "--logging_steps", "1", "--overwrite_output_dir"]));
     let losses = ["out", "toml"].map(|name| {
         let state = folder.json(&format!("{name}/trainer_state.json"));
         [0, 1].map(|log| number(&state["log_history"][log]["loss"]))
@@ -154,23 +152,23 @@ fn arguments_can_be_in_a_file() {
     assert_eq!(losses[0], losses[1]);
 
     for (contents, expected) in [
-        (r#"{"num_core": 2}"#, "there is no argument `num_core`; perhaps `num_cores` was meant"),
-        (r#"["train"]"#, "an object of arguments is needed"),
-        (r#"{"num_cores": "#, "wrong.json: no JSON: EOF"),
+        (r#"{"num_core": 2}"#, "unknown argument `num_core`; perhaps `num_cores` was meant"),
+        (r#"["train"]"#, "expected an object of arguments"),
+        (r#"{"num_cores": "#, "wrong.json: invalid JSON: EOF"),
     ] {
         folder.write("wrong.json", contents);
-        refused(&folder, &["train", "wrong.json"], 1, expected);
+        rejects(&folder, &["train", "wrong.json"], 1, expected);
     }
     folder.write("wrong.toml", "num_cores = ");
-    refused(&folder, &["train", "wrong.toml"], 1, "wrong.toml: no TOML");
-    refused(&folder, &["train", "missing.json"], 1, "missing.json: No such file");
+    rejects(&folder, &["train", "wrong.toml"], 1, "wrong.toml: invalid TOML");
+    rejects(&folder, &["train", "missing.json"], 1, "missing.json: No such file");
 }
 
-/// Starts a long run, waits until it trains, and ends it with a signal.
+/// Starts a long run, waits until it trains, and stops it with a signal.
 fn stopped(folder: &Folder, signal: &str) -> (Option<i32>, String) {
     let args = short(&["--max_steps", "100000", "--logging_steps", "1", "--overwrite_output_dir"]);
     let mut child = folder.command(&args).stdout(Stdio::piped()).spawn().unwrap();
-    let mut said = String::new();
+    let mut stdout = String::new();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     for line in lines.by_ref() {
         let line = line.unwrap();
@@ -181,61 +179,61 @@ fn stopped(folder: &Folder, signal: &str) -> (Option<i32>, String) {
     let id = child.id().to_string();
     assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
     for line in lines {
-        said += &(line.unwrap() + "\n");
+        stdout += &(line.unwrap() + "\n");
     }
-    (child.wait().unwrap().code(), said)
+    (child.wait().unwrap().code(), stdout)
 }
 
 #[test]
-fn a_signal_stops_a_run_after_its_step() {
+fn signals_stop_a_run_after_its_step() {
     let folder = Folder::new();
     for (signal, name, code) in [("-TERM", "SIGTERM", 143), ("-INT", "Ctrl-C", 130)] {
-        let (found, said) = stopped(&folder, signal);
-        assert_eq!(found, Some(code), "{said}");
-        assert!(said.contains(&format!("stopped by {name} after step ")), "{said}");
+        let (found, stdout) = stopped(&folder, signal);
+        assert_eq!(found, Some(code), "{stdout}");
+        assert!(stdout.contains(&format!("stopped by {name} after step ")), "{stdout}");
         let state = folder.json("out/trainer_state.json");
         let step = state["global_step"].as_u64().unwrap();
-        assert!(said.contains(&format!("after step {step} of 100000")), "{said}");
+        assert!(stdout.contains(&format!("after step {step} of 100000")), "{stdout}");
         assert!(step >= 2 && folder.path("out/model.safetensors").is_file());
         assert!(!folder.path("out/eval_results.json").exists());
     }
 }
 
 #[test]
-fn a_loss_that_is_not_finite_leaves_no_model() {
+fn non_finite_loss_leaves_no_model() {
     let folder = Folder::new();
     let args = short(&["--learning_rate", "1e30", "--max_steps", "5", "--report_to", "none"]);
     let output = folder.run(&args);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("error: step 2 has a loss of"), "{said}");
-    assert!(said.contains("lower --learning_rate"), "{said}");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("error: step 2 has a loss of"), "{stderr}");
+    assert!(stderr.contains("lower --learning_rate"), "{stderr}");
     assert!(!folder.path("out").exists());
 }
 
-/// Writing fails when all is done: nothing half-written stays.
+/// Writing fails at the end of the run: no partial file remains.
 #[test]
-fn a_full_disk_leaves_nothing_half_written() {
+fn full_disk_leaves_no_partial_files() {
     let folder = Folder::new();
     let args = short(&["--max_steps", "1", "--no_cache", "--report_to", "none"]);
     let command = folder.command(&args);
-    // Of files of more than 32 blocks of 512 bytes nothing can be written.
+    // Limits files to 32 blocks of 512 bytes.
     let script = r#"trap '' XFSZ; ulimit -f 32; exec "$0" "$@""#;
     let mut limited = Command::new("sh");
     limited.arg("-c").arg(script).arg(command.get_program()).args(command.get_args());
     limited.current_dir(folder.0.path());
     limited.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let output = limited.output().unwrap();
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}{}", text(&output.stdout));
-    assert!(said.contains("cannot write out/model.safetensors: File too large"), "{said}");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}{}", text(&output.stdout));
+    assert!(stderr.contains("cannot write out/model.safetensors: File too large"), "{stderr}");
     let left: Vec<_> = fs::read_dir(folder.path("out")).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// The demo, shortened: what it says, and that it comes nearer to its floor.
+/// A short demo: its output, and that its loss falls.
 #[test]
-fn the_demo_tells_what_it_does() {
+fn demo_prints_its_progress() {
     let folder = Folder::new();
     let args = [
         "train",
@@ -250,18 +248,38 @@ fn the_demo_tells_what_it_does() {
         "--max_eval_samples",
         "64",
     ];
-    let said = folder.says(&args);
+    let stdout = folder.stdout(&args);
     for part in [
         "no model can get its loss below",
-        "trained on 2 devices at once",
+        "trained on 2 devices",
         "entropy of the source",
-        "above the least possible",
-        "What to try next:",
+        "above the minimum of",
+        "Next steps:",
     ] {
-        assert!(said.contains(part), "{part} in {said}");
+        assert!(stdout.contains(part), "{part} in {stdout}");
     }
     let results = folder.json("fullshard-demo/all_results.json");
     assert!(number(&results["eval_loss"]) < 4.3, "{results}");
-    let again = folder.says(&["train", "--max_steps", "2", "--num_cores", "2"]);
-    assert!(again.contains("tokenised before"), "{again}");
+    let again = folder.stdout(&["train", "--max_steps", "2", "--num_cores", "2"]);
+    assert!(again.contains("from the token cache"), "{again}");
+}
+
+/// What a run shows on a terminal.
+fn on_a_terminal(folder: &Folder, args: &[&str]) -> String {
+    let mut command = std::process::Command::new("python3");
+    command.args(["-c", "import pty, sys; pty.spawn(sys.argv[1:])"]);
+    let run = folder.command(args);
+    command.arg(run.get_program()).args(run.get_args()).current_dir(folder.path(""));
+    command.envs(run.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    text(&command.output().unwrap().stdout)
+}
+
+#[test]
+fn progress_bar_is_shown_unless_disable_tqdm() {
+    let folder = Folder::new();
+    let shown = on_a_terminal(&folder, &short(&["--max_steps", "2"]));
+    assert!(shown.contains("2/2, loss"), "{shown}");
+    let hidden = short(&["--max_steps", "2", "--disable_tqdm", "--overwrite_output_dir"]);
+    let hidden = on_a_terminal(&folder, &hidden);
+    assert!(!hidden.contains("2/2, loss") && hidden.contains("saved to"), "{hidden}");
 }

@@ -1,15 +1,15 @@
-//! What can be wrong with a run: each is told with the way out, and leaves nothing behind.
+//! Invalid runs: each error comes with a fix, and nothing is written.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
-use common::{Folder, TINY, refused, short, text};
+use common::{Folder, TINY, rejects, short, text};
 use std::fs;
 use std::process::Command;
 
-/// Everything that is told before a device is touched, and leaves nothing behind.
+/// Errors before a device is used, which leave no files.
 #[test]
-fn mistakes_are_told_and_leave_nothing() {
+fn errors_leave_no_files() {
     let folder = Folder::new();
     folder.write("page.pdf", "no text");
     folder.write("few.json", &TINY.replace("96", "50"));
@@ -40,21 +40,24 @@ fn mistakes_are_told_and_leave_nothing() {
         args
     };
     for (args, expected) in [
-        (without("--train_file"), "nothing to train on: name text files with --train_file"),
+        (without("--train_file"), "no data to train on: pass text files with --train_file"),
         (changed("--train_file", "missing.txt"), "cannot read missing.txt: No such file"),
         (changed("--train_file", "page.pdf"), "text files end in .txt, .json"),
         (changed("--train_file", "."), ".: text files end in"),
         (changed("--config_name", "missing.json"), "cannot read the config missing.json"),
         (changed("--config_name", "few.json"), "tokens, but the model's vocabulary only 50"),
-        (without("--config_name"), "there is no model to train: name a config.json"),
-        (changed("--tokenizer_name", "bert"), "no tokenizer `bert`: give `gpt2`"),
+        (without("--config_name"), "no model given: pass a config.json"),
+        (changed("--tokenizer_name", "bert"), "no tokenizer `bert`: pass `gpt2`"),
         (changed("--tokenizer_name", "no.json"), "no.json: not a tokenizer.json"),
         (with(&["--block_size", "17"]), "--block_size is 17, but the model has 16 positions"),
         (with(&["--output_dir", "full"]), "which is not empty: add --overwrite_output_dir"),
         (with(&["--output_dir", "tiny.json"]), "which is a file: name a folder"),
         (with(&["--output_dir", "/proc/none"]), "which cannot be written to"),
         (base[..9].to_vec(), "nothing to do: add --do_train, --do_eval or both"),
-        (with(&["--save_strategy", "epoch"]), "no checkpoints during a run yet: use `no`"),
+        (
+            with(&["--save_strategy", "epoch"]),
+            "checkpoints during training are not supported yet: use `no`",
+        ),
         (with(&["--resume_from_checkpoint", "x"]), "--resume_from_checkpoint x is not supported"),
         (with(&["--load_best_model_at_end"]), "--load_best_model_at_end true is not supported"),
         (with(&["--fp16"]), "there is no loss scaling: use --bf16"),
@@ -62,18 +65,18 @@ fn mistakes_are_told_and_leave_nothing() {
         (with(&["--deepspeed", "ds.json"]), "--fsdp full_shard shards all"),
         (with(&["--report_to", "wandb"]), "--report_to is `wandb`, but must be tensorboard"),
         (with(&["--lr_scheduler_type", "steep"]), "steep"),
-        (with(&["--lr_scheduler_kwargs", "{\"a\": 1}"]), "there is no option `a`"),
+        (with(&["--lr_scheduler_kwargs", "{\"a\": 1}"]), "unknown option `a`"),
         (with(&["--warmup_ratio", "2"]), "--warmup_ratio is `2`, but must be"),
         (with(&["--model_type", "gpt2"]), "--config_name cannot be used with --model_type"),
         (with(&["--dataset_name", "wikitext"]), "cannot be used with --train_file"),
-        (with(&["--optim", "lion"]), "no optimizer is called `lion`"),
+        (with(&["--optim", "lion"]), "unknown optimizer `lion`"),
         (with(&["--bf16", "--dtype", "float32"]), "contradict each other"),
         (with(&["--remat", "none", "--gradient_checkpointing"]), "contradict each other"),
         (with(&["--learning_rate", "-1"]), "--learning_rate is -1"),
-        (with(&["--per_device_train_batch_size", "999999999999"]), "more tokens than a step"),
+        (with(&["--per_device_train_batch_size", "999999999999"]), "tokens per step"),
         (
             vec!["run_clm", "--train_file", "train.txt", "--do_train", "--model_type", "bert"],
-            "--model_type is `bert`, but the types known are gpt2 and llama",
+            "--model_type is `bert`, but must be one of gpt2, llama",
         ),
         (
             vec![
@@ -97,27 +100,27 @@ fn mistakes_are_told_and_leave_nothing() {
                 "--model_name_or_path",
                 "gpt2-xl",
             ],
-            "which is no folder here",
+            "which is not a folder",
         ),
-        (with(&["--num_cores", "100000"]), "a CPU can stand in for at most 256 devices"),
-        (vec!["train", "--tokenizer_name", "gpt2"], "name text files with --train_file"),
+        (with(&["--num_cores", "100000"]), "a CPU has at most 256 virtual devices"),
+        (vec!["train", "--tokenizer_name", "gpt2"], "pass text files with --train_file"),
     ] {
-        refused(&folder, &args, 1, expected);
+        rejects(&folder, &args, 1, expected);
     }
     for (args, expected) in [
-        (with(&["--num_cores", "0"]), "it must be a whole number of at least 1"),
+        (with(&["--num_cores", "0"]), "it must be an integer of at least 1"),
         (with(&["--do_eval", "perhaps"]), "it must be true or false"),
         (with(&["--eval_strategy", "sometimes"]), "[possible values: no, steps, epoch]"),
         (with(&["--num_train_epoch", "1"]), "--num_train_epochs"),
         (with(&["--fsdp", "sharded"]), "`--fsdp` is `sharded`"),
     ] {
-        refused(&folder, &args, 2, expected);
+        rejects(&folder, &args, 2, expected);
     }
 }
 
-/// Told once text was read or devices were asked: the output folder is as it was.
+/// Errors after text is read or devices are used; the output folder is unchanged.
 #[test]
-fn later_mistakes_leave_no_output() {
+fn later_errors_leave_no_output() {
     let folder = Folder::new();
     folder.write("empty.txt", "");
     fs::write(folder.path("latin.txt"), b"caf\xe9\n").unwrap();
@@ -149,12 +152,12 @@ fn later_mistakes_leave_no_output() {
         args.into_iter().map(|flag| if flag == "--do_train" { "--do_eval" } else { flag }).collect()
     };
     for (args, expected) in [
-        (base("tiny.json", "empty.txt", &[]), "empty.txt gives 0 tokens and not one block of 16"),
+        (base("tiny.json", "empty.txt", &[]), "empty.txt has 0 tokens, which do not fill a block"),
         (base("tiny.json", "latin.txt", &[]), "latin.txt, line 1: the byte at offset 3"),
         (base("tiny.json", "rows.jsonl", &[]), "rows.jsonl, row 1: column `text`"),
         (base("large.json", "train.txt", &[]), "a step needs about"),
         (base("large.json", "train.txt", &[]), "a smaller model"),
-        (alone(base("large.json", "train.txt", &[])), "the parameters take"),
+        (alone(base("large.json", "train.txt", &[])), "the parameters need"),
         (
             base("tiny.json", "train.txt", &["--num_train_epochs", "0"]),
             "--num_train_epochs is 0, but must be a number above 0",
@@ -169,7 +172,7 @@ fn later_mistakes_leave_no_output() {
                 "train.txt",
                 &["--dataloader_drop_last", "--per_device_train_batch_size", "4096"],
             ),
-            "blocks to train on, but a step takes 4096",
+            "training blocks, but a step needs 4096",
         ),
         (
             base("tiny.json", "train.txt", &["--device", "cuda", "--plugin", "/no/such.so"]),
@@ -178,16 +181,16 @@ fn later_mistakes_leave_no_output() {
         (base("tiny.json", "train.txt", &["--profile", "trace", "--max_steps", "2"]), "--profile"),
     ] {
         let output = folder.run(&args);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
-        assert!(said.contains("error: ") && said.contains(expected), "{args:?}: {said}");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {stderr}");
+        assert!(stderr.contains("error: ") && stderr.contains(expected), "{args:?}: {stderr}");
         assert!(!folder.path("out").exists(), "{args:?}");
     }
 }
 
-/// Without a network and without a plugin, a first run says what to do.
+/// Without network and plugin, the error of a first run has a fix.
 #[test]
-fn what_must_be_fetched_and_cannot_is_told() {
+fn failed_downloads_are_reported() {
     let folder = Folder::new();
     let no_network = |command: &mut Command| {
         command.env("PIP_INDEX_URL", "http://127.0.0.1:9").env("PIP_RETRIES", "0");
@@ -196,8 +199,8 @@ fn what_must_be_fetched_and_cannot_is_told() {
     };
     let mut command = folder.command(&short(&[]));
     command.env_remove("FULLSHARD_CPU_PLUGIN").env("PATH", "/nowhere");
-    let said = no_network(&mut command);
-    assert!(said.contains("error: ") && said.contains("plugin"), "{said}");
+    let stderr = no_network(&mut command);
+    assert!(stderr.contains("error: ") && stderr.contains("plugin"), "{stderr}");
     let mut command = folder.command(&[
         "run_clm",
         "--dataset_name",
@@ -206,6 +209,6 @@ fn what_must_be_fetched_and_cannot_is_told() {
         "--model_type",
         "gpt2",
     ]);
-    let said = no_network(&mut command);
-    assert!(said.contains("error: ") && said.contains("--train_file"), "{said}");
+    let stderr = no_network(&mut command);
+    assert!(stderr.contains("error: ") && stderr.contains("--train_file"), "{stderr}");
 }

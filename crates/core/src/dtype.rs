@@ -1,12 +1,12 @@
-//! Element types, with the names that HLO, MLIR and PyTorch give them.
+//! Element types, with their names in HLO, MLIR and PyTorch.
 
 use serde::{Deserialize, Serialize};
 
-/// Declares [`DType`] with what is known of each type in one table.
+/// Declares [`DType`] with the properties of each type in one table.
 macro_rules! dtypes {
     ($($(#[$doc:meta])* $variant:ident, $name:literal, $mlir:literal, $torch:literal, $bytes:literal,
        $class:ident;)*) => {
-        /// The element type of a tensor. In config files it goes by its PyTorch name.
+        /// The element type of a tensor. In config files it has its PyTorch name.
         #[derive(
             Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
         )]
@@ -15,10 +15,10 @@ macro_rules! dtypes {
         }
 
         impl DType {
-            /// Every type there is.
+            /// All types.
             pub const ALL: &[DType] = &[$(DType::$variant),*];
 
-            /// The short name, as HLO has it: `bf16`, `u32`, `pred`.
+            /// The short name, as in HLO: `bf16`, `u32`, `pred`.
             pub fn name(self) -> &'static str {
                 match self { $(DType::$variant => $name,)* }
             }
@@ -29,7 +29,7 @@ macro_rules! dtypes {
             }
 
             /// The name in PyTorch and Hugging Face configs: `bfloat16`, `uint32`, `bool`.
-            /// Types that PyTorch lacks go by their name in `ml_dtypes`.
+            /// Types that PyTorch lacks have their name in `ml_dtypes`.
             pub fn torch_name(self) -> &'static str {
                 match self { $(DType::$variant => $torch,)* }
             }
@@ -39,7 +39,7 @@ macro_rules! dtypes {
                 match self { $(DType::$variant => $bytes,)* }
             }
 
-            /// What kind of number an element is.
+            /// The class of its elements.
             pub fn class(self) -> NumberClass {
                 match self { $(DType::$variant => NumberClass::$class,)* }
             }
@@ -47,7 +47,7 @@ macro_rules! dtypes {
     };
 }
 
-/// What kind of number an element is.
+/// The class of an element type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum NumberClass {
@@ -58,7 +58,7 @@ pub enum NumberClass {
 }
 
 dtypes! {
-    /// A truth value, one byte.
+    /// A boolean, one byte.
     Bool, "pred", "i1", "bool", 1, Bool;
     /// Signed, 8 bits.
     I8, "s8", "i8", "int8", 1, Signed;
@@ -98,17 +98,17 @@ dtypes! {
     F8E4M3, "f8e4m3", "f8E4M3", "float8_e4m3", 1, Float;
     /// 8 bits, 3 of exponent.
     F8E3M4, "f8e3m4", "f8E3M4", "float8_e3m4", 1, Float;
-    /// 8 bits of exponent alone: the scales of block-scaled formats.
+    /// 8 bits of exponent only: the scales of block-scaled formats.
     F8E8M0FNU, "f8e8m0fnu", "f8E8M0FNU", "float8_e8m0fnu", 1, Float;
 }
 
-/// A name that is no dtype of PyTorch's.
+/// A name that is not a PyTorch dtype.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a dtype; write it as PyTorch does: float32, bfloat16, float16, ...")]
 pub struct UnknownDType(pub String);
 
 impl DType {
-    /// Whether it is a floating-point type: the ones that have gradients.
+    /// Whether it is a floating-point type, which has gradients.
     pub fn is_float(self) -> bool {
         self.class() == NumberClass::Float
     }
@@ -118,7 +118,7 @@ impl DType {
         matches!(self.class(), NumberClass::Signed | NumberClass::Unsigned)
     }
 
-    /// The type that PyTorch or a Hugging Face config names so: `bfloat16`, or `torch.bfloat16`.
+    /// The type with this name in PyTorch or Hugging Face configs: `bfloat16`, or `torch.bfloat16`.
     pub fn from_torch_name(name: &str) -> Result<DType, UnknownDType> {
         let short = name.strip_prefix("torch.").unwrap_or(name);
         let named = DType::ALL.iter().find(|dtype| dtype.torch_name() == short);
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn torch_names_read_back() {
+    fn torch_names_round_trip() {
         for &dtype in DType::ALL {
             assert_eq!(DType::from_torch_name(dtype.torch_name()), Ok(dtype));
             let json = serde_json::to_string(&dtype).unwrap();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_types_share_a_name() {
+    fn names_are_unique() {
         for name in [DType::name, DType::mlir_name, DType::torch_name] {
             let mut names: Vec<&str> = DType::ALL.iter().map(|&dtype| name(dtype)).collect();
             names.sort_unstable();

@@ -1,11 +1,12 @@
 //! Plain data that all other crates share: dtypes, tensor types, platforms, accelerators, meshes
 //! and sharding specs.
 //!
-//! Nothing here traces, compiles or talks to a device, and nothing here depends on another crate
-//! of the workspace. Every type is `Send + Sync`.
+//! Nothing here traces, compiles or accesses a device, or depends on another crate of the
+//! workspace. Every type is `Send + Sync`.
 #![forbid(unsafe_code)]
 
 pub mod accelerator;
+mod collective;
 mod dtype;
 mod layout;
 mod mesh;
@@ -13,6 +14,7 @@ mod platform;
 mod tensor_type;
 
 pub use accelerator::{Chip, Gpu, GpuTarget, TpuGeneration, TpuSlice, UnknownAccelerator};
+pub use collective::CollectiveKind;
 pub use dtype::{DType, NumberClass, UnknownDType};
 pub use layout::Layout;
 pub use mesh::{Mesh, MeshError, Sharding};

@@ -4,48 +4,48 @@ use crate::TensorType;
 use std::fmt;
 use std::sync::Arc;
 
-/// A box of devices with a name for each axis. Devices are numbered row-major. Cheap to clone.
+/// A grid of devices with named axes. Devices are numbered row-major. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Mesh {
     axes: Arc<[(String, usize)]>,
 }
 
-/// How a tensor is sharded over a mesh: for each dimension the axes that divide it, the major
-/// first. Over the axes that divide no dimension it is replicated.
+/// How a tensor is sharded over a mesh: for each dimension the axes that shard it, the major
+/// first. It is replicated over the other axes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Sharding {
     mesh: Mesh,
     dims: Vec<Vec<usize>>,
 }
 
-/// What is wrong with a mesh or with a sharding over one.
+/// An error of a mesh or of a sharding over one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MeshError {
     /// An axis without devices.
     #[error("mesh axis `{0}` has size 0; leave it out, or give it size 1")]
     EmptyAxis(String),
-    /// A name that programs cannot hold.
-    #[error("mesh axis `{0}`: a name is made of letters, digits and underscores")]
+    /// An invalid name.
+    #[error("mesh axis `{0}`: a name consists of letters, digits and underscores")]
     BadName(String),
-    /// A name that stands twice, among the axes of a mesh or in a request for some.
-    #[error("mesh axis `{0}` stands twice; name each axis once")]
+    /// A duplicate name, among the axes of a mesh or in a request for some.
+    #[error("mesh axis `{0}` is repeated; name each axis once")]
     RepeatedAxis(String),
-    /// More devices than there are anywhere.
-    #[error("a mesh of {0:?} devices; the most is {max}", max = Mesh::MAX_DEVICES)]
+    /// Too many devices.
+    #[error("a mesh of {0:?} devices; the maximum is {max}", max = Mesh::MAX_DEVICES)]
     TooLarge(Vec<usize>),
     /// An axis that the mesh does not have.
     #[error("no axis `{axis}` in {known:?}")]
     UnknownAxis {
         /// The axis requested.
         axis: String,
-        /// The axes there are.
+        /// The axes of the mesh.
         known: Vec<String>,
     },
-    /// An axis that divides two dimensions.
+    /// An axis that shards two dimensions.
     #[error("mesh axis `{0}` shards two dimensions; it can shard one")]
     TwoDims(String),
-    /// A tensor of another rank, or with a dimension that does not divide.
+    /// A tensor of another rank, or with an indivisible dimension.
     #[error("{ty} cannot be sharded as {sharding}; pad it to a multiple of the devices")]
     Indivisible {
         /// The type of the full tensor.
@@ -56,7 +56,7 @@ pub enum MeshError {
 }
 
 impl Mesh {
-    /// The most devices of a mesh.
+    /// The maximum number of devices of a mesh.
     pub const MAX_DEVICES: usize = 1 << 20;
 
     /// A mesh of named axes, the slowest-varying first.
@@ -120,7 +120,7 @@ impl Mesh {
         }
     }
 
-    /// A sharding: for each dimension the axes that divide it, the major first.
+    /// A sharding: for each dimension the axes that shard it, the major first.
     pub fn sharding(&self, dims: &[&[&str]]) -> Result<Sharding, MeshError> {
         let dims = dims.iter().map(|names| self.positions(names)).collect::<Result<Vec<_>, _>>()?;
         let mut used: Vec<usize> = dims.iter().flatten().copied().collect();
@@ -131,14 +131,14 @@ impl Mesh {
         }
     }
 
-    /// A sharding that divides no dimension.
+    /// A sharding that replicates on all devices.
     pub fn replicated(&self, rank: usize) -> Sharding {
         Sharding { mesh: self.clone(), dims: vec![Vec::new(); rank] }
     }
 }
 
 impl Sharding {
-    /// The mesh it is over.
+    /// Its mesh.
     pub fn mesh(&self) -> &Mesh {
         &self.mesh
     }
@@ -148,12 +148,12 @@ impl Sharding {
         self.dims.len()
     }
 
-    /// For each dimension the positions of the axes that divide it, the major first.
+    /// For each dimension the positions of the axes that shard it, the major first.
     pub fn dims(&self) -> &[Vec<usize>] {
         &self.dims
     }
 
-    /// The number of parts each dimension is divided into.
+    /// The number of shards of each dimension.
     pub fn parts(&self) -> impl ExactSizeIterator<Item = usize> {
         self.dims.iter().map(|axes| axes.iter().map(|&axis| self.mesh.axis_size(axis)).product())
     }
@@ -164,14 +164,14 @@ impl Sharding {
         Ok(self.local(ty, &all)?.dims)
     }
 
-    /// The shard of a tensor when `axes`, by position, divide it and no others.
+    /// The shard of a tensor when only `axes`, by position, shard it.
     pub fn local(&self, ty: &TensorType, axes: &[usize]) -> Result<TensorType, MeshError> {
-        self.scale(ty, axes, |dim, parts| (dim % parts == 0).then(|| dim / parts))
+        self.scale(ty, axes, |dim, shards| (dim % shards == 0).then(|| dim / shards))
     }
 
     /// The full tensor of such shards: the inverse of [`Sharding::local`].
     pub fn global(&self, ty: &TensorType, axes: &[usize]) -> Result<TensorType, MeshError> {
-        self.scale(ty, axes, |dim, parts| Some(dim * parts))
+        self.scale(ty, axes, |dim, shards| Some(dim * shards))
     }
 
     fn scale(
@@ -185,9 +185,9 @@ impl Sharding {
             return Err(fail());
         }
         let dims = ty.dims.iter().zip(&self.dims).map(|(&dim, axes)| {
-            let parts = axes.iter().filter(|axis| over.contains(axis));
-            let parts = parts.map(|&axis| self.mesh.axis_size(axis)).product();
-            scale(dim, parts).ok_or_else(fail)
+            let axes = axes.iter().filter(|axis| over.contains(axis));
+            let shards = axes.map(|&axis| self.mesh.axis_size(axis)).product();
+            scale(dim, shards).ok_or_else(fail)
         });
         Ok(TensorType::new(ty.dtype, &dims.collect::<Result<Vec<_>, _>>()?))
     }
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_divide_by_all_axes_of_a_dimension() {
+    fn dimensions_are_sharded_over_all_their_axes() {
         let sharding = mesh().sharding(&[&["data", "fsdp"], &[]]).unwrap();
         assert_eq!(sharding.to_string(), "[{\"data\", \"fsdp\"}, {}]");
         assert_eq!(sharding.parts().collect::<Vec<_>>(), [8, 1]);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn errors_name_the_axis() {
         let new = |axes: &[(&str, usize)]| Mesh::new(axes).unwrap_err();
         assert_eq!(new(&[("a", 0)]), MeshError::EmptyAxis("a".into()));
         assert_eq!(new(&[("a b", 1)]), MeshError::BadName("a b".into()));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_data_goes_between_threads() {
+    fn types_are_send_and_sync() {
         fn check<T: Send + Sync>() {}
         check::<Mesh>();
         check::<Sharding>();

@@ -1,4 +1,4 @@
-//! Platforms: the kinds of device that there are compilers for.
+//! Platforms: the kinds of device that programs are compiled for.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -17,13 +17,13 @@ pub enum Platform {
     Tpu,
 }
 
-/// A name that is no platform's.
+/// A name that is not a platform.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a platform; the platforms are cpu, cuda (or gpu) and tpu")]
 pub struct UnknownPlatform(pub String);
 
 impl Platform {
-    /// Every platform, in the order they are listed.
+    /// Every platform.
     pub const ALL: [Platform; 3] = [Platform::Cpu, Platform::Cuda, Platform::Tpu];
 
     /// The name on the command line, in configs and in file names.
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn platforms_read_back() {
+    fn names_round_trip() {
         for platform in Platform::ALL {
             assert_eq!(platform.to_string().parse(), Ok(platform));
             assert_eq!(serde_json::to_string(&platform).unwrap(), format!("\"{platform}\""));

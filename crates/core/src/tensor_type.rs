@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_read_as_in_hlo() {
+    fn displays_as_in_hlo() {
         assert_eq!(TensorType::new(DType::Bf16, &[2, 3]).to_string(), "bf16[2,3]");
         assert_eq!(TensorType::scalar(DType::Bool).to_string(), "pred[]");
     }

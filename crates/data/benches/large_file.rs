@@ -1,8 +1,8 @@
-//! Peak memory while a large file is tokenised:
+//! Peak memory while a large file is tokenized:
 //! `cargo bench -p fullshard-data --bench large_file -- 5000` for 5000 MB, the default is 200.
 //!
-//! The file has ordinary lines and one of 100 MB (a tenth of a smaller file). It is made in the
-//! temporary directory and removed again, as is the corpus.
+//! The file has ordinary lines and one of 100 MB (a tenth of a smaller file). It is created in
+//! the temporary directory and removed afterwards, as is the corpus.
 #![allow(clippy::unwrap_used)]
 
 use fullshard_data::{Corpus, Grouping, Part, Preparation, Source, Tokenizer};
@@ -25,7 +25,7 @@ fn main() {
         block_size: 1024,
         grouping: Grouping::Blocks,
     };
-    let begin = Instant::now();
+    let start = Instant::now();
     let mut shown = 0;
     let corpus = Corpus::prepare(&plan, directory.path(), &mut |progress| {
         if progress.done * 20 / progress.total > shown {
@@ -34,7 +34,7 @@ fn main() {
         }
     })
     .unwrap();
-    let seconds = begin.elapsed().as_secs_f64();
+    let seconds = start.elapsed().as_secs_f64();
     println!(
         "{} MB, {} tokens, {seconds:.0} s, {:.1} MB/s: {}",
         source.bytes() / 1_000_000,
@@ -60,12 +60,12 @@ fn write(path: &std::path::Path, bytes: u64) {
     }
 }
 
-/// What the system says of this process: memory of its own now and at most. Mapped files (the
-/// corpus, when it is checked) are not counted in `RssAnon`.
+/// Current and peak memory of this process. Mapped files (the corpus, when it is checked) are not
+/// counted in `RssAnon`.
 fn memory() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let wanted = ["VmHWM", "VmRSS", "RssAnon"];
-    let lines = status.lines().filter(|line| wanted.iter().any(|name| line.starts_with(name)));
+    let fields = ["VmHWM", "VmRSS", "RssAnon"];
+    let lines = status.lines().filter(|line| fields.iter().any(|name| line.starts_with(name)));
     lines
         .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
         .collect::<Vec<_>>()

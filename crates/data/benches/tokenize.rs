@@ -1,8 +1,8 @@
-//! How fast text is tokenised, beside the `tokenizers` Python package in the same run:
+//! Tokenization throughput, compared with the `tokenizers` Python package in the same run:
 //! `FULLSHARD_BENCH_PYTHON=python cargo bench -p fullshard-data --bench tokenize`.
 //!
-//! The text is made up (words by Zipf's law, some of them rare), or the file that
-//! `FULLSHARD_BENCH_TEXT` names. Each is run several times and the fastest counts.
+//! The text is synthetic (words by Zipf's law, some of them rare), or the file in
+//! `FULLSHARD_BENCH_TEXT`. Each is run several times; the fastest run counts.
 #![allow(clippy::unwrap_used)]
 
 use fullshard_data::{Corpus, Grouping, Part, Preparation, Source, Tokenizer};
@@ -19,7 +19,7 @@ fn main() {
     let tokenizer = Tokenizer::gpt2().unwrap();
     tokenizer.save(directory.path()).unwrap();
     let text = std::env::var_os("FULLSHARD_BENCH_TEXT")
-        .map_or_else(|| made_up(directory.path(), &tokenizer), PathBuf::from);
+        .map_or_else(|| synthetic(directory.path(), &tokenizer), PathBuf::from);
     let source = Source::open(std::slice::from_ref(&text), true).unwrap();
     let megabytes = source.bytes() as f64 / 1e6;
     println!("{megabytes:.0} MB, {} threads", std::thread::available_parallelism().unwrap());
@@ -40,7 +40,7 @@ fn main() {
             .map(|lines| tokenizer.encode_batch(lines).unwrap().iter().map(Vec::len).sum::<usize>())
             .sum::<usize>() as u64
     });
-    report("ours, lines in memory", tokens, seconds);
+    report("fullshard, lines in memory", tokens, seconds);
 
     let plan = Preparation {
         source: &source,
@@ -53,10 +53,10 @@ fn main() {
         let cache = tempfile::tempdir().unwrap();
         Corpus::prepare(&plan, cache.path(), &mut |_| {}).unwrap().tokens()
     });
-    report("ours, file to corpus on disk", tokens, seconds);
+    report("fullshard, file to corpus on disk", tokens, seconds);
 
     match std::env::var_os("FULLSHARD_BENCH_PYTHON") {
-        None => println!("FULLSHARD_BENCH_PYTHON names no python: no peer"),
+        None => println!("FULLSHARD_BENCH_PYTHON is not set: no comparison"),
         Some(python) => {
             let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/peers/tokenize.py");
             let output = Command::new(python)
@@ -65,8 +65,8 @@ fn main() {
                 .arg(ROUNDS.to_string())
                 .output()
                 .unwrap();
-            let said = String::from_utf8(output.stdout).unwrap();
-            let (tokens, seconds) = said.trim().split_once(' ').unwrap();
+            let stdout = String::from_utf8(output.stdout).unwrap();
+            let (tokens, seconds) = stdout.trim().split_once(' ').unwrap();
             report(
                 "tokenizers (Python), in memory",
                 tokens.parse().unwrap(),
@@ -79,15 +79,15 @@ fn main() {
 fn fastest(mut run: impl FnMut() -> u64) -> (u64, f64) {
     let mut best = (0, f64::INFINITY);
     for _ in 0..ROUNDS {
-        let begin = Instant::now();
+        let start = Instant::now();
         let tokens = run();
-        best = (tokens, best.1.min(begin.elapsed().as_secs_f64()));
+        best = (tokens, best.1.min(start.elapsed().as_secs_f64()));
     }
     best
 }
 
-/// Lines of words that are one to three of GPT-2's tokens, the n-th as often as 1/n.
-fn made_up(directory: &Path, tokenizer: &Tokenizer) -> PathBuf {
+/// Lines of words of one to three GPT-2 tokens, the n-th with frequency 1/n.
+fn synthetic(directory: &Path, tokenizer: &Tokenizer) -> PathBuf {
     let token = |id: u32| tokenizer.decode(&[id]).unwrap();
     let parts: Vec<String> = (300..20_000)
         .map(token)

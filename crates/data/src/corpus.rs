@@ -1,9 +1,9 @@
-//! The tokens of a source, grouped into blocks: made once, kept in a file, mapped into memory.
+//! The tokens of a source, grouped into blocks: tokenized once, cached in a file, memory-mapped.
 //!
-//! A thread reads examples, all cores turn them into tokens, and the tokens go to the file in the
-//! order of the examples. Only a few megabytes are under way at any time. The file is named by a
-//! digest of everything that decides what is in it, so another text, tokenizer or block size is
-//! another file, and two processes that make the same one do not disturb each other.
+//! One thread reads examples, all cores tokenize them, and the tokens are written in the order of
+//! the examples. Only a few megabytes are in flight at any time. The file name is a digest of all
+//! inputs, so another text, tokenizer or block size is another file, and processes that prepare
+//! the same corpus concurrently do not conflict.
 
 mod file;
 mod map;
@@ -17,21 +17,21 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 
-/// The part of a source's examples that is used, in percent as `datasets` slices a split.
+/// The part of a source's examples to use, in percent, as `datasets` slices a split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
     /// All of them.
     All,
-    /// The first so many percent: validation data where there is no file of its own.
+    /// The first N percent: validation data if there is no validation file.
     First(u8),
-    /// All but the first so many percent: what is left to train on.
+    /// All but the first N percent: the remaining training data.
     Rest(u8),
 }
 
-/// How far preparation is.
+/// Progress of preparation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of the source read and tokenised.
+    /// Bytes of the source read and tokenized.
     pub done: u64,
     /// Bytes of the source.
     pub total: u64,
@@ -39,18 +39,18 @@ pub struct Progress {
     pub tokens: u64,
 }
 
-/// Everything that decides what is in a corpus.
+/// All inputs that determine a corpus.
 #[derive(Clone, Copy)]
 pub struct Preparation<'a> {
     /// The text.
     pub source: &'a Source,
-    /// How much of it.
+    /// The part of it to use.
     pub part: Part,
-    /// What turns it into tokens.
+    /// The tokenizer.
     pub tokenizer: &'a Tokenizer,
-    /// Tokens in a block.
+    /// Tokens per block.
     pub block_size: usize,
-    /// How tokens become blocks.
+    /// How tokens are grouped into blocks.
     pub grouping: Grouping,
 }
 
@@ -65,7 +65,7 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// Opens the corpus if it is in the cache and whole; makes it otherwise.
+    /// Opens the corpus if an intact copy is in the cache; prepares it otherwise.
     pub fn prepare(
         plan: &Preparation,
         cache: &Path,
@@ -78,8 +78,8 @@ impl Corpus {
             return Ok(Self::new(tokens, path, plan.block_size, true));
         }
         plan.write(&path, progress)?;
-        let lost = || std::io::Error::other("the file just written there is not whole");
-        let tokens = Tokens::open(&path).ok_or_else(lost).map_err(Error::io("read", &path))?;
+        let damaged = || std::io::Error::other("the file just written is damaged");
+        let tokens = Tokens::open(&path).ok_or_else(damaged).map_err(Error::io("read", &path))?;
         Ok(Self::new(tokens, path, plan.block_size, false))
     }
 
@@ -88,7 +88,7 @@ impl Corpus {
         Self { tokens, path, block_size, blocks, reused }
     }
 
-    /// The same corpus with at most so many blocks, from the first.
+    /// The same corpus, truncated to its first `blocks` blocks.
     pub fn take(self, blocks: u64) -> Self {
         Self { blocks: self.blocks.min(blocks), ..self }
     }
@@ -98,22 +98,22 @@ impl Corpus {
         self.blocks
     }
 
-    /// Tokens in a block; only the last of a [`Grouping::Packed`] corpus may have fewer.
+    /// Tokens per block; only the last block of a [`Grouping::Packed`] corpus may have fewer.
     pub fn block_size(&self) -> usize {
         self.block_size
     }
 
-    /// Tokens in all blocks together.
+    /// Total number of tokens in the blocks.
     pub fn tokens(&self) -> u64 {
         self.tokens.len().min(self.blocks * self.block_size as u64)
     }
 
-    /// Tokens of the text, those that grouping dropped included.
+    /// Number of tokens in the text, including those that grouping dropped.
     pub fn text_tokens(&self) -> u64 {
         self.tokens.seen()
     }
 
-    /// Examples of the text.
+    /// Number of examples in the text.
     pub fn examples(&self) -> u64 {
         self.tokens.examples()
     }
@@ -123,12 +123,12 @@ impl Corpus {
         self.reused
     }
 
-    /// The file it is kept in.
+    /// The cache file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Copies a block and says how many tokens it has: none past the last.
+    /// Copies a block into `out` and returns its number of tokens: 0 past the last block.
     pub fn read(&self, block: u64, out: &mut [i32]) -> usize {
         if block >= self.blocks {
             return 0;
@@ -138,12 +138,12 @@ impl Corpus {
     }
 }
 
-/// Examples go to the tokenizer in chunks of about so many bytes ...
+/// Approximate size of the chunks of examples passed to the tokenizer, in bytes.
 const CHUNK_BYTES: usize = 2 << 20;
-/// ... of which so many may wait.
-const CHUNKS_AHEAD: usize = 2;
+/// Maximum number of queued chunks.
+const QUEUED_CHUNKS: usize = 2;
 
-/// Examples that are tokenised together.
+/// Examples that are tokenized together.
 #[derive(Default)]
 struct Chunk {
     examples: Vec<String>,
@@ -163,21 +163,21 @@ impl Preparation<'_> {
                 Err(Error::OutOfRange {
                     what: "--validation_split_percentage",
                     given: percent.into(),
-                    expected: "it is between 1 and 99",
+                    expected: "it must be between 1 and 99",
                 })
             }
             _ => Ok(()),
         }
     }
 
-    /// The name of the file: a digest of all that decides its content.
+    /// The file name: a digest of all inputs.
     fn key(&self) -> Result<String> {
         let mut digest = Sha256::new();
         for path in self.source.files() {
-            let whole = path.canonicalize().map_err(Error::io("read", path))?;
-            let about = whole.metadata().map_err(Error::io("read", path))?;
-            let modified = about.modified().map_err(Error::io("read", path))?;
-            digest.update(format!("{whole:?} {} {modified:?}\n", about.len()));
+            let absolute = path.canonicalize().map_err(Error::io("read", path))?;
+            let metadata = absolute.metadata().map_err(Error::io("read", path))?;
+            let modified = metadata.modified().map_err(Error::io("read", path))?;
+            digest.update(format!("{absolute:?} {} {modified:?}\n", metadata.len()));
         }
         digest.update(self.tokenizer.digest());
         digest.update(format!(
@@ -192,7 +192,7 @@ impl Preparation<'_> {
         Ok(digest.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// The examples that are used, by number.
+    /// The range of example indices to use.
     fn range(&self) -> Result<Range<u64>> {
         match self.part {
             Part::All => Ok(0..u64::MAX),
@@ -201,7 +201,7 @@ impl Preparation<'_> {
         }
     }
 
-    /// Reads, tokenises and writes.
+    /// Reads, tokenizes and writes.
     fn write(&self, path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<()> {
         let range = self.range()?;
         let directory = path.parent().unwrap_or(Path::new("."));
@@ -210,7 +210,7 @@ impl Preparation<'_> {
         let mut grouper = Grouper::new(self.grouping, self.block_size);
         let (mut seen, mut examples) = (0, 0);
         thread::scope(|scope| {
-            let (sender, chunks) = sync_channel(CHUNKS_AHEAD);
+            let (sender, chunks) = sync_channel(QUEUED_CHUNKS);
             let reader = scope.spawn(|| read(self.source, range, sender));
             for chunk in chunks {
                 for tokens in self.tokenizer.encode_batch(&chunk.examples)? {
@@ -231,7 +231,7 @@ impl Preparation<'_> {
     }
 }
 
-/// Reads the examples of a range and sends them on in chunks.
+/// Reads the examples of a range and sends them in chunks.
 fn read(source: &Source, range: Range<u64>, sender: SyncSender<Chunk>) -> Result<()> {
     let mut chunk = Chunk::default();
     let mut number = 0;
@@ -247,11 +247,11 @@ fn read(source: &Source, range: Range<u64>, sender: SyncSender<Chunk>) -> Result
         }
         if number < range.end { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
-    let _ = sender.send(chunk); // whoever tokenises has its own error if it no longer listens
+    let _ = sender.send(chunk); // without a receiver, tokenizing failed with its own error
     Ok(())
 }
 
-/// Where a percentage falls among examples: the nearest, and of two the even one, as Python rounds.
+/// The example index of a percentage, rounded half to even as in Python.
 fn boundary(percent: u8, examples: u64) -> u64 {
     (f64::from(percent) * examples as f64 / 100.0).round_ties_even() as u64
 }

@@ -1,7 +1,7 @@
-//! Readable text whose entropy is known, so that a loss has a floor to be held against.
+//! Synthetic readable text of known entropy, which is a lower bound of the loss.
 //!
-//! Words follow each other in a Markov chain of second order with a simple grammar. No model can
-//! do better on it, in the long run, than [`Demo::entropy`] nats a token.
+//! Words follow a second-order Markov chain with a simple grammar. In the long run no model can do
+//! better than [`Demo::entropy`] nats per token.
 
 mod chain;
 mod grammar;
@@ -18,16 +18,16 @@ use tempfile::NamedTempFile;
 use tokenizers::models::wordlevel::WordLevel;
 use tokenizers::pre_tokenizers::whitespace::Whitespace;
 
-/// What words that are not the demo's become.
+/// The token for words outside the vocabulary.
 const UNKNOWN: &str = "<unk>";
 
-/// The tokens that a digest is of: enough for every word to come.
-const DIGESTED: u64 = 10_000;
+/// Number of tokens in the digest: enough for every word to occur.
+const DIGEST_LEN: u64 = 10_000;
 
-/// The token at the end of every sentence, and of a text that goes on.
+/// The token that ends every sentence, also used as the end-of-sequence token.
 const STOP: &str = ".";
 
-/// A source of sentences, a function of its seed.
+/// A source of sentences, determined by its seed.
 pub struct Demo {
     words: Words,
     chain: Chain,
@@ -37,44 +37,44 @@ pub struct Demo {
 /// The files of a demo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DemoFiles {
-    /// Text to train on.
+    /// Training text.
     pub train: PathBuf,
-    /// Text to evaluate on, a tenth as long.
+    /// Validation text, a tenth as long.
     pub validation: PathBuf,
     /// The tokenizer.
     pub tokenizer: PathBuf,
 }
 
 impl Demo {
-    /// The source of a seed.
+    /// The source for a seed.
     pub fn new(seed: u64) -> Self {
         let words = Words::new();
         let chain = Chain::new(&words, seed);
         Self { words, chain, seed }
     }
 
-    /// Nats a token for one who knows the whole past: no model can do better. Exact.
+    /// Nats per token given all previous tokens: no model can do better. Exact.
     pub fn entropy(&self) -> f64 {
         self.chain.entropy()
     }
 
-    /// Nats a token for one who knows the token before only: what a model without attention gets.
+    /// Nats per token given only the previous token: what a model without attention reaches.
     pub fn bigram_entropy(&self) -> f64 {
         self.chain.bigram_entropy()
     }
 
-    /// Nats a token for one who knows only how often each token comes.
+    /// Nats per token given only token frequencies.
     pub fn unigram_entropy(&self) -> f64 {
         self.chain.unigram_entropy()
     }
 
-    /// The least loss on blocks of this length: the first prediction of a block sees one token.
+    /// The lowest loss on blocks of this length: the first prediction of a block sees one token.
     pub fn floor(&self, block_size: usize) -> f64 {
         let predictions = block_size.saturating_sub(1).max(1) as f64;
         (self.bigram_entropy() + (predictions - 1.0) * self.entropy()) / predictions
     }
 
-    /// The tokenizer: a token a word, and one for words it does not know.
+    /// The tokenizer: one token per word, and one for unknown words.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
         let broken = |error: tokenizers::Error| Error::BadTokenizer {
             name: "demo".into(),
@@ -91,7 +91,7 @@ impl Demo {
         Tokenizer::new("demo".into(), tokenizer, Files::word_level(STOP, UNKNOWN))
     }
 
-    /// At least so many tokens of text, a sentence a line. `part` tells apart texts of one source.
+    /// Writes at least `tokens` tokens, one sentence per line. Each `part` is a different text.
     pub fn write_text(&self, out: &mut impl Write, tokens: u64, part: u64) -> std::io::Result<()> {
         let mut random = Random::new(self.seed, 2 + part);
         let mut words = (Words::STOP, Words::STOP);
@@ -109,16 +109,16 @@ impl Demo {
         Ok(())
     }
 
-    /// A short name for all texts of this source, which another source does not have, nor the same
-    /// seed once sentences are made differently: a digest of how the first text begins.
+    /// A short name of the source: a digest of the start of its first text. It differs for other
+    /// seeds, and for the same seed once the generator changes.
     pub fn digest(&self) -> Result<String> {
         let mut text = Vec::new();
-        self.write_text(&mut text, DIGESTED, 0).map_err(Error::io("write", Path::new("demo")))?;
+        self.write_text(&mut text, DIGEST_LEN, 0).map_err(Error::io("write", Path::new("demo")))?;
         let digest = Sha256::digest(&text);
         Ok(digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// Writes `train.txt` with so many tokens, `validation.txt` with a tenth, and the tokenizer's
+    /// Writes `train.txt` with `tokens` tokens, `validation.txt` with a tenth, and the tokenizer's
     /// files.
     pub fn write(directory: &Path, tokens: u64, seed: u64) -> Result<DemoFiles> {
         let demo = Self::new(seed);

@@ -1,36 +1,36 @@
-//! What can go wrong, each with the thing at fault and the way out.
+//! Errors, each with its cause and a fix.
 
 use std::io;
 use std::path::PathBuf;
 
-/// The result of an operation of this crate.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error of this crate.
+/// The error type of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A file or directory could not be read or written.
     #[error("cannot {action} {path}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system error.
         source: io::Error,
     },
     /// No file was given.
-    #[error("no text: give at least one file with --train_file")]
+    #[error("no text: pass at least one file with --train_file")]
     NoFiles,
-    /// The name of a file does not say what is in it.
+    /// A file has an unsupported extension.
     #[error("{path}: text files end in {valid}", valid = crate::Kind::EXTENSIONS.join(", "))]
     UnknownExtension {
         /// The file.
         path: PathBuf,
     },
     /// Files of one source must be of one kind.
-    #[error("{first} and {second} are of different kinds: give files of one kind at a time")]
+    #[error("{first} and {second} are of different kinds: pass files of one kind")]
     MixedKinds {
         /// A file.
         first: PathBuf,
@@ -45,12 +45,12 @@ pub enum Error {
     NotUtf8 {
         /// The file.
         path: PathBuf,
-        /// The line it is in, from 1.
+        /// The line, counted from 1.
         line: u64,
-        /// Where the first wrong byte is, from the start of the file.
+        /// The offset of the first invalid byte in the file.
         offset: u64,
     },
-    /// A file does not have the form its name promises.
+    /// The content of a file does not match its extension.
     #[error("{path}: {reason}")]
     Malformed {
         /// The file.
@@ -60,26 +60,26 @@ pub enum Error {
     },
     /// A row has no text in the column that is read.
     #[error(
-        "{path}, row {row}: column `{column}` {problem}. Every row needs a text there: \
+        "{path}, row {row}: column `{column}` {problem}. Every row needs text there: \
          fill it in or drop the row"
     )]
     NoText {
         /// The file.
         path: PathBuf,
-        /// The row, from 1.
+        /// The row, counted from 1.
         row: u64,
         /// The column that is read.
         column: String,
         /// What is there instead.
         problem: &'static str,
     },
-    /// No tokenizer goes by this name here.
+    /// There is no tokenizer of this name.
     #[error(
-        "no tokenizer `{name}`: give `gpt2`, which is built in, a tokenizer.json, or a directory \
+        "no tokenizer `{name}`: pass `gpt2`, which is built in, a tokenizer.json, or a directory \
          that has one"
     )]
     NoTokenizer {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
     /// A tokenizer's files cannot be used.
@@ -90,27 +90,27 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// The hub could not be reached or did not have what was asked for.
+    /// The hub could not be reached or does not have the dataset.
     #[error("dataset {name}: {reason}")]
     Hub {
         /// The dataset.
         name: String,
-        /// What went wrong, and the way out.
+        /// What went wrong, and a fix.
         reason: String,
     },
-    /// A number that must be positive, or within bounds, is not.
+    /// A number is out of range.
     #[error("{what} is {given}: {expected}")]
     OutOfRange {
         /// What the number is.
         what: &'static str,
         /// What was given.
         given: u64,
-        /// What it has to be.
+        /// The allowed values.
         expected: &'static str,
     },
     /// The text is too short.
     #[error(
-        "{path} gives {tokens} tokens and not one block of {block_size}: give more text or a \
+        "{path} has {tokens} tokens, which do not fill a block of {block_size}: use more text or a \
          smaller --block_size"
     )]
     NoBlocks {
@@ -124,7 +124,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Wraps what the system said of a file.
+    /// Wraps a system error about a file.
     pub(crate) fn io(
         action: &'static str,
         path: impl Into<PathBuf>,

@@ -1,18 +1,18 @@
-//! Cutting the tokens of examples into blocks of one length.
+//! Grouping the tokens of examples into blocks of equal length.
 
-/// How the tokens of examples become blocks.
+/// How the tokens of examples are grouped into blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Grouping {
-    /// As `run_clm` does: every 1000 examples are joined and cut, and what remains is dropped.
+    /// As in `run_clm`: every 1000 examples are concatenated and split; the remainder is dropped.
     Blocks,
-    /// All examples as one stream, cut; nothing is dropped, so the last block may be shorter.
+    /// All examples are concatenated and split; nothing is dropped, the last block may be shorter.
     Packed,
 }
 
-/// `run_clm` works on this many examples at a time: the default of `datasets`' `map`.
+/// Examples per batch in `run_clm`: the default of `datasets`' `map`.
 pub(crate) const BATCH: u64 = 1000;
 
-/// Joins the tokens of examples and gives out those that end up in blocks.
+/// Concatenates the tokens of examples and emits those that end up in blocks.
 pub(crate) struct Grouper {
     grouping: Grouping,
     block_size: usize,
@@ -25,17 +25,17 @@ impl Grouper {
         Self { grouping, block_size, pending: Vec::new(), examples: 0 }
     }
 
-    /// Takes the tokens of the next example, and hands on whatever is certain to stay.
+    /// Adds the tokens of the next example and emits all complete blocks.
     pub(crate) fn push<E>(
         &mut self,
         tokens: &[u32],
         emit: &mut impl FnMut(&[u32]) -> Result<(), E>,
     ) -> Result<(), E> {
         self.pending.extend_from_slice(tokens);
-        let whole = self.pending.len() / self.block_size * self.block_size;
-        if whole > 0 {
-            emit(&self.pending[..whole])?;
-            self.pending.drain(..whole);
+        let complete = self.pending.len() / self.block_size * self.block_size;
+        if complete > 0 {
+            emit(&self.pending[..complete])?;
+            self.pending.drain(..complete);
         }
         self.examples += 1;
         if self.grouping == Grouping::Blocks && self.examples.is_multiple_of(BATCH) {
@@ -44,7 +44,7 @@ impl Grouper {
         Ok(())
     }
 
-    /// Hands on what the last block has.
+    /// Emits the last, partial block of a packed corpus.
     pub(crate) fn finish<E>(self, emit: &mut impl FnMut(&[u32]) -> Result<(), E>) -> Result<(), E> {
         match self.grouping {
             Grouping::Blocks => Ok(()),

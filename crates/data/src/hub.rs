@@ -1,4 +1,4 @@
-//! Datasets of the hub: finding the files of a split, and fetching them once.
+//! Datasets on the Hugging Face Hub: finds the files of a split and downloads them once.
 
 mod layout;
 
@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 /// The split of a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
-    /// What is trained on.
+    /// Training data.
     Train,
-    /// What is evaluated on.
+    /// Validation data.
     Validation,
 }
 
-/// The hub, or another server that answers like it.
+/// The hub, or another server with the same API.
 #[derive(Clone, Debug)]
 pub struct Hub {
     cache: PathBuf,
@@ -24,20 +24,20 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// The hub that `HF_ENDPOINT` names, or the usual one. Files are kept in `cache`, or where
-    /// `HF_HOME` says, in the form in which Hugging Face's own tools keep them.
+    /// The hub at `HF_ENDPOINT`, or the default one. Files are cached in `cache`, or in `HF_HOME`,
+    /// in the layout of Hugging Face's own tools.
     pub fn new(cache: Option<&Path>) -> Self {
         let cache = cache.map_or_else(|| Cache::from_env().path().clone(), Into::into);
         Self { cache, endpoint: None }
     }
 
-    /// Asks this server, whatever `HF_ENDPOINT` says.
+    /// Uses this server instead of `HF_ENDPOINT`.
     pub fn with_endpoint(self, endpoint: &str) -> Self {
         Self { endpoint: Some(endpoint.into()), ..self }
     }
 
-    /// Fetches the files of a split, unless they are here, and says where they are; `None` where
-    /// the dataset has no such split. What was fetched whole before is found without a network.
+    /// Downloads the files of a split unless they are cached, and returns their paths; `None` if
+    /// the dataset has no such split. Complete downloads are found without a network.
     pub fn fetch(
         &self,
         name: &str,
@@ -47,16 +47,16 @@ impl Hub {
         let failed = |error: ApiError| Error::Hub {
             name: name.into(),
             reason: format!(
-                "cannot be fetched from the hub ({error}). Check its name and the network, or \
-                 give text files of your own with --train_file"
+                "cannot be downloaded from the hub ({error}). Check its name and the network, or \
+                 pass text files with --train_file"
             ),
         };
-        let note = self.note(name, config, split);
+        let manifest = self.manifest(name, config, split);
         let api = self.connect().map_err(failed)?;
         let main = api.dataset(name.into());
         let files = match list(&main) {
             Ok(files) => files,
-            Err(error) => return recall(&note).map(Some).ok_or_else(|| failed(error)),
+            Err(error) => return read_manifest(&manifest).map(Some).ok_or_else(|| failed(error)),
         };
         let (repo, files) = choose(&api, main, files, name, config)?;
         let files = layout::of_split(&files, split);
@@ -65,7 +65,7 @@ impl Hub {
         }
         let fetched = files.iter().map(|file| repo.get(file).map_err(failed));
         let fetched: Vec<PathBuf> = fetched.collect::<Result<_>>()?;
-        remember(&note, &fetched).map_err(Error::io("write", note))?;
+        write_manifest(&manifest, &fetched).map_err(Error::io("write", manifest))?;
         Ok(Some(fetched))
     }
 
@@ -78,8 +78,8 @@ impl Hub {
         builder.build()
     }
 
-    /// Where it is noted which files a split has, once all are here.
-    fn note(&self, name: &str, config: Option<&str>, split: Split) -> PathBuf {
+    /// The path of the list of a split's files, written once all are downloaded.
+    fn manifest(&self, name: &str, config: Option<&str>, split: Split) -> PathBuf {
         let folder = Repo::dataset(name.into()).folder_name();
         let config = config.unwrap_or("default").replace('/', "--");
         self.cache.join(folder).join(format!("fullshard.{config}.{split:?}.json"))
@@ -93,9 +93,9 @@ fn list(repo: &ApiRepo) -> Result<Vec<String>, ApiError> {
     Ok(files)
 }
 
-/// The repository to fetch from, and those of its files that belong to a config. The hub also
-/// keeps datasets as Parquet, under a revision of its own; that is used where the files themselves
-/// do not say what they are.
+/// The repository to download from, and its files that belong to a config. The hub also converts
+/// datasets to Parquet, under a separate revision, which is used if the original files have no
+/// recognized layout.
 fn choose(
     api: &Api,
     main: ApiRepo,
@@ -119,23 +119,23 @@ fn choose(
 fn no_config(known: &[String], config: Option<&str>) -> String {
     let known = known.join(", ");
     match config {
-        _ if known.is_empty() => "has no text files that can be read here. Download what you need \
-                                  and name it with --train_file"
+        _ if known.is_empty() => "has no text files in a supported format. Download what you need \
+                                  and pass it with --train_file"
             .into(),
         None => format!("has several configs; choose one with --dataset_config_name: {known}"),
         Some(config) => format!("has no config `{config}`; it has: {known}"),
     }
 }
 
-fn remember(note: &Path, files: &[PathBuf]) -> std::io::Result<()> {
-    let directory = note.parent().unwrap_or(Path::new("."));
+fn write_manifest(manifest: &Path, files: &[PathBuf]) -> std::io::Result<()> {
+    let directory = manifest.parent().unwrap_or(Path::new("."));
     let file = tempfile::NamedTempFile::new_in(directory)?;
     serde_json::to_writer(&file, files)?;
-    file.persist(note).map_err(|error| error.error)?;
+    file.persist(manifest).map_err(|error| error.error)?;
     Ok(())
 }
 
-fn recall(note: &Path) -> Option<Vec<PathBuf>> {
-    let files: Vec<PathBuf> = serde_json::from_slice(&std::fs::read(note).ok()?).ok()?;
+fn read_manifest(manifest: &Path) -> Option<Vec<PathBuf>> {
+    let files: Vec<PathBuf> = serde_json::from_slice(&std::fs::read(manifest).ok()?).ok()?;
     files.iter().all(|file| file.is_file()).then_some(files)
 }

@@ -1,10 +1,10 @@
 //! Text in, batches of tokens out.
 //!
 //! A [`Source`] is text as examples, read as Hugging Face's `datasets` reads it: local files, or
-//! files of the hub that [`hub::Hub`] brings here. A [`Tokenizer`] turns examples into tokens. A
-//! [`Corpus`] is the tokens of a source, grouped into blocks and kept in a file that is mapped into
-//! memory, so that text is tokenised once. An [`Order`] says which block comes when, and a
-//! [`Loader`] prepares batches ahead of whoever trains. [`demo`] makes text whose entropy is known.
+//! files that [`hub::Hub`] downloads. A [`Tokenizer`] turns examples into tokens. A [`Corpus`] is
+//! the tokens of a source, grouped into blocks and cached in a memory-mapped file, so that text is
+//! tokenized once. An [`Order`] is an order of blocks, and a [`Loader`] prefetches batches.
+//! [`demo`] generates text of known entropy.
 #![deny(unsafe_code)]
 
 mod corpus;

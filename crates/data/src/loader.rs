@@ -1,4 +1,4 @@
-//! Batches, prepared ahead of whoever trains on them.
+//! Batches, prefetched on a background thread.
 
 use crate::{Corpus, Error, Order, Result};
 use std::ops::Range;
@@ -7,32 +7,32 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The label of a position that does not count.
+/// The label of a position that is ignored in the loss.
 const IGNORED: i32 = -100;
 
-/// Batches that wait to be asked for, at most.
-const AHEAD: usize = 4;
+/// Maximum number of prefetched batches.
+const PREFETCH: usize = 4;
 
-/// How the blocks of a corpus become batches.
+/// How the blocks of a corpus are grouped into batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batches {
     /// The order of the blocks.
     pub order: Order,
-    /// Micro-batches in a step.
+    /// Micro-batches per step.
     pub accumulation: usize,
-    /// Sequences in a micro-batch, on all devices together.
+    /// Sequences per micro-batch, over all devices.
     pub sequences: usize,
-    /// Whether blocks that do not fill a step at the end of an epoch are left out.
+    /// Whether to drop blocks that do not fill a step at the end of an epoch.
     pub drop_last: bool,
 }
 
 impl Batches {
-    /// Sequences in a step.
+    /// Sequences per step.
     pub fn rows(&self) -> u64 {
         self.accumulation as u64 * self.sequences as u64
     }
 
-    /// Steps in an epoch.
+    /// Steps per epoch.
     pub fn steps_per_epoch(&self) -> u64 {
         let rows = self.rows().max(1);
         match self.drop_last {
@@ -41,7 +41,7 @@ impl Batches {
         }
     }
 
-    /// The blocks of a step, counted over all epochs; a step at the end of one may have fewer.
+    /// The blocks of a step, counted over all epochs; the last step of an epoch may have fewer.
     pub fn blocks(&self, step: u64) -> impl Iterator<Item = u64> {
         let steps = self.steps_per_epoch().max(1);
         let (epoch, step) = (step / steps, step % steps);
@@ -50,23 +50,23 @@ impl Batches {
     }
 }
 
-/// What one step is trained on.
+/// The batch of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
     /// The step, counted over all epochs.
     pub step: u64,
-    /// Tokens `[accumulation, sequences, tokens]`, rows one after the other. Rows past the end of
-    /// an epoch, and the end of a shorter block, are 0.
+    /// Tokens `[accumulation, sequences, tokens]`, row-major. Rows past the end of an epoch, and
+    /// the end of a shorter block, are 0.
     pub tokens: Vec<i32>,
     /// Labels of the same shape: the tokens, or -100 where there are none. They are not shifted.
     pub labels: Vec<i32>,
-    /// Rows that are blocks of the corpus.
+    /// Number of rows that are blocks of the corpus.
     pub rows: usize,
-    /// How long whoever asked had to wait for it.
+    /// Time that the consumer waited for it.
     pub waited: Duration,
 }
 
-/// Gives batches in order, from a thread that works ahead.
+/// Returns batches in order, prefetched on a thread.
 #[derive(Debug)]
 pub struct Loader {
     batches: Option<Receiver<Batch>>,
@@ -74,24 +74,24 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Prepares the batches of `steps`, counted over all epochs: to go on with a run at step 100,
+    /// Prefetches the batches of `steps`, counted over all epochs: to resume a run at step 100,
     /// start the range there.
     pub fn start(corpus: Arc<Corpus>, batches: Batches, steps: Range<u64>) -> Result<Self> {
         if batches.rows() == 0 {
             let expected = "a step needs at least one";
-            return Err(Error::OutOfRange { what: "sequences in a step", given: 0, expected });
+            return Err(Error::OutOfRange { what: "sequences per step", given: 0, expected });
         }
         if batches.steps_per_epoch() == 0 {
             let expected =
-                "fewer blocks than one step takes: use smaller batches, or keep the last";
+                "fewer blocks than one step needs: use smaller batches, or keep the last batch";
             let given = batches.order.length();
             return Err(Error::OutOfRange { what: "the number of blocks", given, expected });
         }
-        let (sender, receiver) = sync_channel(AHEAD);
+        let (sender, receiver) = sync_channel(PREFETCH);
         let work = move || {
             for step in steps {
                 if sender.send(fill(&corpus, &batches, step)).is_err() {
-                    break; // nobody is listening any more
+                    break; // the loader was dropped
                 }
             }
         };
@@ -107,16 +107,16 @@ impl Iterator for Loader {
     type Item = Batch;
 
     fn next(&mut self) -> Option<Batch> {
-        let asked = Instant::now();
+        let start = Instant::now();
         let mut batch = self.batches.as_ref()?.recv().ok()?;
-        batch.waited = asked.elapsed();
+        batch.waited = start.elapsed();
         Some(batch)
     }
 }
 
 impl Drop for Loader {
     fn drop(&mut self) {
-        self.batches = None; // so that the worker stops
+        self.batches = None; // stops the worker
         if let Some(worker) = self.worker.take() {
             let _ = worker.join();
         }

@@ -1,6 +1,6 @@
-//! Numbers that look random and are the same everywhere: a function of a seed.
+//! Pseudorandom numbers from a seed, the same on every platform.
 
-/// Spreads every bit over all others (the finaliser of SplitMix64).
+/// Mixes all bits (the finalizer of SplitMix64).
 pub(crate) fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -8,7 +8,7 @@ pub(crate) fn mix(value: u64) -> u64 {
     value ^ value >> 31
 }
 
-/// A stream of numbers: a hashed counter.
+/// A counter-based stream of random numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Random {
     key: u64,
@@ -26,7 +26,7 @@ impl Random {
         (mix(self.key ^ mix(self.drawn)) >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A number with mean 0 and variance 1, near enough to normal: a sum of twelve.
+    /// An approximately normal number with mean 0 and variance 1: a sum of twelve uniform ones.
     pub(crate) fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.unit()).sum::<f64>() - 6.0
     }

@@ -1,6 +1,6 @@
-//! Text as a sequence of examples, exactly those that Hugging Face's `datasets` gives `run_clm`.
+//! Text as a sequence of examples, exactly those of Hugging Face's `datasets` in `run_clm`.
 //!
-//! Files are read as a stream: memory holds one example and a buffer, however large a file is.
+//! Files are streamed: memory holds one example and a buffer, whatever the file size.
 
 mod json;
 mod parquet;
@@ -15,12 +15,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is in a file, by its extension.
+/// The format of a file, by its extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Plain text, one example a line.
+    /// Plain text, one example per line.
     Text,
-    /// JSON objects, one a line, or an array of them.
+    /// JSON objects, one per line, or an array of them.
     Json,
     /// Comma-separated values with a header.
     Csv,
@@ -29,7 +29,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The extensions that are read.
+    /// The supported extensions.
     pub const EXTENSIONS: [&str; 5] = [".txt", ".json", ".jsonl", ".csv", ".parquet"];
 
     /// The kind of a file, by its extension.
@@ -44,7 +44,7 @@ impl Kind {
     }
 }
 
-/// One or several files of one kind, read one after the other.
+/// One or more files of one kind, read in sequence.
 #[derive(Clone, Debug)]
 pub struct Source {
     files: Vec<PathBuf>,
@@ -53,14 +53,13 @@ pub struct Source {
     bytes: u64,
 }
 
-/// Gets each example with the bytes read so far, and says whether to go on.
+/// Called with each example and the bytes read so far; returns whether to continue.
 pub(crate) type Visit<'a> = dyn FnMut(&str, u64) -> ControlFlow<()> + 'a;
 
 impl Source {
-    /// The source made of these files. Each must exist and all be of one [`Kind`].
+    /// A source of these files, which must exist and be of one [`Kind`].
     ///
-    /// `keep_linebreaks` says whether a line of plain text keeps the `\n` at its end; it means
-    /// nothing for the other kinds.
+    /// `keep_linebreaks` keeps the `\n` at the end of lines of plain text; other kinds ignore it.
     pub fn open(files: &[PathBuf], keep_linebreaks: bool) -> Result<Self> {
         let first = files.first().ok_or(Error::NoFiles)?;
         let kind = Kind::of(first)?;
@@ -70,22 +69,22 @@ impl Source {
                 return Err(Error::MixedKinds { first: first.clone(), second: file.clone() });
             }
             let opened = File::open(file).map_err(Error::io("read", file))?;
-            let about = opened.metadata().map_err(Error::io("read", file))?;
-            if about.is_dir() {
+            let metadata = opened.metadata().map_err(Error::io("read", file))?;
+            if metadata.is_dir() {
                 let reason = "is a directory, not a file".into();
                 return Err(Error::Malformed { path: file.clone(), reason });
             }
-            bytes += about.len();
+            bytes += metadata.len();
         }
         Ok(Self { files: files.to_vec(), kind, keep_linebreaks, bytes })
     }
 
-    /// The files, in the order in which they are read.
+    /// The files, in reading order.
     pub fn files(&self) -> &[PathBuf] {
         &self.files
     }
 
-    /// What is in the files.
+    /// The format of the files.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -95,13 +94,23 @@ impl Source {
         self.keep_linebreaks
     }
 
-    /// The size of all files together.
+    /// The total size of the files.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Hands every example to `visit`, with the bytes read so far, until it breaks off.
+    /// Calls `visit` with every example and the bytes read so far, until it breaks.
     pub fn examples(&self, visit: &mut dyn FnMut(&str, u64) -> ControlFlow<()>) -> Result<()> {
+        self.read(visit).map(|_| ())
+    }
+
+    /// The column that the text is read from; `None` for plain text.
+    pub fn column(&self) -> Result<Option<String>> {
+        self.read(&mut |_, _| ControlFlow::Break(()))
+    }
+
+    /// As [`Source::examples`]; returns the column of the text.
+    fn read(&self, visit: &mut dyn FnMut(&str, u64) -> ControlFlow<()>) -> Result<Option<String>> {
         let mut before = 0;
         let mut column = None;
         for path in &self.files {
@@ -119,10 +128,10 @@ impl Source {
             }
             before += size;
         }
-        Ok(())
+        Ok(column)
     }
 
-    /// The number of examples. Reads the files, but for Parquet, which says it itself.
+    /// The number of examples. Reads the files, except for Parquet, which stores it.
     pub fn count(&self) -> Result<u64> {
         if self.kind == Kind::Parquet {
             return self.files.iter().map(|path| parquet::rows(path)).sum();
@@ -136,7 +145,7 @@ impl Source {
     }
 }
 
-/// The column that holds the text: `text` if there is one, else the first, as `run_clm` has it.
+/// The column that holds the text: `text` if there is one, else the first, as in `run_clm`.
 fn text_column<'a>(names: impl Iterator<Item = &'a str>) -> Option<String> {
     let mut first = None;
     for name in names {
@@ -148,7 +157,7 @@ fn text_column<'a>(names: impl Iterator<Item = &'a str>) -> Option<String> {
     first.map(Into::into)
 }
 
-/// A reader that counts what goes through it, for those who cannot be asked how far they are.
+/// Counts the bytes read, for parsers that do not report their position.
 struct Counted<R> {
     inner: R,
     read: Arc<AtomicU64>,

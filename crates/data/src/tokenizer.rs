@@ -1,4 +1,4 @@
-//! Text to tokens: GPT-2's tokenizer, built in, or any `tokenizer.json`.
+//! Tokenizers: GPT-2's, which is built in, or any `tokenizer.json`.
 
 mod files;
 mod gpt2;
@@ -12,16 +12,16 @@ use sha2::{Digest, Sha256};
 use std::path::Path;
 use words::Words;
 
-/// Pieces of text that a thread takes at a time.
-const TOGETHER: usize = 32;
+/// Pieces of text per task.
+const TASK_PIECES: usize = 32;
 
-/// A tokenizer, with the files that go with it.
+/// A tokenizer and its files.
 pub struct Tokenizer {
     name: String,
     inner: tokenizers::Tokenizer,
     files: Files,
     vocabulary: usize,
-    /// The short way, for tokenizers that have it.
+    /// The fast path, for tokenizers that support it.
     words: Option<Words>,
     digest: [u8; 32],
 }
@@ -54,7 +54,7 @@ impl Tokenizer {
 
     pub(crate) fn new(name: String, inner: tokenizers::Tokenizer, files: Files) -> Result<Self> {
         let mut inner = inner;
-        // `run_clm` neither cuts nor fills examples, whatever the file says.
+        // `run_clm` neither truncates nor pads examples, whatever the file specifies.
         inner.with_padding(None);
         let bad = |error: tokenizers::Error| Error::BadTokenizer {
             name: name.clone(),
@@ -73,25 +73,25 @@ impl Tokenizer {
         &self.name
     }
 
-    /// One more than the largest token.
+    /// One more than the largest token ID.
     pub fn vocabulary(&self) -> usize {
         self.vocabulary
     }
 
-    /// The longest sequence its model was made for, if that is known.
+    /// The maximum sequence length of its model, if known.
     pub fn max_length(&self) -> Option<usize> {
         self.files.max_length()
     }
 
-    /// The number of a token, by its text.
+    /// The ID of a token.
     pub fn token(&self, text: &str) -> Option<u32> {
         self.inner.token_to_id(text)
     }
 
-    /// The tokens of each text, worked out on all cores.
+    /// The tokens of each text, computed on all cores.
     ///
-    /// Special tokens are added where the tokenizer does so by itself, as Hugging Face's does when
-    /// it is called.
+    /// Special tokens are added if the tokenizer does so by default, as when Hugging Face's is
+    /// called.
     pub fn encode_batch<T: AsRef<str>>(&self, texts: &[T]) -> Result<Vec<Vec<u32>>> {
         let failed = |error: tokenizers::Error| Error::BadTokenizer {
             name: self.name.clone(),
@@ -105,10 +105,10 @@ impl Tokenizer {
         let mut tokens = vec![Vec::new(); texts.len()];
         let (owners, pieces): (Vec<usize>, Vec<&str>) = texts
             .enumerate()
-            .flat_map(|(owner, text)| pieces::cut(text).map(move |piece| (owner, piece)))
+            .flat_map(|(owner, text)| pieces::split(text).map(move |piece| (owner, piece)))
             .unzip();
         let encoded: Vec<Vec<Vec<u32>>> = pieces
-            .par_chunks(TOGETHER)
+            .par_chunks(TASK_PIECES)
             .map(|pieces| words.encode(pieces))
             .collect::<Result<_, _>>()
             .map_err(failed)?;
@@ -121,7 +121,7 @@ impl Tokenizer {
         Ok(tokens)
     }
 
-    /// The text of tokens, special ones included.
+    /// Decodes tokens, including special ones.
     pub fn decode(&self, tokens: &[u32]) -> Result<String> {
         self.inner.decode(tokens, false).map_err(|error| Error::BadTokenizer {
             name: self.name.clone(),
@@ -129,12 +129,12 @@ impl Tokenizer {
         })
     }
 
-    /// Writes the files that `transformers` opens it from into a directory that exists.
+    /// Writes the files that `transformers` loads it from into an existing directory.
     pub fn save(&self, directory: &Path) -> Result<()> {
         self.files.write(directory, &self.inner, &self.name)
     }
 
-    /// Tells apart tokenizers that may give different tokens.
+    /// Differs between tokenizers that may return different tokens.
     pub(crate) fn digest(&self) -> &[u8; 32] {
         &self.digest
     }

@@ -1,4 +1,4 @@
-//! The cache of tokens: found again, made anew when anything changes or is damaged.
+//! The token cache: reused, and rebuilt when an input changes or the file is damaged.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -37,7 +37,7 @@ impl Setup {
 }
 
 #[test]
-fn text_is_tokenised_once() {
+fn text_is_tokenized_once() {
     let setup = Setup::new();
     let first = setup.corpus();
     let second = setup.corpus();
@@ -48,7 +48,7 @@ fn text_is_tokenised_once() {
 }
 
 #[test]
-fn the_same_tokenizer_opened_again_finds_it() {
+fn reopened_tokenizers_hit_the_cache() {
     let setup = Setup::new();
     setup.corpus();
     GPT2.save(setup.directory.path()).unwrap();
@@ -66,7 +66,7 @@ fn the_same_tokenizer_opened_again_finds_it() {
 }
 
 #[test]
-fn anything_that_matters_makes_another_file() {
+fn every_input_changes_the_cache_key() {
     let setup = Setup::new();
     let source = setup.source();
     let bare = Source::open(source.files(), false).unwrap();
@@ -79,7 +79,7 @@ fn anything_that_matters_makes_another_file() {
         grouping: Grouping::Blocks,
     };
     let prepare = |plan: Preparation| Corpus::prepare(&plan, &setup.cache(), &mut |_| {}).unwrap();
-    for (made, plan) in [
+    for (before, plan) in [
         plan,
         Preparation { source: &bare, ..plan },
         Preparation { part: Part::First(50), ..plan },
@@ -92,19 +92,19 @@ fn anything_that_matters_makes_another_file() {
     .enumerate()
     {
         assert!(!prepare(plan).reused());
-        assert_eq!(setup.cached(), made + 1);
+        assert_eq!(setup.cached(), before + 1);
     }
     file(setup.directory.path(), "a.txt", "Another text.\n".repeat(500));
     assert!(!prepare(plan).reused());
 }
 
 #[test]
-fn damaged_files_are_made_anew() {
+fn damaged_files_are_rebuilt() {
     let setup = Setup::new();
-    let whole = setup.corpus();
-    let path = whole.path().to_owned();
-    let expected = blocks(&whole);
-    drop(whole);
+    let intact = setup.corpus();
+    let path = intact.path().to_owned();
+    let expected = blocks(&intact);
+    drop(intact);
     let good = std::fs::read(&path).unwrap();
     let mut damaged: Vec<Vec<u8>> = [0, 10, 64, good.len() / 2, good.len() - 1]
         .iter()
@@ -118,16 +118,16 @@ fn damaged_files_are_made_anew() {
     damaged.push([good.as_slice(), b"more"].concat());
     for content in damaged {
         std::fs::write(&path, content).unwrap();
-        let made = setup.corpus();
-        assert!(!made.reused());
-        assert_eq!(blocks(&made), expected);
+        let rebuilt = setup.corpus();
+        assert!(!rebuilt.reused());
+        assert_eq!(blocks(&rebuilt), expected);
         assert_eq!(std::fs::read(&path).unwrap(), good);
     }
     assert_eq!(setup.cached(), 1);
 }
 
 #[test]
-fn processes_do_not_disturb_each_other() {
+fn concurrent_preparations_do_not_conflict() {
     let setup = Setup::new();
     let expected = blocks(&setup.corpus());
     std::fs::remove_dir_all(setup.cache()).unwrap();
@@ -165,7 +165,7 @@ fn large_vocabularies_take_four_bytes() {
 }
 
 #[test]
-fn samples_are_the_first_blocks() {
+fn take_keeps_the_first_blocks() {
     let setup = Setup::new();
     let expected = blocks(&setup.corpus());
     let taken = setup.corpus().take(10);
@@ -176,7 +176,7 @@ fn samples_are_the_first_blocks() {
 }
 
 #[test]
-fn parts_share_the_examples_and_nothing_else() {
+fn parts_partition_the_examples() {
     let setup = Setup::new();
     let part = |part| corpus(&setup.source(), part, 1, Grouping::Packed, &setup.cache()).unwrap();
     let (first, rest) = (part(Part::First(5)), part(Part::Rest(5)));
@@ -185,7 +185,7 @@ fn parts_share_the_examples_and_nothing_else() {
 }
 
 #[test]
-fn progress_goes_up_to_the_whole() {
+fn progress_reaches_the_total() {
     let setup = Setup::new();
     file(setup.directory.path(), "a.txt", "A line of text.\n".repeat(500_000));
     let source = setup.source();
@@ -204,7 +204,7 @@ fn progress_goes_up_to_the_whole() {
 }
 
 #[test]
-fn mistakes_are_named_and_leave_nothing() {
+fn errors_name_the_cause_and_leave_no_files() {
     let setup = Setup::new();
     let prepare = |part, block_size, cache: &Path| {
         corpus(&setup.source(), part, block_size, Grouping::Blocks, cache).unwrap_err()

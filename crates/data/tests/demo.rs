@@ -1,4 +1,4 @@
-//! The demo's text: readable, the same for the same seed, and with the entropy it claims.
+//! The demo's text: readable, deterministic for a seed, and of the stated entropy.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -13,9 +13,9 @@ fn text(seed: u64, tokens: u64, part: u64) -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// Nats a token after each of the contexts of `order` tokens, as counted: plug-in estimate with the
-/// usual correction for its bias.
-fn counted(tokens: &[u32], order: usize) -> f64 {
+/// Empirical nats per token given the previous `order` tokens: plug-in estimate with the usual bias
+/// correction.
+fn empirical_entropy(tokens: &[u32], order: usize) -> f64 {
     let mut contexts: HashMap<&[u32], HashMap<u32, u64>> = HashMap::new();
     for window in tokens.windows(order + 1) {
         *contexts.entry(&window[..order]).or_default().entry(window[order]).or_default() += 1;
@@ -30,7 +30,7 @@ fn counted(tokens: &[u32], order: usize) -> f64 {
 }
 
 #[test]
-fn entropies_are_what_a_long_text_shows() {
+fn entropies_match_a_long_text() {
     let demo = Demo::new(1);
     let text = text(1, 2_000_000, 0);
     let lines: Vec<&str> = text.lines().collect();
@@ -38,14 +38,14 @@ fn entropies_are_what_a_long_text_shows() {
     for (order, exact) in
         [(0, demo.unigram_entropy()), (1, demo.bigram_entropy()), (2, demo.entropy())]
     {
-        let counted = counted(&tokens, order);
-        assert!((counted / exact - 1.0).abs() < 0.005, "order {order}: {counted} for {exact}");
+        let found = empirical_entropy(&tokens, order);
+        assert!((found / exact - 1.0).abs() < 0.005, "order {order}: {found}, expected {exact}");
     }
 }
 
-/// Of a part in which every word comes, so that no change of the words goes unnoticed.
+/// The digested text has every word, so that any change of the words changes the digest.
 #[test]
-fn a_digest_tells_sources_apart() {
+fn digests_identify_sources() {
     let digest = |seed| Demo::new(seed).digest().unwrap();
     assert_eq!(digest(7), digest(7));
     assert_ne!(digest(7), digest(8));
@@ -57,11 +57,11 @@ fn a_digest_tells_sources_apart() {
 }
 
 #[test]
-fn looking_two_words_back_is_worth_it() {
+fn two_words_of_context_lower_the_entropy() {
     for seed in 0..5 {
         let demo = Demo::new(seed);
         println!(
-            "seed {seed}: {:.3} nats alone, {:.3} after one word, {:.3} after two",
+            "seed {seed}: {:.3} nats without context, {:.3} given one word, {:.3} given two",
             demo.unigram_entropy(),
             demo.bigram_entropy(),
             demo.entropy()
@@ -76,7 +76,7 @@ fn looking_two_words_back_is_worth_it() {
 }
 
 #[test]
-fn text_is_a_function_of_the_seed() {
+fn text_is_determined_by_the_seed() {
     assert_eq!(text(1, 1000, 0), text(1, 1000, 0));
     assert_ne!(text(1, 1000, 0), text(2, 1000, 0));
     assert_ne!(text(1, 1000, 0), text(1, 1000, 1));
@@ -92,7 +92,7 @@ fn lines_are_sentences() {
 }
 
 #[test]
-fn files_are_written_and_known_whole() {
+fn written_text_has_no_unknown_words() {
     let directory = tempfile::tempdir().unwrap();
     let files = Demo::write(directory.path(), 5000, 4).unwrap();
     let tokenizer = Tokenizer::open(directory.path().to_str().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Datasets of the hub, from a server here that answers as the hub does.
+//! Datasets of the hub, from a local server with the hub's API.
 #![allow(clippy::unwrap_used)]
 
 use fullshard_data::hub::{Hub, Split};
@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 
-/// Serves the files of one dataset, by revision and path, and gives its address.
+/// Serves the files of one dataset, by revision and path, and returns its address.
 fn serve(files: &[(&str, &str, &str)]) -> String {
     let mut pages = HashMap::new();
     for revision in ["main", "refs%2Fconvert%2Fparquet"] {
@@ -70,7 +70,7 @@ fn read(files: &[PathBuf]) -> Vec<String> {
 }
 
 #[test]
-fn a_split_of_a_config_is_found_and_fetched() {
+fn fetches_a_split_of_a_config() {
     let files = [
         ("main", "README.md", "not text"),
         ("main", "one/test-0.txt", "test"),
@@ -98,7 +98,7 @@ fn plain_repositories_need_no_config() {
 }
 
 #[test]
-fn what_the_hub_converted_is_used_where_files_say_nothing() {
+fn falls_back_to_converted_parquet() {
     let files = [
         ("main", "archive.zip", "zip"),
         ("refs%2Fconvert%2Fparquet", "default/train/0000.parquet", "rows"),
@@ -109,13 +109,13 @@ fn what_the_hub_converted_is_used_where_files_say_nothing() {
 }
 
 #[test]
-fn without_a_network_only_what_was_fetched_is_there() {
+fn only_cached_files_are_found_offline() {
     let cache = tempfile::tempdir().unwrap();
     let online = serve(&[("main", "train.txt", "a text")]);
     let offline = "http://127.0.0.1:1";
     let at = |endpoint: &str| Hub::new(Some(cache.path())).with_endpoint(endpoint);
-    let refused = at(offline).fetch("some/text", None, Split::Train).unwrap_err().to_string();
-    assert!(refused.contains("some/text") && refused.contains("--train_file"), "{refused}");
+    let error = at(offline).fetch("some/text", None, Split::Train).unwrap_err().to_string();
+    assert!(error.contains("some/text") && error.contains("--train_file"), "{error}");
     let fetched = at(&online).fetch("some/text", None, Split::Train).unwrap();
     assert_eq!(at(offline).fetch("some/text", None, Split::Train).unwrap(), fetched);
     assert!(at(offline).fetch("some/text", Some("other"), Split::Train).is_err());

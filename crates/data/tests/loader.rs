@@ -1,4 +1,4 @@
-//! Batches: the blocks of the order, the same from wherever one starts.
+//! Batches: the blocks in order, the same from any first step.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -7,7 +7,7 @@ use common::{blocks, corpus, file};
 use fullshard_data::{Batch, Batches, Corpus, Grouping, Loader, Order, Part, Source};
 use std::sync::Arc;
 
-/// A corpus of `blocks` blocks of 8 tokens; the last has 3 if it is packed.
+/// A corpus of `count` blocks of 8 tokens; the last has 3 if it is packed.
 fn small(count: usize, grouping: Grouping) -> Arc<Corpus> {
     let directory = tempfile::tempdir().unwrap();
     let words: Vec<String> = (0..count * 8 - 5).map(|word| format!(" {}", word % 10)).collect();
@@ -33,15 +33,14 @@ fn an_epoch_has_every_block_once_in_order() {
     let order = Order::shuffled(3, 20);
     let batches = batches(order, false);
     assert_eq!(batches.steps_per_epoch(), 4);
-    let whole = blocks(&corpus);
+    let all = blocks(&corpus);
     for epoch in 0..3 {
         let loaded = load(&corpus, batches, epoch * 4..(epoch + 1) * 4);
         let rows: Vec<&[i32]> = loaded.iter().flat_map(|batch| batch.tokens.chunks(8)).collect();
         let labels: Vec<&[i32]> = loaded.iter().flat_map(|batch| batch.labels.chunks(8)).collect();
         assert_eq!(loaded.iter().map(|batch| batch.rows).collect::<Vec<_>>(), [6, 6, 6, 2]);
         for position in 0..24 {
-            let block =
-                order.block(epoch, position).map_or(&[][..], |block| &whole[block as usize]);
+            let block = order.block(epoch, position).map_or(&[][..], |block| &all[block as usize]);
             let (tokens, labels) = (rows[position as usize], labels[position as usize]);
             assert_eq!(&tokens[..block.len()], block);
             assert_eq!(&labels[..block.len()], block);
@@ -52,21 +51,18 @@ fn an_epoch_has_every_block_once_in_order() {
 }
 
 #[test]
-fn a_run_can_begin_anywhere() {
+fn a_run_can_start_at_any_step() {
     let corpus = small(20, Grouping::Blocks);
     let batches = batches(Order::shuffled(3, corpus.blocks()), false);
-    let whole = load(&corpus, batches, 0..11);
+    let all = load(&corpus, batches, 0..11);
     for first in 0..11 {
-        assert_eq!(load(&corpus, batches, first..11), whole[first as usize..]);
+        assert_eq!(load(&corpus, batches, first..11), all[first as usize..]);
     }
-    assert_eq!(
-        whole.iter().map(|batch| batch.step).collect::<Vec<_>>(),
-        (0..11).collect::<Vec<_>>()
-    );
+    assert_eq!(all.iter().map(|batch| batch.step).collect::<Vec<_>>(), (0..11).collect::<Vec<_>>());
 }
 
 #[test]
-fn dropping_the_last_leaves_only_full_steps() {
+fn drop_last_leaves_only_full_steps() {
     let corpus = small(20, Grouping::Blocks); // 19 blocks
     let batches = batches(Order::shuffled(3, corpus.blocks()), true);
     assert_eq!(batches.steps_per_epoch(), 3);
@@ -74,7 +70,7 @@ fn dropping_the_last_leaves_only_full_steps() {
 }
 
 #[test]
-fn evaluation_goes_from_first_to_last() {
+fn sequential_order_is_first_to_last() {
     let corpus = small(13, Grouping::Blocks);
     let loaded = load(&corpus, batches(Order::sequential(12), false), 0..2);
     let tokens: Vec<i32> = loaded.iter().flat_map(|batch| batch.tokens.clone()).collect();
@@ -82,23 +78,23 @@ fn evaluation_goes_from_first_to_last() {
 }
 
 #[test]
-fn a_loader_can_be_left_before_its_end() {
+fn a_loader_can_be_dropped_early() {
     let corpus = small(20, Grouping::Blocks);
     let order = Order::shuffled(3, corpus.blocks());
     let mut loader =
         Loader::start(Arc::clone(&corpus), batches(order, false), 0..u64::MAX).unwrap();
     assert_eq!(loader.next().map(|batch| batch.step), Some(0));
     drop(loader);
-    assert_eq!(Arc::strong_count(&corpus), 1, "the worker is still there");
+    assert_eq!(Arc::strong_count(&corpus), 1, "the worker is still running");
 }
 
 #[test]
-fn impossible_batches_are_refused() {
+fn rejects_impossible_batches() {
     let corpus = small(5, Grouping::Blocks);
-    let refusal =
+    let error =
         |batches| Loader::start(Arc::clone(&corpus), batches, 0..1).unwrap_err().to_string();
     let order = Order::sequential(4);
-    assert!(refusal(Batches { sequences: 0, ..batches(order, false) }).contains("sequences"));
-    assert!(refusal(batches(order, true)).contains("fewer blocks than one step"));
-    assert!(refusal(batches(Order::sequential(0), false)).contains("blocks is 0"));
+    assert!(error(Batches { sequences: 0, ..batches(order, false) }).contains("sequences"));
+    assert!(error(batches(order, true)).contains("fewer blocks than one step"));
+    assert!(error(batches(Order::sequential(0), false)).contains("blocks is 0"));
 }

@@ -1,4 +1,4 @@
-//! The order of blocks: a permutation, different each epoch, and even.
+//! The order of blocks: a permutation, different each epoch, and uniform.
 #![allow(clippy::unwrap_used)]
 
 use fullshard_data::Order;
@@ -10,7 +10,7 @@ fn epoch(order: &Order, epoch: u64) -> Vec<u64> {
 
 proptest! {
     #[test]
-    fn every_block_comes_once(seed: u64, number: u64, length in 1u64..3000) {
+    fn every_block_occurs_once(seed: u64, number: u64, length in 1u64..3000) {
         let mut blocks = epoch(&Order::shuffled(seed, length), number);
         blocks.sort_unstable();
         prop_assert!(blocks.into_iter().eq(0..length));
@@ -51,15 +51,15 @@ fn sequential_is_the_same_each_epoch() {
     assert_eq!(Order::sequential(10).block(0, 10), None);
 }
 
-/// Chi-squared of counts that should all be alike, over its degrees of freedom: near 1.
-fn unevenness(counts: &[u64]) -> f64 {
+/// Chi-squared of counts that should be equal, over its degrees of freedom: near 1.
+fn reduced_chi_squared(counts: &[u64]) -> f64 {
     let expected = counts.iter().sum::<u64>() as f64 / counts.len() as f64;
     let squared: f64 = counts.iter().map(|&count| (count as f64 - expected).powi(2)).sum();
     squared / expected / (counts.len() - 1) as f64
 }
 
 #[test]
-fn every_block_is_as_likely_at_every_place() {
+fn blocks_are_uniform_over_positions() {
     for length in [2, 3, 5, 16, 17, 100] {
         let order = Order::shuffled(9, length);
         let mut counts = vec![0; (length * length) as usize];
@@ -77,19 +77,19 @@ fn every_block_is_as_likely_at_every_place() {
             .filter(|at| at / length != at % length)
             .map(|at| followers[at as usize])
             .collect();
-        // Of the n² counts of places (n-1)² are free; five standard deviations around 1.
+        // Of the n² position counts (n-1)² are free; five standard deviations around 1.
         let free = ((length - 1) * (length - 1)) as f64;
         let spread = 5.0 * (2.0 / free).sqrt();
-        let places = unevenness(&counts) * (length * length - 1) as f64 / free;
-        assert!((places - 1.0).abs() < spread, "{length}: {places}");
-        let pairs = unevenness(&pairs);
+        let positions = reduced_chi_squared(&counts) * (length * length - 1) as f64 / free;
+        assert!((positions - 1.0).abs() < spread, "{length}: {positions}");
+        let pairs = reduced_chi_squared(&pairs);
         assert!(length < 4 || (pairs - 1.0).abs() < spread.max(0.1), "{length}: {pairs}");
     }
 }
 
 #[test]
-fn the_order_never_changes() {
-    // A resumed run must see what the first one saw, so these are for ever.
+fn order_is_stable() {
+    // A resumed run must see the same order, so these must never change.
     let first: Vec<u64> = epoch(&Order::shuffled(42, 1000), 3).into_iter().take(8).collect();
     assert_eq!(first, [639, 834, 997, 833, 301, 248, 943, 529]);
 }

@@ -75,7 +75,7 @@ fn digest(tokens: impl IntoIterator<Item = i32>) -> String {
 }
 
 #[test]
-fn examples_are_those_of_datasets() {
+fn examples_match_datasets() {
     for case in recorded().cases.iter().filter(|case| case.split.is_none()) {
         let source = case.source();
         let examples = examples(source.files(), source.keeps_linebreaks()).unwrap();
@@ -91,7 +91,7 @@ fn examples_are_those_of_datasets() {
 }
 
 #[test]
-fn tokens_are_those_of_gpt2() {
+fn tokens_match_gpt2() {
     let tricky = recorded().tricky;
     let texts: Vec<&str> = tricky.iter().map(|tricky| tricky.text.as_str()).collect();
     for (tokens, expected) in GPT2.encode_batch(&texts).unwrap().iter().zip(&tricky) {
@@ -100,7 +100,7 @@ fn tokens_are_those_of_gpt2() {
 }
 
 #[test]
-fn merges_are_those_gpt2_came_with() {
+fn merges_match_gpt2() {
     let directory = tempfile::tempdir().unwrap();
     GPT2.save(directory.path()).unwrap();
     let merges = std::fs::read_to_string(directory.path().join("merges.txt")).unwrap();
@@ -110,7 +110,7 @@ fn merges_are_those_gpt2_came_with() {
 }
 
 #[test]
-fn blocks_are_those_of_run_clm() {
+fn blocks_match_run_clm() {
     let cache = tempfile::tempdir().unwrap();
     for case in recorded().cases {
         let source = case.source();

@@ -1,4 +1,4 @@
-//! What files may look like, and what is said of those that are not as they should be.
+//! Supported file contents, and the errors of malformed files.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -12,12 +12,12 @@ fn read(name: &str, content: impl AsRef<[u8]>) -> Result<Vec<String>, Error> {
     examples(&[file(directory.path(), name, content)], true)
 }
 
-fn refusal(name: &str, content: impl AsRef<[u8]>) -> String {
+fn error(name: &str, content: impl AsRef<[u8]>) -> String {
     read(name, content).unwrap_err().to_string()
 }
 
 #[test]
-fn lines_end_where_python_ends_them() {
+fn lines_end_as_in_python() {
     let text = "one\r\ntwo\rthree\x0cstill\x0bstill\u{2028}still\u{85}\n\n\r\n\rlast";
     let lines =
         ["one\n", "two\n", "three\x0cstill\x0bstill\u{2028}still\u{85}\n", "\n", "\n", "\n"];
@@ -31,7 +31,7 @@ fn lines_end_where_python_ends_them() {
 }
 
 #[test]
-fn a_return_at_the_end_of_a_buffer_is_joined_with_its_newline() {
+fn crlf_across_buffers_is_one_line_end() {
     for length in (1 << 20) - 3..(1 << 20) + 3 {
         let text = "x".repeat(length) + "\r\nnext";
         assert_eq!(read("a.txt", text).unwrap(), ["x".repeat(length) + "\n", "next".into()]);
@@ -39,16 +39,16 @@ fn a_return_at_the_end_of_a_buffer_is_joined_with_its_newline() {
 }
 
 #[test]
-fn text_that_is_not_utf8_is_refused_with_its_place() {
-    let text = refusal("a.txt", b"fine\r\nalso fine\nb\xffd\n");
+fn rejects_invalid_utf8_with_its_position() {
+    let text = error("a.txt", b"fine\r\nalso fine\nb\xffd\n");
     assert!(text.contains("a.txt, line 3: the byte at offset 17 is not UTF-8"), "{text}");
-    assert!(refusal("a.jsonl", b"{\"text\": \"a\"}\n{\"text\": \"\xff\"}\n").contains("line 2"));
-    let text = refusal("a.csv", b"text\na\nb\xff\n");
+    assert!(error("a.jsonl", b"{\"text\": \"a\"}\n{\"text\": \"\xff\"}\n").contains("line 2"));
+    let text = error("a.csv", b"text\na\nb\xff\n");
     assert!(text.contains("line 3 is not UTF-8"), "{text}");
 }
 
 #[test]
-fn json_is_objects_in_a_row_or_an_array() {
+fn json_is_concatenated_objects_or_an_array() {
     for text in [
         "{\"text\":\"a\"}\n{\"n\":[1,{\"text\":2}],\"text\":\"b\"}",
         "{\n\"text\":\n\"a\"}\n\n\n{\"text\":\"b\"}\n",
@@ -61,7 +61,7 @@ fn json_is_objects_in_a_row_or_an_array() {
 }
 
 #[test]
-fn the_column_is_text_or_the_first() {
+fn reads_column_text_or_the_first() {
     assert_eq!(read("a.json", r#"{"id": 1, "text": "a"}"#).unwrap(), ["a"]);
     assert_eq!(
         read("a.json", r#"{"body": "a", "id": 1} {"id": 2, "body": "b"}"#).unwrap(),
@@ -72,48 +72,48 @@ fn the_column_is_text_or_the_first() {
 }
 
 #[test]
-fn json_escapes_are_read_and_lone_surrogates_refused() {
+fn reads_json_escapes_and_rejects_lone_surrogates() {
     assert_eq!(read("a.json", r#"{"text": "\ud83d\ude00\n\u00e9"}"#).unwrap(), ["😀\né"]);
     for lone in
         [r#"{"text": "a\ud800b"}"#, r#"{"text": "a\udc00b"}"#, r#"{"text": "\ud800\ud800"}"#]
     {
-        let text = refusal("a.json", format!("{{\"text\": \"a\"}}\n{lone}\n"));
+        let text = error("a.json", format!("{{\"text\": \"a\"}}\n{lone}\n"));
         assert!(text.contains("surrogate") && text.contains("line 2"), "{lone}: {text}");
     }
 }
 
 #[test]
-fn rows_without_text_are_refused_with_their_number() {
+fn rejects_rows_without_text() {
     for (row, problem) in [
         (r#"{"text": null}"#, "is null or missing"),
         (r#"{"id": 3}"#, "is null or missing"),
-        (r#"{"text": 3}"#, "does not hold a text"),
-        (r#"{"text": ["a", {"b": 1.5}]}"#, "does not hold a text"),
+        (r#"{"text": 3}"#, "is not a string"),
+        (r#"{"text": ["a", {"b": 1.5}]}"#, "is not a string"),
     ] {
-        let text = refusal("a.json", format!("{{\"text\": \"a\"}}\n{row}\n"));
+        let text = error("a.json", format!("{{\"text\": \"a\"}}\n{row}\n"));
         assert!(text.contains(&format!("row 2: column `text` {problem}")), "{text}");
-        let text = refusal("a.json", format!("[{{\"text\": \"a\"}}, {row}]"));
+        let text = error("a.json", format!("[{{\"text\": \"a\"}}, {row}]"));
         assert!(text.contains(&format!("row 2: column `text` {problem}")), "{text}");
     }
 }
 
 #[test]
-fn broken_files_are_refused_by_name() {
-    for (name, content, said) in [
+fn rejects_malformed_files() {
+    for (name, content, expected) in [
         ("a.json", "{\"text\": \"a\"}\n{\"text\":", "line 2"),
         ("a.json", "[{\"text\": \"a\"}, 3]", "not JSON"),
         ("a.json", "[{\"text\": \"a\"}] more", "trailing characters"),
-        ("a.csv", "id,text\n1,a\n2,b,c\n", "line 3 has 3 fields but the header 2"),
+        ("a.csv", "id,text\n1,a\n2,b,c\n", "line 3 has 3 fields but the header has 2"),
         ("a.parquet", "not parquet at all", "Parquet"),
         ("a.parquet", "", "Parquet"),
     ] {
-        let text = refusal(name, content);
-        assert!(text.contains(name) && text.contains(said), "{content}: {text}");
+        let text = error(name, content);
+        assert!(text.contains(name) && text.contains(expected), "{content}: {text}");
     }
 }
 
 #[test]
-fn csv_is_read_as_pandas_reads_it() {
+fn csv_is_read_as_by_pandas() {
     let text = "id,text\r\n1,\"a, \"\"q\"\"\nline\r\nx\"\r\n\r\n2,  b \n3\n4,a \"b\" c\n";
     assert_eq!(read("a.csv", text).unwrap(), ["a, \"q\"\nline\r\nx", "  b ", "", "a \"b\" c"]);
     assert_eq!(read("a.csv", "\u{feff}text\ra\rb\r").unwrap(), ["a", "b"]);
@@ -127,14 +127,14 @@ fn empty_files_have_no_examples_and_no_blocks() {
         assert_eq!(examples(&files, true).unwrap(), Vec::<String>::new());
         let source = Source::open(&files, true).unwrap();
         let cache = directory.path().join("cache");
-        let refused = corpus(&source, Part::All, 8, Grouping::Packed, &cache).unwrap_err();
-        assert!(matches!(refused, Error::NoBlocks { tokens: 0, .. }), "{refused}");
-        assert_eq!(std::fs::read_dir(cache).unwrap().count(), 0, "something was left behind");
+        let error = corpus(&source, Part::All, 8, Grouping::Packed, &cache).unwrap_err();
+        assert!(matches!(error, Error::NoBlocks { tokens: 0, .. }), "{error}");
+        assert_eq!(std::fs::read_dir(cache).unwrap().count(), 0, "files were left behind");
     }
 }
 
 #[test]
-fn files_are_checked_before_they_are_read() {
+fn files_are_checked_when_opened() {
     let directory = tempfile::tempdir().unwrap();
     let text = file(directory.path(), "a.txt", "a\n");
     let open = |files: &[&Path]| {
@@ -151,7 +151,7 @@ fn files_are_checked_before_they_are_read() {
 }
 
 #[test]
-fn several_files_follow_each_other() {
+fn files_are_read_in_sequence() {
     let directory = tempfile::tempdir().unwrap();
     let files = [file(directory.path(), "a.txt", "a\nb"), file(directory.path(), "b.txt", "c\n")];
     assert_eq!(examples(&files, true).unwrap(), ["a\n", "b", "c\n"]);
@@ -161,8 +161,8 @@ fn several_files_follow_each_other() {
     ];
     assert_eq!(examples(&files, true).unwrap(), ["a", "b"]);
     let other = file(directory.path(), "c.csv", "body\nc\n");
-    let refused = examples(&[files[0].clone(), other], true).unwrap_err().to_string();
-    assert!(refused.contains("c.csv") && refused.contains("no column `text`"), "{refused}");
+    let error = examples(&[files[0].clone(), other], true).unwrap_err().to_string();
+    assert!(error.contains("c.csv") && error.contains("no column `text`"), "{error}");
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn a_very_long_line_is_one_example() {
     assert_eq!(source.count().unwrap(), 3);
     let packed = corpus(&source, Part::All, 1024, Grouping::Packed, directory.path()).unwrap();
     let tokens: Vec<i32> = blocks(&packed).into_iter().flatten().collect();
-    // Sentences all give the same tokens, but for the first and the last.
+    // All sentences have the same tokens, except the first and the last.
     let period = GPT2.encode_batch(&[sentence.repeat(3), sentence.repeat(2)]).unwrap();
     let period = period[0].len() - period[1].len();
     let body = &tokens[40..tokens.len() - 40];

@@ -1,4 +1,4 @@
-//! Tokenizers: opened, saved, opened again.
+//! Tokenizers: opened, saved and reopened.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -17,7 +17,7 @@ fn gpt2_is_built_in() {
 }
 
 #[test]
-fn what_is_saved_can_be_opened() {
+fn saved_tokenizers_can_be_opened() {
     let directory = tempfile::tempdir().unwrap();
     GPT2.save(directory.path()).unwrap();
     let mut names: Vec<_> =
@@ -42,7 +42,7 @@ fn what_is_saved_can_be_opened() {
 }
 
 #[test]
-fn lengths_without_a_limit_are_none() {
+fn unlimited_lengths_are_none() {
     let directory = tempfile::tempdir().unwrap();
     GPT2.save(directory.path()).unwrap();
     let limit = |config: &str| {
@@ -55,17 +55,17 @@ fn lengths_without_a_limit_are_none() {
 }
 
 #[test]
-fn what_cannot_be_opened_is_named() {
+fn errors_name_the_tokenizer() {
     let directory = tempfile::tempdir().unwrap();
-    let refusal = |name: &str| Tokenizer::open(name).err().unwrap().to_string();
-    assert!(refusal("bert-base").contains("no tokenizer `bert-base`: give `gpt2`"));
-    assert!(refusal(directory.path().to_str().unwrap()).contains("tokenizer.json"));
+    let error = |name: &str| Tokenizer::open(name).err().unwrap().to_string();
+    assert!(error("bert-base").contains("no tokenizer `bert-base`: pass `gpt2`"));
+    assert!(error(directory.path().to_str().unwrap()).contains("tokenizer.json"));
     let bad = file(directory.path(), "bad.json", "{\"model\": 3}");
-    assert!(refusal(bad.to_str().unwrap()).contains("not a tokenizer.json"));
+    assert!(error(bad.to_str().unwrap()).contains("not a tokenizer.json"));
 }
 
-/// The same tokenizer without our cutting.
-static WHOLE: LazyLock<tokenizers::Tokenizer> = LazyLock::new(|| {
+/// The same tokenizer without the fast path.
+static REFERENCE: LazyLock<tokenizers::Tokenizer> = LazyLock::new(|| {
     let directory = tempfile::tempdir().unwrap();
     GPT2.save(directory.path()).unwrap();
     tokenizers::Tokenizer::from_file(directory.path().join("tokenizer.json")).unwrap()
@@ -74,25 +74,25 @@ static WHOLE: LazyLock<tokenizers::Tokenizer> = LazyLock::new(|| {
 const WORD: &str = r"[ \n\t]{0,3}(\PC{1,4}|[a-z]{1,9}|[0-9]{1,4}|'s|[.,!]{1,3}|<\|endoftext\|>)";
 
 #[test]
-fn the_short_way_knows_every_letter() {
-    let letters: Vec<char> =
+fn fast_path_supports_every_character() {
+    let characters: Vec<char> =
         (0..0x32400).chain(0xe0000..0xe0200).filter_map(char::from_u32).collect();
-    for letters in letters.chunks(512) {
+    for characters in characters.chunks(512) {
         let text: String =
-            letters.iter().map(|c| format!("a{c}1{c} {c}{c}  {c}\n{c}'{c}")).collect();
-        let expected = WHOLE.encode_fast(text.as_str(), true).unwrap();
-        assert_eq!(GPT2.encode_batch(&[&text]).unwrap()[0], expected.get_ids(), "{letters:?}");
+            characters.iter().map(|c| format!("a{c}1{c} {c}{c}  {c}\n{c}'{c}")).collect();
+        let expected = REFERENCE.encode_fast(text.as_str(), true).unwrap();
+        assert_eq!(GPT2.encode_batch(&[&text]).unwrap()[0], expected.get_ids(), "{characters:?}");
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 6, max_shrink_iters: 50, ..Default::default() })]
-    /// Long texts are tokenised in pieces; the pieces must not show.
+    /// Long texts are tokenized in pieces, which must not change the tokens.
     #[test]
-    fn pieces_do_not_show(words in prop::collection::vec(WORD, 6000..8000)) {
+    fn pieces_do_not_change_tokens(words in prop::collection::vec(WORD, 6000..8000)) {
         let text = words.concat();
         prop_assert!(text.len() > 2 << 14);
-        let expected = WHOLE.encode_fast(text.as_str(), true).unwrap();
+        let expected = REFERENCE.encode_fast(text.as_str(), true).unwrap();
         prop_assert_eq!(&GPT2.encode_batch(&[&text]).unwrap()[0], expected.get_ids());
     }
 }

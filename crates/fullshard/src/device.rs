@@ -1,4 +1,4 @@
-//! Devices: the plugin of a config's platform, its client, and the caches of this user.
+//! Devices: the plugin of a config's platform, its client, and the user's caches.
 
 use crate::config::{Device, RunConfig};
 use crate::error::{Error, Result};
@@ -9,20 +9,20 @@ use fullshard_pjrt::{Client, ClientOptions, CompileCache, Plugin, Value};
 use std::path::PathBuf;
 
 impl Device {
-    /// The platform; the CPU if none is given.
+    /// The platform; defaults to CPU.
     pub fn kind(&self) -> Platform {
         self.platform.unwrap_or(Platform::Cpu)
     }
 
-    /// Finds the plugin, fetching the CPU's on first use, and loads it.
+    /// Finds and loads the plugin; the CPU plugin is downloaded on first use.
     pub fn load(&self) -> Result<(&'static Plugin, Located)> {
         let store = Store::default_location()?;
         let located = find_or_install(self.kind(), self.plugin.as_deref(), &store)?;
         Ok((Plugin::load(&located.path)?, located))
     }
 
-    /// Finds a plugin that need only compile, and loads it. All that a GPU's plugin needs to
-    /// compile is an eighth of what it needs to run.
+    /// Finds and loads a plugin that only compiles. For GPUs its files are an eighth of those that
+    /// execution needs.
     pub fn load_compiler(&self) -> Result<&'static Plugin> {
         if self.kind() != Platform::Cuda {
             return Ok(self.load()?.0);
@@ -32,13 +32,13 @@ impl Device {
         Ok(Plugin::load(&located.path)?)
     }
 
-    /// Starts a client with at least `devices` devices, where the platform has a choice.
+    /// Starts a client with at least `devices` devices, where their number is configurable.
     pub fn client(&self, devices: usize) -> Result<(Client, Located)> {
         let (plugin, located) = self.load()?;
         Ok((Client::new(plugin, &self.client_options(devices)?)?, located))
     }
 
-    /// The compile cache, unless the config wants none.
+    /// The compile cache, unless the config disables it.
     pub fn compile_cache(&self) -> Result<Option<CompileCache>> {
         match self.no_cache {
             true => Ok(None),
@@ -65,21 +65,31 @@ impl Device {
 }
 
 impl RunConfig {
-    /// The devices to run on, if there are as many as the mesh has.
+    /// Sets the size of the mesh, if it is not given: all accelerators of this machine, or one CPU
+    /// device. Returns the client that counted them.
+    pub fn count_devices(&mut self) -> Result<Option<Client>> {
+        if self.mesh.fsdp.is_some() || self.platform() == Platform::Cpu {
+            return Ok(None);
+        }
+        let (client, _) = self.device.client(1)?;
+        self.mesh.fsdp = Some(client.devices().len());
+        Ok(Some(client))
+    }
+
+    /// The client of a run; an error if it has fewer devices than the mesh.
     pub fn client(&self) -> Result<Client> {
         if self.platform() == Platform::Cpu {
             fullshard_pjrt::keep_freed_memory();
         }
         let (client, _) = self.device.client(self.devices())?;
-        let (needed, there) = (self.devices(), client.devices().len());
-        if needed <= there {
+        let (needed, available) = (self.devices(), client.devices().len());
+        if needed <= available {
             return Ok(client);
         }
         Err(Error::Usage(format!(
-            "--num_cores is {needed}, but there {} {} here: ask for at most {there}, or try it \
-             with virtual ones, --device cpu",
-            if there == 1 { "is" } else { "are" },
-            format::count(there, &format!("{} device", client.platform_name())),
+            "--num_cores is {needed}, but this machine has {}: use at most {available}, or virtual \
+             devices with --device cpu",
+            format::count(available, &format!("{} device", client.platform_name())),
         )))
     }
 }
@@ -96,8 +106,8 @@ pub fn cache_root() -> Result<PathBuf> {
 }
 
 fn client_option(text: &str) -> Result<(&str, Value)> {
-    let wrong = || Error::Usage(format!("--client_option is `{text}`: write it as NAME=VALUE"));
-    let (name, value) = text.split_once('=').ok_or_else(wrong)?;
+    let invalid = || Error::Usage(format!("--client_option is `{text}`: must be NAME=VALUE"));
+    let (name, value) = text.split_once('=').ok_or_else(invalid)?;
     let value = match value {
         "true" => Value::Bool(true),
         "false" => Value::Bool(false),

@@ -1,24 +1,24 @@
-//! What can go wrong in a run.
+//! Errors of a run.
 
 use std::path::PathBuf;
 
-/// The result of what this library does.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong, beyond what the crates below know of.
+/// An error of this crate or of the crates below.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The run config.
+    /// An invalid run config.
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
-    /// Devices, compiling and running.
+    /// Devices, compilation and execution.
     #[error(transparent)]
     Pjrt(#[from] fullshard_pjrt::Error),
     /// Finding and installing plugins.
     #[error(transparent)]
     Plugin(#[from] fullshard_pjrt::plugins::PluginError),
-    /// A model's config.
+    /// An invalid model config.
     #[error(transparent)]
     Model(#[from] fullshard_models::ConfigError),
     /// A model that cannot be registered.
@@ -27,7 +27,7 @@ pub enum Error {
     /// Tracing.
     #[error(transparent)]
     Trace(#[from] fullshard_graph::Error),
-    /// How a model is sharded.
+    /// An invalid FSDP config.
     #[error(transparent)]
     Fsdp(#[from] fullshard_parallel::FsdpConfigError),
     /// The placement.
@@ -48,7 +48,7 @@ pub enum Error {
     /// A breakdown of a step's time.
     #[error(transparent)]
     Breakdown(#[from] fullshard_plan::BreakdownError),
-    /// Text and tokens.
+    /// Text and tokenization.
     #[error(transparent)]
     Data(#[from] fullshard_data::Error),
     /// Weights and results on disk.
@@ -59,10 +59,10 @@ pub enum Error {
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// A run that cannot be, with the way out.
+    /// An invalid run, with a fix.
     #[error("{0}")]
     Usage(String),
 }

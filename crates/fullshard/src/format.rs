@@ -1,6 +1,6 @@
-//! How numbers and results are printed.
+//! Formatting of numbers for output.
 
-/// Bytes in the unit a person would use.
+/// Bytes with a binary unit.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut value = count as f64;
@@ -12,16 +12,17 @@ pub fn bytes(count: u64) -> String {
     if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
-/// A duration in the unit a person would use.
+/// A duration in µs, ms or s.
 pub fn seconds(value: f64) -> String {
-    match value {
+    // A sum of nothing is -0.0.
+    match value + 0.0 {
         v if v < 1e-3 => format!("{:.1} µs", v * 1e6),
         v if v < 1.0 => format!("{:.2} ms", v * 1e3),
         v => format!("{v:.2} s"),
     }
 }
 
-/// A rate of arithmetic.
+/// A FLOP/s rate.
 pub fn flops_rate(value: f64) -> String {
     match value {
         v if v >= 1e12 => format!("{:.1} TFLOP/s", v / 1e12),
@@ -34,7 +35,7 @@ pub fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// A whole number with its thousands set apart.
+/// An integer with thousands separators.
 pub fn grouped(number: usize) -> String {
     let digits = number.to_string();
     let groups = digits.as_bytes().rchunks(3).rev();

@@ -2,8 +2,8 @@
 //! many XLA devices, from Rust.
 //!
 //! A [`RunConfig`] describes a run; flags, a TOML or JSON file and Rust code all produce one.
-//! [`train`] runs it, [`plan()`] tells what it would need and how fast it would be on a machine
-//! that is not here, and [`bench()`] measures its step:
+//! [`train`] runs it, [`plan()`] predicts its memory and speed on a machine without access to it,
+//! and [`bench()`] measures its step:
 //!
 //! ```no_run
 //! use fullshard::prelude::*;
@@ -13,7 +13,6 @@
 //! config.model.config = Some("examples/configs/gpt2_124m.json".into());
 //! config.data.train_file = vec!["train.txt".into()];
 //! config.mesh.fsdp = Some(4);
-//! config.fsdp.wrap = vec!["GPT2Block".to_owned()];
 //! config.precision.compute = Some(Compute::Bfloat16);
 //!
 //! let report = plan(&config, "cpu:4", PlanOptions::default())?;
@@ -23,12 +22,12 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A model of another crate implements [`Model`](fullshard_models::Model) and is
-//! [registered](fullshard_models::register); then a config can name it as any other, and everything
-//! here works for it. The same goes for optimizers, [registered](fullshard_optim::register) by
-//! name. `examples/own_model.rs` is one in sixty lines.
+//! A custom model implements [`Model`](fullshard_models::Model) and is
+//! [registered](fullshard_models::register); configs can then name it like any other, and
+//! everything here supports it. Optimizers are [registered](fullshard_optim::register) in the same
+//! way. `examples/own_model.rs` is a custom model in sixty lines.
 //!
-//! [`run`] has the steps of a run one by one, for those who want to do something in between.
+//! [`run`] has the individual stages of a run.
 #![forbid(unsafe_code)]
 
 pub mod bench;

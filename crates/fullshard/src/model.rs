@@ -1,4 +1,4 @@
-//! Where the model comes from: a config, the defaults of a type, or a folder with weights.
+//! Model selection: a config, the defaults of a model type, or a checkpoint folder.
 
 use crate::config::{ConfigSource, Model};
 use crate::error::{Error, Result};
@@ -7,7 +7,7 @@ use fullshard_models::{AnyModel, ConfigError, architectures, from_json};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// A model, how it is described and what it is initialized from.
+/// A model, its config and what it is initialized from.
 pub struct ChosenModel {
     /// The model.
     pub model: Box<dyn AnyModel>,
@@ -15,12 +15,12 @@ pub struct ChosenModel {
     pub config: Value,
     /// Its weights, if it is initialized from a checkpoint.
     pub weights: Option<Weights>,
-    /// A tokenizer that comes with it.
+    /// The tokenizer of its checkpoint.
     pub tokenizer: Option<PathBuf>,
 }
 
 impl ChosenModel {
-    /// What a config names; `None` if it names no model.
+    /// The model of a config; `None` if it names none.
     pub fn of(model: &Model) -> Result<Option<ChosenModel>> {
         if let Some(folder) = &model.pretrained {
             return ChosenModel::of_folder(folder).map(Some);
@@ -41,7 +41,7 @@ impl ChosenModel {
         ChosenModel::of_config(default_config(model_type, overrides)?).map(Some)
     }
 
-    /// A new model of a config.
+    /// A model from scratch with a config.
     pub fn of_config(config: Value) -> Result<ChosenModel> {
         let model = from_json(&config.to_string())?;
         Ok(ChosenModel { model, config, weights: None, tokenizer: None })
@@ -61,8 +61,8 @@ impl ChosenModel {
     fn of_folder(folder: &Path) -> Result<ChosenModel> {
         if !folder.is_dir() {
             return Err(Error::Usage(format!(
-                "--model_name_or_path is {}, which is no folder here: models are not fetched, \
-                 download it and name its folder",
+                "--model_name_or_path is {}, which is not a folder: models are not downloaded, \
+                 pass the folder of a local checkpoint",
                 folder.display()
             )));
         }
@@ -73,7 +73,7 @@ impl ChosenModel {
         Ok(ChosenModel { weights, tokenizer, ..chosen })
     }
 
-    /// What Hugging Face calls this type of model.
+    /// Hugging Face's model type.
     pub fn model_type(&self) -> String {
         let stated = self.config.get("model_type").and_then(Value::as_str).map(str::to_owned);
         let known = architectures();
@@ -91,13 +91,13 @@ fn read_config(path: &Path) -> Result<Value> {
     })
 }
 
-/// The defaults of a type with `key=value,key=value` put in.
+/// The default config of a model type with `key=value,key=value` overrides.
 fn default_config(model_type: &str, overrides: &str) -> Result<Value> {
     fullshard_models::default_config(model_type, overrides).map_err(|error| match error {
         ConfigError::UnknownModel { .. } => {
             let names: Vec<&str> = architectures().iter().map(|known| known.model_type).collect();
-            let names = names.join(" and ");
-            Error::Usage(format!("--model_type is `{model_type}`, but the types known are {names}"))
+            let names = names.join(", ");
+            Error::Usage(format!("--model_type is `{model_type}`, but must be one of {names}"))
         }
         ConfigError::Override { pair, reason } => {
             Error::Usage(format!("--config_overrides has `{pair}`, but {reason}"))
@@ -112,7 +112,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn defaults_are_configs_and_can_be_overridden() {
+    fn default_configs_are_valid_and_overridable() {
         for known in architectures() {
             let chosen = ChosenModel::of_config((known.defaults)()).unwrap();
             assert_eq!(chosen.model.class(), known.class);

@@ -1,6 +1,6 @@
-//! What a program that trains, plans or brings a model of its own needs, in one line.
+//! Imports for programs that train, plan or define custom models.
 //!
-//! `Result` is that of tracing, which models return; [`crate::Result`] is that of runs.
+//! `Result` is the one of tracing, which models return; [`crate::Result`] is the one of runs.
 
 pub use crate::bench::{BenchOptions, StepReport, bench};
 pub use crate::config::{Compute, ConfigSource, RunConfig, Scan, When};

@@ -1,5 +1,4 @@
-//! From a run config to the spec of its step. Everything is checked here, before a device is
-//! touched.
+//! Builds the step spec of a run config. Everything is validated here, before any device is used.
 
 use crate::config::{Compute, RunConfig, Scan};
 use crate::error::{Error, Result};
@@ -9,17 +8,17 @@ use fullshard_models::AnyModel;
 use fullshard_models::layers::{attention, fp8};
 use fullshard_parallel::{Placement, PlacementOptions};
 use fullshard_pjrt::CompileOptions;
-use fullshard_step::{BatchShape, StepSpec, compiler_flags, dialect, loops_layers, lowering};
+use fullshard_step::{BatchShape, StepSpec, compiler_flags, dialect, lowering, scans_layers};
 
-/// What indices of 32 bits can tell apart.
-const MOST_TOKENS: usize = i32::MAX as usize;
+/// The range of 32-bit indices.
+const MAX_TOKENS: usize = i32::MAX as usize;
 
-/// The threads that the CPU's runtime has at most; each virtual device needs one of them in a
+/// The maximum number of threads of the CPU runtime; each virtual device needs one in a
 /// collective.
-const MOST_VIRTUAL: usize = 256;
+const MAX_VIRTUAL_DEVICES: usize = 256;
 
 impl RunConfig {
-    /// The spec of the step of a model on sequences of `tokens`.
+    /// The spec of a training step on sequences of `tokens`.
     pub fn step_spec(&self, model: Box<dyn AnyModel>, tokens: usize) -> Result<StepSpec> {
         self.check_numbers()?;
         let batch = self.batch(tokens)?;
@@ -29,34 +28,43 @@ impl RunConfig {
             fullshard_optim::from_name(&self.optimizer.name, &self.optimizer_options())?;
         let limit = Some(self.optimizer.max_grad_norm).filter(|&limit| limit > 0.0);
         let spec = StepSpec::new(model, placement, optimizer, batch, limit)?;
-        check_eight_bit(&spec)?;
+        check_fp8(&spec)?;
         Ok(spec)
     }
 
-    /// How programs of a model with such attention are compiled.
+    /// The compile options of programs with this attention.
     pub fn compile_options(&self, attention: attention::Form) -> Result<CompileOptions> {
         self.check_graphs(attention.dropout)?;
         let options = CompileOptions::new(self.devices());
-        let suiting = compiler_flags(self.platform(), attention).into_iter();
-        let mut flags = suiting.chain(self.device.xla_flags.iter().map(String::as_str));
+        let defaults = compiler_flags(self.platform(), attention).into_iter();
+        let deterministic = self.is_deterministic_gpu().then_some("xla_gpu_deterministic_ops=true");
+        let defaults = defaults.chain(deterministic);
+        let mut flags = defaults.chain(self.device.xla_flags.iter().map(String::as_str));
         Ok(flags.try_fold(options, |options, flag| options.flag_text(flag))?)
     }
 
-    /// What a person should know of a step before it runs: fields without effect, and what is
-    /// slower or other than it seems.
+    /// Warnings about a step: fields without effect, and settings that are slower or different
+    /// than expected.
     pub fn warnings(&self, spec: &StepSpec) -> Vec<String> {
         let mut warnings = spec.placement.options.config.warnings();
+        warnings.extend(self.settings_without_effect(spec));
+        if let Some(fix) = fullshard_plan::wrap_fix(spec) {
+            warnings.push(format!(
+                "the whole model is one FSDP unit, so that all parameters are unsharded at once: \
+                 {fix}"
+            ));
+        }
         if spec.placement.options.config.settings.fp8 && self.platform() != Platform::Cuda {
             warnings.push(format!(
-                "{} has no units for FP8 matmuls: numbers are rounded as on GPUs, and it takes \
-                 longer than in bfloat16",
+                "{} has no FP8 matmul units: values are rounded as on GPUs, and steps are slower \
+                 than in bfloat16",
                 self.platform().name()
             ));
         }
-        let others = spec.eight_bit_products().map_or_else(Vec::new, |products| products.others);
+        let others = spec.fp8_matmuls().map_or_else(Vec::new, |matmuls| matmuls.others);
         if !others.is_empty() {
             warnings.push(format!(
-                "{} run in bfloat16, not in FP8, since a size is no multiple of {}: {}",
+                "{} run in bfloat16, not in FP8: a dimension is not a multiple of {}: {}",
                 format::count(others.len(), "matmul"),
                 fp8::MULTIPLE,
                 others.join(", ")
@@ -65,7 +73,45 @@ impl RunConfig {
         warnings
     }
 
-    /// Refuses CUDA graphs of kernels that drop.
+    /// Settings that have no effect on this model or platform, by name.
+    fn settings_without_effect(&self, spec: &StepSpec) -> Vec<String> {
+        let settings = &spec.placement.options.config.settings;
+        let scanned = spec.placement.options.scan_layers;
+        let (forward, backward) =
+            (settings.optimization_barrier_in_forward, settings.optimization_barrier_in_backward);
+        let (device, gpu) = (&self.device, self.platform() == Platform::Cuda);
+        const BARRIER: &str = "a scan of layers is a barrier itself";
+        let not_gpu = "only GPU clients have it";
+        let found = [
+            ("`optimization_barrier_in_forward`", forward.is_some() && scanned, BARRIER),
+            ("`optimization_barrier_in_backward`", backward.is_some() && scanned, BARRIER),
+            (
+                "`buffer_dtype`",
+                settings.buffer_dtype.is_some() && !spec.model.has_buffers(),
+                "the model has no buffers",
+            ),
+            ("--memory_fraction", device.memory_fraction.is_some() && !gpu, not_gpu),
+            ("--preallocate", device.preallocate.is_some() && !gpu, not_gpu),
+            (
+                "--full_determinism",
+                self.schedule.full_determinism && !gpu,
+                "runs on this platform are always deterministic",
+            ),
+        ];
+        let found = found.into_iter().filter(|(_, applies, _)| *applies);
+        let found = found.map(|(name, _, reason)| format!("{name} has no effect: {reason}"));
+        let keys = self.fsdp.multi_device_keys().join(", ");
+        let alone = (self.devices() == 1 && !keys.is_empty())
+            .then(|| format!("FSDP settings have no effect on one device: {keys}"));
+        found.chain(alone).collect()
+    }
+
+    /// Whether a GPU is asked to repeat runs bit for bit.
+    fn is_deterministic_gpu(&self) -> bool {
+        self.schedule.full_determinism && self.platform() == Platform::Cuda
+    }
+
+    /// Rejects CUDA graphs of attention kernels with dropout.
     fn check_graphs(&self, dropout: f64) -> Result<()> {
         let graphs = attention::GRAPHS_WITHOUT_CUDNN.split('=').next().unwrap_or_default();
         let has_kernels = |flag: &&String| flag.contains(graphs) && flag.contains("CUDNN");
@@ -73,7 +119,7 @@ impl RunConfig {
             Some(flag) if dropout > 0.0 && self.platform() == Platform::Cuda => {
                 Err(Error::Usage(format!(
                     "--xla_flag {flag} puts cuDNN's kernels into CUDA graphs, where attention with \
-                     dropout {dropout} would drop the same in every step: leave CUDNN out of it"
+                     dropout {dropout} would use the same mask in every step: remove CUDNN from it"
                 )))
             }
             _ => Ok(()),
@@ -81,18 +127,18 @@ impl RunConfig {
     }
 
     fn check_numbers(&self) -> Result<()> {
-        if self.platform() == Platform::Cpu && self.devices() > MOST_VIRTUAL {
+        if self.platform() == Platform::Cpu && self.devices() > MAX_VIRTUAL_DEVICES {
             return Err(Error::Usage(format!(
-                "--num_cores is {}, but a CPU can stand in for at most {MOST_VIRTUAL} devices: \
-                 lower it, or ask `fullshard plan` about a larger machine",
+                "--num_cores is {}, but a CPU has at most {MAX_VIRTUAL_DEVICES} virtual devices: \
+                 lower it, or use `fullshard plan` for a larger machine",
                 self.devices()
             )));
         }
         let schedule = &self.schedule;
         if schedule.no_sync && schedule.gradient_accumulation_steps == 1 {
             return Err(Error::Usage(
-                "--no_sync does nothing to a single batch: add --gradient_accumulation_steps, or \
-                 leave it out"
+                "--no_sync has no effect without gradient accumulation: add \
+                 --gradient_accumulation_steps, or leave it out"
                     .into(),
             ));
         }
@@ -106,15 +152,15 @@ impl RunConfig {
         Ok(())
     }
 
-    /// The batches of a step, if they can be counted.
+    /// The batch shape of a step, if its tokens can be indexed.
     fn batch(&self, tokens: usize) -> Result<BatchShape> {
         let accumulation = self.schedule.gradient_accumulation_steps;
         let sequences = self.schedule.per_device_batch.saturating_mul(self.devices());
         let all = sequences.checked_mul(tokens).and_then(|all| all.checked_mul(accumulation));
-        if all.is_none_or(|all| all > MOST_TOKENS) {
+        if all.is_none_or(|all| all > MAX_TOKENS) {
             return Err(Error::Usage(format!(
-                "{sequences} sequences of {tokens} tokens, {accumulation} times, are more tokens \
-                 than a step can have ({MOST_TOKENS}): lower --per_device_train_batch_size, \
+                "{sequences} sequences of {tokens} tokens and {accumulation} micro-batches exceed \
+                 the maximum of {MAX_TOKENS} tokens per step: lower --per_device_train_batch_size, \
                  --block_size or --gradient_accumulation_steps"
             )));
         }
@@ -129,24 +175,26 @@ impl RunConfig {
     fn placement_options(&self, model: &dyn AnyModel) -> Result<PlacementOptions> {
         let kind = self.platform();
         let scan_layers = match self.model.scan_layers {
-            Scan::Auto => loops_layers(kind, model.dimensions().layers),
+            Scan::Auto => scans_layers(kind, model.dimensions().layers),
             Scan::True => true,
             Scan::False => false,
         };
         if self.fsdp.gather_ahead && !scan_layers {
             return Err(Error::Usage(
-                "--gather_ahead is for scanned layers, and these are unrolled: add --scan_layers \
-                 true, or leave it out"
+                "--gather_ahead needs scanned layers: add --scan_layers true, or leave it out"
                     .into(),
             ));
         }
+        let mut lowering = lowering(kind);
+        // The kernel's backward pass has no fixed order of sums, and its dropout no seed.
+        lowering.fused_attention &= !self.is_deterministic_gpu();
         Ok(PlacementOptions {
             strategy: self.fsdp.strategy,
             config: self.fsdp.resolve(self.precision.compute.unwrap_or(Compute::Float32))?,
             remat: Some(self.remat()),
             scan_layers,
             gather_ahead: self.fsdp.gather_ahead,
-            lowering: lowering(kind),
+            lowering,
             dialect: dialect(kind),
             frozen: self.model.freeze.clone(),
         })
@@ -165,15 +213,15 @@ impl RunConfig {
     }
 }
 
-/// Refuses FP8 where no matmul can be in it.
-fn check_eight_bit(spec: &StepSpec) -> Result<()> {
-    match spec.eight_bit_products() {
-        Some(products) if products.fp8 == 0 && !products.others.is_empty() => {
+/// Rejects FP8 if no matmul can use it.
+fn check_fp8(spec: &StepSpec) -> Result<()> {
+    match spec.fp8_matmuls() {
+        Some(matmuls) if matmuls.fp8 == 0 && !matmuls.others.is_empty() => {
             Err(Error::Usage(format!(
-                "no matmul of a layer can run in FP8, `{}` the first: the tokens of a device and \
-                 both sizes of a weight must be multiples of {}. Choose others, or compute in \
+                "no layer matmul can run in FP8, such as `{}`: the tokens per device and both \
+                 dimensions of a weight must be multiples of {}. Change them, or compute in \
                  bfloat16",
-                products.others[0],
+                matmuls.others[0],
                 fp8::MULTIPLE
             )))
         }

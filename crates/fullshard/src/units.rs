@@ -1,4 +1,4 @@
-//! The units of a step as a table, for people.
+//! Prints the FSDP units of a step as a table.
 
 use crate::error::Result;
 use crate::format;
@@ -6,7 +6,7 @@ use fullshard_parallel::WrapPlan;
 use fullshard_parallel::wrap::{Column, UnitGroup};
 use fullshard_step::{StepSpec, UnitRow};
 
-/// The units with what they take per device, sharded and all-gathered.
+/// The units with their bytes per device, sharded and all-gathered.
 pub fn table(spec: &StepSpec) -> Result<String> {
     let options = &spec.placement.options;
     let plan = WrapPlan::new(&spec.model.tree(), &options.config.wrap, &options.frozen)
@@ -18,15 +18,15 @@ pub fn table(spec: &StepSpec) -> Result<String> {
         let each = if group.units.len() > 1 { " each" } else { "" };
         row.map_or("?".into(), |row| format!("{}{each}", format::bytes(bytes(row))))
     };
-    let sharded = |group: &UnitGroup<'_>| cell(group, |row| row.part_bytes);
-    let gathered = |group: &UnitGroup<'_>| cell(group, |row| row.whole_bytes);
+    let sharded = |group: &UnitGroup<'_>| cell(group, |row| row.shard_bytes);
+    let gathered = |group: &UnitGroup<'_>| cell(group, |row| row.unsharded_bytes);
     Ok(plan.table(&[
-        Column { heading: "a device", cell: &sharded },
+        Column { heading: "per device", cell: &sharded },
         Column { heading: "gathered", cell: &gathered },
     ]))
 }
 
-/// A path with a `*` for the layer, as the units of scanned layers have it.
+/// A path with `*` for the layer index, as in units of scanned layers.
 pub fn any_layer(path: &str) -> String {
     let segment = |segment| match segment {
         number if str::parse::<usize>(number).is_ok() => "*",

@@ -1,4 +1,4 @@
-//! A run config says the same as flags, as a file and in Rust.
+//! A run config is the same as flags, as a file and in Rust.
 #![allow(clippy::unwrap_used)]
 
 use fullshard::RunConfig;
@@ -18,7 +18,7 @@ fn resolved(flags: &[(&str, &[&str])]) -> RunConfig {
     given(flags).resolve(RunConfig::default()).unwrap()
 }
 
-/// What a line of flags comes to.
+/// The config of a command line.
 fn parsed(flags: &[String]) -> RunConfig {
     let mut given = Given::default();
     let mut flags = flags.iter().peekable();
@@ -33,8 +33,8 @@ fn parsed(flags: &[String]) -> RunConfig {
     given.resolve(RunConfig::default()).unwrap()
 }
 
-/// A config through both kinds of file.
-fn refiled(config: &RunConfig) -> [RunConfig; 2] {
+/// Writes a config to both kinds of file and reads it back.
+fn through_files(config: &RunConfig) -> [RunConfig; 2] {
     let folder = tempfile::tempdir().unwrap();
     [("c.toml", config.to_toml().unwrap()), ("c.json", config.to_json().unwrap())].map(
         |(name, text)| {
@@ -45,7 +45,7 @@ fn refiled(config: &RunConfig) -> [RunConfig; 2] {
     )
 }
 
-/// A value for a flag that is not its default, and flags that it needs beside it.
+/// A non-default value for a flag, and flags that it requires.
 fn sample(flag: &Flag) -> (Vec<String>, Vec<(&'static str, &'static str)>) {
     let word = |word: &str| vec![word.to_owned()];
     let words = match flag.name {
@@ -80,7 +80,7 @@ fn sample(flag: &Flag) -> (Vec<String>, Vec<(&'static str, &'static str)>) {
 }
 
 #[test]
-fn every_flag_goes_to_a_file_and_back() {
+fn every_flag_round_trips_through_files() {
     let mut tried = 0;
     for flag in Flags::all() {
         let (words, needed) = sample(&flag);
@@ -96,8 +96,8 @@ fn every_flag_goes_to_a_file_and_back() {
         let without = flags.resolve(RunConfig::default()).unwrap();
         flags.add(flag.name, words.clone()).unwrap();
         let config = flags.resolve(RunConfig::default()).unwrap();
-        assert_ne!(config, without, "--{} {words:?} changes nothing", flag.name);
-        for read in refiled(&config) {
+        assert_ne!(config, without, "--{} {words:?} has no effect", flag.name);
+        for read in through_files(&config) {
             assert_eq!(read, config, "--{} {words:?}", flag.name);
         }
         assert_eq!(parsed(&config.to_flags()), config, "--{}: {:?}", flag.name, config.to_flags());
@@ -111,16 +111,24 @@ fn every_flag_goes_to_a_file_and_back() {
     assert!(tried > 70, "{tried} flags");
 }
 
-/// Every key of a file is reached by some flag or by `fsdp_config`, and so by this test.
+/// Every key of a file is set by some flag or by `fsdp_config`.
 #[test]
-fn every_key_of_a_file_goes_to_flags_and_back() {
+fn every_key_round_trips_through_flags() {
     let all = serde_json::to_value(RunConfig::default()).unwrap();
     let changed = |section: &str, key: &str, value: &Value| match (section, key, value) {
         ("model", "config", _) => json!("config.json"),
         ("fsdp", "strategy", _) => json!("shard_grad_op"),
         ("fsdp", "buffer_dtype", _) | ("precision", ..) => json!("bfloat16"),
         ("fsdp", "gradient_divide_factors", _) => json!([2.0, 3.0]),
-        ("fsdp", "reshard_after_forward", _) => json!(true),
+        ("fsdp", "wrap", _) => json!([]),
+        (
+            "fsdp",
+            "reshard_after_forward"
+            | "pin_layout_in_collective_ops"
+            | "optimization_barrier_in_forward"
+            | "optimization_barrier_in_backward",
+            _,
+        ) => json!(true),
         ("device", "platform", _) => json!("cuda"),
         ("remat", ..) => json!("full"),
         ("model", "scan_layers", _) => json!("true"),
@@ -149,7 +157,7 @@ fn every_key_of_a_file_goes_to_flags_and_back() {
             fs::write(&path, config.to_string()).unwrap();
             let read = RunConfig::read(&path).unwrap();
             assert_ne!(read, RunConfig::default(), "{section}.{key}");
-            // What a key needs beside it is for `check` to say; here each is alone.
+            // Keys that require others do not pass `check` alone.
             if read.check().is_ok() {
                 assert_eq!(parsed(&read.to_flags()), read, "{section}.{key}");
             }
@@ -160,22 +168,18 @@ fn every_key_of_a_file_goes_to_flags_and_back() {
 }
 
 #[test]
-fn other_versions_and_unknown_keys_are_refused_by_name() {
+fn rejects_other_versions_and_unknown_keys() {
     let folder = tempfile::tempdir().unwrap();
     for (name, text, expected) in [
-        (
-            "a.toml",
-            "version = 2\n",
-            "a run config of version 2, but this fullshard reads version 1",
-        ),
-        ("b.toml", "version = 0\n", "a run config of version 0"),
+        ("a.toml", "version = 2\n", "version 2 is not supported, expected version 1"),
+        ("b.toml", "version = 0\n", "run config version 0"),
         ("c.toml", "[model]\nmodel_type = \"gpt2\"\n", "add `version = 1`"),
         ("d.toml", "version = 1\n[model]\nmodel_typ = \"gpt2\"\n", "unknown field `model_typ`"),
         ("e.toml", "version = 1\n[modell]\n", "unknown field `modell`"),
         ("f.json", "{\"version\": 1, \"remat\": {\"policy\": \"some\"}}", "unknown variant `some`"),
         ("g.json", "{\"version\": 1, \"mesh\": {\"fsdp\": -1}}", "invalid value"),
         ("h.json", "[1]", "unknown"),
-        ("i.toml", "version = ", "no TOML"),
+        ("i.toml", "version = ", "invalid TOML"),
     ] {
         let path = folder.path().join(name);
         fs::write(&path, text).unwrap();
@@ -189,7 +193,7 @@ fn other_versions_and_unknown_keys_are_refused_by_name() {
 }
 
 #[test]
-fn flags_that_contradict_each_other_are_refused() {
+fn rejects_contradicting_flags() {
     for (flags, expected) in [
         (&[("bf16", &["true"][..]), ("dtype", &["float32"])][..], "contradict each other"),
         (&[("fp8", &["true"]), ("dtype", &["float16"])], "contradict each other"),
@@ -209,7 +213,7 @@ fn flags_that_contradict_each_other_are_refused() {
 }
 
 #[test]
-fn spellings_come_to_the_same() {
+fn equivalent_flags_give_the_same_config() {
     let compute = |flags: &[(&str, &[&str])]| resolved(flags).precision.compute;
     assert_eq!(compute(&[("bf16", &[])]), Some(Compute::Bfloat16));
     assert_eq!(compute(&[("bf16", &["true"]), ("fp8", &[])]), Some(Compute::Float8));
@@ -226,7 +230,7 @@ fn spellings_come_to_the_same() {
     let Some(ConfigSource::Inline(config)) =
         resolved(&[("config", &[r#"{"n_inner": null, "n_layer": 2}"#])]).model.config
     else {
-        panic!("JSON is taken as it is")
+        panic!("expected inline JSON")
     };
     assert_eq!(Value::Object(config), json!({"n_layer": 2}));
 }

@@ -1,10 +1,10 @@
-//! The examples run, and say what they should.
+//! The examples run, and print what they should.
 #![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Runs an example, which cargo builds beside the tests, with caches and output of its own.
+/// Runs an example, which cargo builds with the tests, with its own caches and output.
 fn run(name: &str, arguments: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let tests = std::env::current_exe().unwrap();
@@ -21,31 +21,31 @@ fn run(name: &str, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn own_model_is_planned_and_learns() {
-    let said = run("own_model", &[]);
-    let planned = said.split("on v4-8: ").nth(1).unwrap().split(' ').next().unwrap();
-    assert!(planned.parse::<f64>().unwrap() > 0.0, "{said}");
-    let loss = said.split("loss: ").nth(1).unwrap().split(',').next().unwrap();
-    // A model that only knew how often each word comes would have 4.12.
-    assert!(loss.parse::<f64>().unwrap() < 3.5, "{said}");
+fn own_model_plans_and_trains() {
+    let stdout = run("own_model", &[]);
+    let planned = stdout.split("on v4-8: ").nth(1).unwrap().split(' ').next().unwrap();
+    assert!(planned.parse::<f64>().unwrap() > 0.0, "{stdout}");
+    let loss = stdout.split("loss: ").nth(1).unwrap().split(',').next().unwrap();
+    // A unigram model would have 4.12.
+    assert!(loss.parse::<f64>().unwrap() < 3.5, "{stdout}");
 }
 
 #[test]
-fn fine_tuning_goes_on_from_a_folder() {
-    let said = run("fine_tune", &[]);
-    let losses: Vec<f64> = said
+fn fine_tuning_starts_from_a_checkpoint() {
+    let stdout = run("fine_tune", &[]);
+    let losses: Vec<f64> = stdout
         .lines()
         .filter_map(|line| line.strip_prefix("step ")?.split("loss ").nth(1)?.parse().ok())
         .collect();
-    assert_eq!(losses.len(), 4, "{said}");
-    // It begins where the demo's forty steps ended, not from scratch.
-    assert!(losses[0] < 3.6, "{said}");
+    assert_eq!(losses.len(), 4, "{stdout}");
+    // It starts from the demo's 40 steps, not from scratch.
+    assert!(losses[0] < 3.6, "{stdout}");
 }
 
 #[test]
-fn plans_make_a_table() {
-    let said = run("plan_table", &[]);
-    assert_eq!(said.lines().count(), 7, "{said}");
-    assert!(!said.contains("NaN"), "{said}");
-    assert!(said.lines().last().unwrap().starts_with("h200:8"), "{said}");
+fn plan_table_has_all_machines() {
+    let stdout = run("plan_table", &[]);
+    assert_eq!(stdout.lines().count(), 7, "{stdout}");
+    assert!(!stdout.contains("NaN"), "{stdout}");
+    assert!(stdout.lines().last().unwrap().starts_with("h200:8"), "{stdout}");
 }

@@ -1,5 +1,5 @@
-//! How compile time depends on depth when layers are looped over: the gradient step of 12 and of
-//! 96 blocks, compiled in turn on CPU.
+//! Compile time over depth with scanned layers: the gradient step of 12 and of 96 blocks, compiled
+//! alternately on CPU.
 //!
 //!     cargo bench -p fullshard-graph --bench depth
 #![allow(clippy::unwrap_used)]

@@ -1,5 +1,5 @@
-//! How long it takes to trace and write a whole training step: GPT-2 of 96 layers, written out,
-//! forwards, backwards and the AdamW update.
+//! Time to trace and write a full training step: GPT-2 with 96 unrolled layers, forward and
+//! backward pass and the AdamW update.
 //!
 //!     cargo bench -p fullshard-graph --bench trace
 #![allow(clippy::unwrap_used)]
@@ -17,7 +17,7 @@ const BATCH: usize = 4;
 const LENGTH: usize = 512;
 const VOCABULARY: usize = 50_304;
 
-/// The parameters of a block, in order.
+/// The parameter shapes of a block.
 const BLOCK: [&[usize]; 12] = [
     &[WIDTH],
     &[WIDTH],
@@ -41,7 +41,7 @@ fn main() {
         let text = program.to_text();
         let total = start.elapsed();
         println!(
-            "{LAYERS} layers: traced in {:.0} ms, written in {:.0} ms, together {:.0} ms; {} lines, \
+            "{LAYERS} layers: traced in {:.0} ms, written in {:.0} ms, total {:.0} ms; {} lines, \
              {:.1} MB",
             traced.as_secs_f64() * 1e3,
             (total - traced).as_secs_f64() * 1e3,
@@ -52,7 +52,8 @@ fn main() {
     }
 }
 
-/// One training step: parameters, two moments and a batch in; the new ones and the loss out.
+/// One training step. Inputs: parameters, two moments and a batch; outputs: their updates and the
+/// loss.
 fn step() -> Result<Program> {
     let mut shapes: Vec<&[usize]> = vec![&[VOCABULARY, WIDTH], &[LENGTH, WIDTH]];
     (0..LAYERS).for_each(|_| shapes.extend(BLOCK));
@@ -68,9 +69,9 @@ fn step() -> Result<Program> {
         let (state, tokens) = inputs.split_at(state.len());
         let (parameters, moments) = state.split_at(shapes.len());
         let (first, second) = moments.split_at(shapes.len());
-        let wanted: Vec<&Tensor> = parameters.iter().collect();
+        let inputs: Vec<&Tensor> = parameters.iter().collect();
         let (loss, gradients) =
-            value_and_grad(&wanted, |parameters| loss(&parameters, &tokens[0]))?;
+            value_and_grad(&inputs, |parameters| loss(&parameters, &tokens[0]))?;
         let mut updated = [Vec::new(), Vec::new(), Vec::new()];
         for (i, gradient) in gradients.iter().enumerate() {
             let new = adamw(&parameters[i], &first[i], &second[i], gradient)?;
@@ -100,8 +101,8 @@ fn loss(parameters: &[Tensor], tokens: &Tensor) -> Result<Tensor> {
     let last = &parameters[parameters.len() - 2..];
     let x = layer_norm(&x, &last[0], &last[1])?;
     let logits = einsum("bsd,vd->bsv", &x, &embedding)?.convert(DType::F32)?;
-    let chosen = logits.take_along(&targets.expand(2)?, 2)?.reshape(&[BATCH, LENGTH])?;
-    (logits.logsumexp(2)? - chosen)?.mean_all()
+    let picked = logits.take_along(&targets.expand(2)?, 2)?.reshape(&[BATCH, LENGTH])?;
+    (logits.logsumexp(2)? - picked)?.mean_all()
 }
 
 fn block(x: &Tensor, weights: &[Tensor]) -> Result<Tensor> {
@@ -136,9 +137,9 @@ fn attention(qkv: &Tensor) -> Result<Tensor> {
     let scores = einsum("bqhd,bkhd->bhqk", &q?, &k?)?.convert(DType::F32)?;
     let scores = (scores * ((WIDTH / HEADS) as f64).powf(-0.5))?;
     let [rows, columns] = [0, 1].map(|dim| iota(DType::I32, &[LENGTH, LENGTH], dim));
-    let seen = rows?.compare(Comparison::GreaterEqual, &columns?)?;
+    let mask = rows?.compare(Comparison::GreaterEqual, &columns?)?;
     let masked = full(DType::F32, scores.dims(), f64::NEG_INFINITY)?;
-    let seen = seen.broadcast_to(scores.dims())?;
-    let weights = select(&seen, &scores, &masked)?.softmax(3)?.convert(DType::Bf16)?;
+    let mask = mask.broadcast_to(scores.dims())?;
+    let weights = select(&mask, &scores, &masked)?.softmax(3)?.convert(DType::Bf16)?;
     einsum("bhqk,bkhd->bqhd", &weights, &v?)?.reshape(&[BATCH, LENGTH, WIDTH])
 }

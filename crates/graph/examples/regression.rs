@@ -1,9 +1,8 @@
-//! Linear regression by gradient descent: the whole way from mathematics to numbers.
+//! Linear regression by gradient descent, end to end.
 //!
-//! Two programs are traced, written as text, compiled and run on a CPU device. One makes a
-//! problem: random inputs, and targets that are a linear map of them with some noise. The other
-//! is one step of gradient descent; it donates the weights, so that each step writes the new
-//! ones where the old ones were.
+//! Two programs are traced, written as text, compiled and run on a CPU device. One generates the
+//! data: random inputs, and targets that are a noisy linear map of them. The other is one step of
+//! gradient descent; it donates the weights, so that each step updates them in place.
 //!
 //! ```sh
 //! cargo run --release -p fullshard-graph --example regression
@@ -22,7 +21,7 @@ const STEPS: usize = 100;
 fn main() -> Result<()> {
     let client = cpu()?;
 
-    // The problem. A program of no arguments, so its random numbers are the same every time.
+    // The data. The program has no arguments, so its random numbers are the same every time.
     let problem = Program::trace("problem", &[], |_| {
         let key = Key::constant(0)?;
         let inputs = key.named("inputs")?.draw(&[EXAMPLES, TRUTH.len()]).normal(DType::F32)?;
@@ -36,7 +35,7 @@ fn main() -> Result<()> {
     let mut next = || arrays.next().ok_or("too few results");
     let (mut weights, inputs, targets) = (next()?, next()?, next()?);
 
-    // One step. The weights are argument 0, and their memory is to hold result 0.
+    // One step. The weights are argument 0, and their buffer is donated to result 0.
     let matrix = |rows, columns| Argument::new(TensorType::new(DType::F32, &[rows, columns]));
     let arguments =
         [matrix(TRUTH.len(), 1).donated_to(0), matrix(EXAMPLES, TRUTH.len()), matrix(EXAMPLES, 1)];
@@ -47,7 +46,7 @@ fn main() -> Result<()> {
         })?;
         Ok(vec![(weights - (&gradients[0] * 0.05)?)?, loss])
     })?;
-    println!("One step, as the compiler gets it:\n\n{}", step.to_text());
+    println!("One step, as passed to the compiler:\n\n{}", step.to_text());
 
     let step = compile(&client, &step)?;
     println!("step      loss");
@@ -57,7 +56,7 @@ fn main() -> Result<()> {
         weights = new_weights;
         if i % 10 == 0 {
             let loss = loss.to_host()?.values::<f32>()?[0];
-            // On a logarithmic scale: ten characters for each factor of ten above the noise.
+            // On a log scale: ten characters per factor of ten above the noise.
             let length = (10.0 * (loss / 0.005).log10()).max(0.0) as usize;
             println!("{i:4}  {loss:8.5}  {}", "█".repeat(length));
         }

@@ -1,9 +1,9 @@
-//! Three spirals told apart by a small network, trained on four devices at once.
+//! Classification of three spirals with a small network, trained data-parallel on four devices.
 //!
-//! The points are cut over four devices, each of which makes its own part of the random data;
-//! the weights are whole on each. In a manual region every device takes the gradient of its own
-//! points, and the mean over devices is the gradient of all. The loss and what the network has
-//! learnt are then drawn in the terminal (in colour if it is one).
+//! The points are sharded over four devices, each of which generates its own shard of the random
+//! data; the weights are replicated. In a manual region every device takes the gradient of its own
+//! points, and the mean over devices is the gradient of all. The loss and the learned decision
+//! regions are then drawn in the terminal (in color if it is one).
 //!
 //! ```sh
 //! cargo run --release -p fullshard-graph --example spirals
@@ -30,7 +30,7 @@ const POINTS: usize = 1200;
 const HIDDEN: usize = 128;
 const STEPS: usize = 500;
 const LEARNING_RATE: f64 = 0.01;
-/// The picture goes from minus this to this.
+/// The picture spans `-EDGE` to `EDGE`.
 const EDGE: f32 = 1.1;
 /// The weights and biases of two layers.
 const PARAMETERS: [&[usize]; 4] = [&[2, HIDDEN], &[HIDDEN], &[HIDDEN, CLASSES], &[CLASSES]];
@@ -39,8 +39,8 @@ fn main() -> Result<()> {
     let client = cpu(DEVICES)?;
     let mesh = Mesh::new(&[("data", DEVICES)])?;
 
-    let batch = make(&client, &spirals(&mesh, "training")?)?;
-    let mut state = make(&client, &start(&mesh)?)?;
+    let batch = run(&client, &spirals(&mesh, "training")?)?;
+    let mut state = run(&client, &start(&mesh)?)?;
     let step = compile(&client, &step(&mesh)?)?;
     let mut losses = Vec::new();
     for _ in 0..STEPS {
@@ -49,15 +49,15 @@ fn main() -> Result<()> {
         losses.push(results.pop().ok_or("no loss")?);
         state = results;
     }
-    // Read only now, so that the devices never wait for the host.
+    // Read at the end, so that the devices never wait for the host.
     let read = |loss: &Array| Ok(f64::from(loss.to_host()?.values::<f32>()?[0]));
     let losses = losses.iter().map(read).collect::<Result<Vec<f64>>>()?;
     println!("Loss over {STEPS} steps on {DEVICES} devices\n\n{}", curve(&losses, 64, 12));
 
-    // A grid over the plane, and points that the network has not seen.
+    // A grid over the plane, and held-out points.
     let weights = &state[..PARAMETERS.len()];
-    let unseen = make(&client, &spirals(&mesh, "unseen")?)?;
-    let (points, truth) = (unseen[0].to_host()?, unseen[1].to_host()?.values::<i32>()?);
+    let held_out = run(&client, &spirals(&mesh, "unseen")?)?;
+    let (points, truth) = (held_out[0].to_host()?, held_out[1].to_host()?.values::<i32>()?);
     let side = 68;
     let grid = HostTensor::from_values(&[side * side, 2], &grid(side))?;
     let classes = classify(&client, &mesh, weights, &grid)?;
@@ -65,30 +65,31 @@ fn main() -> Result<()> {
     for (point, class) in points.values::<f32>()?.chunks(2).zip(&truth) {
         marks[pixel(point, side)] = Some(*class);
     }
-    println!("What it has learnt\n\n{}", regions(&classes, &marks, side));
+    println!("Learned decision regions\n\n{}", regions(&classes, &marks, side));
 
     let found = classify(&client, &mesh, weights, &points)?;
-    let right = found.iter().zip(&truth).filter(|(found, truth)| found == truth).count();
-    let share = 100.0 * right as f64 / POINTS as f64;
-    println!("Right for {right} of {POINTS} points it has not seen: {share:.1} %");
+    let correct = found.iter().zip(&truth).filter(|(found, truth)| found == truth).count();
+    let accuracy = 100.0 * correct as f64 / POINTS as f64;
+    println!("Accuracy on {POINTS} held-out points: {accuracy:.1}% ({correct} correct)");
     Ok(())
 }
 
-/// Points along spirals with some noise, and the spiral of each: each device makes its own.
+/// Noisy points along spirals, and the class of each: each device generates its own.
 fn spirals(mesh: &Mesh, name: &str) -> Result<Program> {
     let shardings = [mesh.sharding(&[&["data"], &[]])?, mesh.sharding(&[&["data"]])?];
     let program = Program::trace("spirals", &[], |_| {
         let key = Key::constant(0)?.named(name)?;
         mesh.manual(&["data"], &[], &shardings, |_| {
             let data = mesh.over(&["data"])?;
-            let radius = key.named("radius")?.draw(&[POINTS]).cut(0, &data)?;
-            // The root spreads points along a spiral rather than crowding them in its middle.
+            let radius = key.named("radius")?.draw(&[POINTS]).shard(0, &data)?;
+            // The square root spreads points along a spiral instead of crowding them at its center.
             let radius = radius.uniform(DType::F32)?.sqrt()?;
-            let noise = key.named("noise")?.draw(&[POINTS, 2]).cut(0, &data)?.normal(DType::F32)?;
+            let noise =
+                key.named("noise")?.draw(&[POINTS, 2]).shard(0, &data)?.normal(DType::F32)?;
             let classes = iota(DType::I32, radius.dims(), 0)?
                 .remainder(&constant(&[], &[CLASSES as i32])?)?;
-            let turn = (classes.convert(DType::F32)? * (1.0 / CLASSES as f64))?;
-            let angle = (((&radius * TURNS)? + turn)? * TAU)?;
+            let offset = (classes.convert(DType::F32)? * (1.0 / CLASSES as f64))?;
+            let angle = (((&radius * TURNS)? + offset)? * TAU)?;
             let x = (&radius * angle.cos()?)?.expand(1)?;
             let y = (&radius * angle.sin()?)?.expand(1)?;
             Ok(vec![(concatenate(&[&x, &y], 1)? + (noise * 0.03)?)?, classes])
@@ -97,12 +98,12 @@ fn spirals(mesh: &Mesh, name: &str) -> Result<Program> {
     Ok(program.on_mesh(mesh)?.sharded_results(&shardings)?)
 }
 
-/// The weights to start from, and for each the running means of its gradient and of its square.
+/// The initial weights, and for each the running means of its gradient and of its square.
 fn start(mesh: &Mesh) -> Traced<Program> {
     let program = Program::trace("start", &[], |_| {
         let key = Key::constant(1)?;
         let weight = |(i, dims): (usize, &&[usize])| {
-            // Steep at first: the spirals are narrow, and a plane folds slowly.
+            // A large scale in the first layer, since the spirals are narrow.
             let scale = if i == 0 { 3.0 } else { (dims[0] as f64).powf(-0.5) };
             key.named(&format!("weight.{i}"))?.draw(dims).normal(DType::F32)? * scale
         };
@@ -115,7 +116,7 @@ fn start(mesh: &Mesh) -> Traced<Program> {
     program.on_mesh(mesh)?.sharded_results(&state_shardings(mesh))
 }
 
-/// One step of training: the state and a batch in, the next state and the loss out.
+/// One training step, from the state and a batch to the next state and the loss.
 fn step(mesh: &Mesh) -> Result<Program> {
     let state = state_shardings(mesh);
     let batch = [mesh.sharding(&[&["data"], &[]])?, mesh.sharding(&[&["data"]])?];
@@ -142,8 +143,8 @@ fn step(mesh: &Mesh) -> Result<Program> {
     Ok(program.on_mesh(mesh)?.sharded_results(&outputs)?)
 }
 
-/// What each device does in a step: its own gradient, the mean of all, and Adam's rule. The
-/// decays are such that the first step has the right size without a correction.
+/// One step on each device: the local gradient, the mean over devices, and Adam's update. The
+/// decays give the first step the right size without bias correction.
 fn update(
     state: &[Tensor],
     points: &Tensor,
@@ -154,8 +155,8 @@ fn update(
     let (means, squares) = means.split_at(PARAMETERS.len());
     let weights: Vec<&Tensor> = weights.iter().collect();
     let (loss, gradients) = value_and_grad(&weights, |weights| {
-        let chosen = network(&weights, points)?.log_softmax(1)?;
-        (chosen.take_along(&classes.expand(1)?, 1)? * -1.0)?.mean_all()
+        let log_probs = network(&weights, points)?.log_softmax(1)?;
+        (log_probs.take_along(&classes.expand(1)?, 1)? * -1.0)?.mean_all()
     })?;
     let mut next = [Vec::new(), Vec::new(), Vec::new()];
     for (i, weight) in weights.iter().enumerate() {
@@ -177,8 +178,8 @@ fn network(weights: &[Tensor], points: &Tensor) -> Traced<Tensor> {
     hidden.linear(second)? + second_bias
 }
 
-/// The class with the best score for each point. Here the compiler cuts the work by itself, as
-/// the points are.
+/// The class with the best score for each point. Here the compiler shards the computation,
+/// following the sharding of the points.
 fn classify(
     client: &Client,
     mesh: &Mesh,
@@ -207,17 +208,17 @@ fn classify(
     Ok(loaded.execute_arrays(&arguments)?[0].to_host()?.values::<i32>()?)
 }
 
-/// The dimensions of the whole state: weights, means, squares.
+/// The dimensions of the state: weights, means, squares.
 fn state_dims() -> impl Iterator<Item = &'static [usize]> {
     PARAMETERS.into_iter().cycle().take(3 * PARAMETERS.len())
 }
 
-/// The state is whole on every device.
+/// The state is replicated.
 fn state_shardings(mesh: &Mesh) -> Vec<Sharding> {
     state_dims().map(|dims| mesh.replicated(dims.len())).collect()
 }
 
-/// A curve of positive values on a logarithmic scale, in braille: two by four dots a character.
+/// A curve of positive values on a log scale, in braille: two by four dots per character.
 fn curve(values: &[f64], width: usize, height: usize) -> String {
     let (columns, rows) = (2 * width, 4 * height);
     let logs: Vec<f64> = values.iter().map(|value| value.max(1e-12).log10()).collect();
@@ -226,13 +227,13 @@ fn curve(values: &[f64], width: usize, height: usize) -> String {
     let row = |log: f64| ((high - log) / (high - low).max(1e-9) * (rows - 1) as f64) as usize;
     let mut cells = vec![0_u32; width * height];
     for column in 0..columns {
-        // Every value of this column, and the next one's first, so that the curve is closed.
-        let place = |column: usize| column * (logs.len() - 1) / columns;
-        let part = &logs[place(column)..=place(column + 1)];
+        // Every value of this column and the first of the next, so that the curve has no gaps.
+        let index = |column: usize| column * (logs.len() - 1) / columns;
+        let part = &logs[index(column)..=index(column + 1)];
         let top = part.iter().map(|&log| row(log)).min().unwrap_or(0);
         let bottom = part.iter().map(|&log| row(log)).max().unwrap_or(0);
         for row in top..=bottom {
-            // The order of the dots in a character is a matter of history.
+            // The order of the dots in a braille character.
             let dot = [[0, 3], [1, 4], [2, 5], [6, 7]][row % 4][column % 2];
             cells[row / 4 * width + column / 2] |= 1 << dot;
         }
@@ -249,27 +250,27 @@ fn curve(values: &[f64], width: usize, height: usize) -> String {
     text + &format!("{} └{}\n{} 0{last}\n", " ".repeat(8), "─".repeat(width), " ".repeat(9))
 }
 
-/// The middles of the pixels of a picture of the plane, row by row from the top.
+/// The pixel centers of a picture of the plane, in rows from the top.
 fn grid(side: usize) -> Vec<f32> {
-    let middle = |pixel: usize| (pixel as f32 + 0.5) / side as f32 * 2.0 * EDGE - EDGE;
+    let center = |pixel: usize| (pixel as f32 + 0.5) / side as f32 * 2.0 * EDGE - EDGE;
     let pixels = (0..side).flat_map(|row| (0..side).map(move |column| (row, column)));
-    pixels.flat_map(|(row, column)| [middle(column), -middle(row)]).collect()
+    pixels.flat_map(|(row, column)| [center(column), -center(row)]).collect()
 }
 
-/// The pixel of a point, in the same picture.
+/// The pixel of a point in the same picture.
 fn pixel(point: &[f32], side: usize) -> usize {
-    let place = |x: f32| ((x + EDGE) / (2.0 * EDGE) * side as f32) as usize;
-    place(-point[1]).min(side - 1) * side + place(point[0]).min(side - 1)
+    let coordinate = |x: f32| ((x + EDGE) / (2.0 * EDGE) * side as f32) as usize;
+    coordinate(-point[1]).min(side - 1) * side + coordinate(point[0]).min(side - 1)
 }
 
-/// A picture of classes, two pixels to a character: dark where the network says so, and bright
-/// where there is a point. Without colours, a shade for each class.
+/// A picture of classes, two pixels per character: dark for the predicted class, bright where there
+/// is a point. Without colors, a shade for each class.
 fn regions(classes: &[i32], points: &[Option<i32>], side: usize) -> String {
     const DARK: [&str; CLASSES] = ["20;52;96", "104;44;20", "20;80;52"];
     const BRIGHT: [&str; CLASSES] = ["110;180;255", "255;160;90", "110;230;160"];
     const SHADES: [char; CLASSES] = [' ', '░', '▓'];
-    let coloured = std::io::stdout().is_terminal();
-    let colour = |i: usize| match points[i] {
+    let use_color = std::io::stdout().is_terminal();
+    let color = |i: usize| match points[i] {
         Some(class) => BRIGHT[class as usize],
         None => DARK[classes[i] as usize],
     };
@@ -278,18 +279,18 @@ fn regions(classes: &[i32], points: &[Option<i32>], side: usize) -> String {
         text += "  ";
         for column in 0..side {
             let (upper, lower) = (row * side + column, (row + 1) * side + column);
-            if coloured {
-                text += &format!("\x1b[38;2;{};48;2;{}m▀", colour(upper), colour(lower));
+            if use_color {
+                text += &format!("\x1b[38;2;{};48;2;{}m▀", color(upper), color(lower));
             } else {
                 text.push(SHADES[classes[upper] as usize]);
             }
         }
-        text += if coloured { "\x1b[0m\n" } else { "\n" };
+        text += if use_color { "\x1b[0m\n" } else { "\n" };
     }
     text
 }
 
-/// A client with some virtual CPU devices.
+/// A client with virtual CPU devices.
 fn cpu(devices: usize) -> Result<Client> {
     let located = find_or_install(Platform::Cpu, None, &Store::default_location()?)?;
     let options = ClientOptions::new().cpu_device_count(devices);
@@ -300,7 +301,7 @@ fn compile(client: &Client, program: &Program) -> Result<LoadedExecutable> {
     Ok(client.compile(&program.to_text(), &CompileOptions::new(program.devices()))?)
 }
 
-/// Runs a program that takes nothing.
-fn make(client: &Client, program: &Program) -> Result<Vec<Array>> {
+/// Runs a program without arguments.
+fn run(client: &Client, program: &Program) -> Result<Vec<Array>> {
     Ok(compile(client, program)?.execute_arrays(&[])?)
 }

@@ -1,15 +1,15 @@
-//! What can go wrong while tracing: always at the call, with the op, the types and the module.
+//! Tracing errors. They are raised at the call and name the op, the types and the module.
 
 /// The result of tracing.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A mistake in a program, found while it was traced.
+/// An error in a program, found during tracing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{op}: {reason}{}", in_module(path))]
 pub struct Error {
     /// The op that was traced.
     pub op: String,
-    /// What is wrong, with the types at fault.
+    /// What is wrong, with the offending types.
     pub reason: String,
     /// The path of the module that was being traced; empty at the root.
     pub path: String,
@@ -20,7 +20,7 @@ fn in_module(path: &str) -> String {
 }
 
 impl Error {
-    /// A mistake in `op`, made in the module that is being traced.
+    /// An error in `op`, in the module being traced.
     pub fn new(op: &str, reason: impl Into<String>) -> Error {
         Error { op: op.to_owned(), reason: reason.into(), path: crate::trace::module_path() }
     }

@@ -1,4 +1,4 @@
-//! Graphs: programs and the bodies of their regions, in the order they were traced.
+//! Graphs: programs and region bodies, in trace order.
 
 use crate::op::Op;
 use fullshard_core::TensorType;
@@ -25,7 +25,7 @@ pub(crate) struct Node {
     pub path: Rc<str>,
 }
 
-/// A straight line of operations from parameters to results.
+/// A straight-line sequence of operations from parameters to results.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Graph {
     pub name: String,
@@ -36,7 +36,7 @@ pub(crate) struct Graph {
 }
 
 impl Graph {
-    /// A graph with nothing in it.
+    /// An empty graph.
     pub(crate) fn new(name: &str) -> Graph {
         Graph { name: name.to_owned(), ..Graph::default() }
     }
@@ -69,7 +69,7 @@ impl Graph {
         self.results.iter().map(|&value| self.ty(value).clone()).collect()
     }
 
-    /// Visits every node, also those of regions and functions.
+    /// Visits every node, including those of regions and functions.
     pub(crate) fn visit(&self, visitor: &mut impl FnMut(&Node)) {
         for node in &self.nodes {
             visitor(node);
@@ -79,26 +79,26 @@ impl Graph {
         }
     }
 
-    /// Which nodes the results need; those with side effects count as needed.
+    /// Which nodes the results depend on; nodes with side effects count as live.
     pub(crate) fn live_nodes(&self) -> Vec<bool> {
-        let mut wanted = vec![false; self.types.len()];
+        let mut needed = vec![false; self.types.len()];
         for result in &self.results {
-            wanted[result.index()] = true;
+            needed[result.index()] = true;
         }
         let mut live = vec![false; self.nodes.len()];
         for (i, node) in self.nodes.iter().enumerate().rev() {
             let effect = matches!(&node.op, Op::CustomCall(call) if call.has_side_effect);
-            if effect || node.outputs.iter().any(|output| wanted[output.index()]) {
+            if effect || node.outputs.iter().any(|output| needed[output.index()]) {
                 live[i] = true;
                 for input in &node.inputs {
-                    wanted[input.index()] = true;
+                    needed[input.index()] = true;
                 }
             }
         }
         live
     }
 
-    /// Which parameters the results need.
+    /// Which parameters the results depend on.
     pub(crate) fn used_parameters(&self) -> Vec<bool> {
         let live = self.live_nodes();
         let nodes = self.nodes.iter().zip(&live).filter(|(_, live)| **live);
@@ -107,7 +107,7 @@ impl Graph {
         self.parameters.iter().map(|parameter| used.contains(parameter)).collect()
     }
 
-    /// The graph without the nodes that its results do not need.
+    /// The graph without dead nodes.
     pub(crate) fn pruned(mut self) -> Graph {
         let mut live = self.live_nodes().into_iter();
         self.nodes.retain(|_| live.next().unwrap_or(true));

@@ -1,8 +1,8 @@
 //! Programs: tensor programs traced, differentiated and sharded in Rust, and written as
 //! StableHLO text that XLA compiles.
 //!
-//! A model author writes plain mathematics on [`Tensor`]s; every op checks its operands at the
-//! call and says what is wrong with the types and the module at fault.
+//! Models are plain math on [`Tensor`]s. Every op checks its operands at the call and reports the
+//! offending types and module.
 //!
 //! ```
 //! use fullshard_graph::{Argument, DType, Program, TensorType, value_and_grad};
@@ -23,15 +23,14 @@
 //!
 //! - [`Program::trace`] traces a program; [`Program::to_text`] writes it.
 //! - [`value_and_grad`] and [`vjp`] differentiate, through everything below.
-//! - [`scan`] loops over layers, [`remat`] and [`transient`] compute again what would take too
-//!   much memory,
-//!   [`Function`] keeps functions as functions, [`custom_vjp`] takes a gradient of one's own,
-//!   [`cond`] and [`while_loop`] branch and loop.
-//! - [`Mesh`] names the axes of a box of devices; [`MeshExt::manual`] runs a region on each
-//!   device with [`Group`]'s collectives, and [`Tensor::constrain`] says how to shard a value.
-//! - [`Key`] makes random numbers from a seed, a name and an index: the same on any mesh, and the
-//!   same when they are computed again.
-//! - [`module`] gives a part of a program a name that errors and compiled instructions carry.
+//! - [`scan`] loops over layers, [`remat`] and [`transient`] recompute values to save memory,
+//!   [`Function`] emits a function once for all its calls, [`custom_vjp`] defines a custom
+//!   gradient, [`cond`] and [`while_loop`] branch and loop.
+//! - [`Mesh`] names the axes of a device mesh; [`MeshExt::manual`] runs a region on each device
+//!   with [`Group`]'s collectives, and [`Tensor::constrain`] adds a sharding constraint.
+//! - [`Key`] generates random numbers from a seed, a name and an index. They are the same on any
+//!   mesh and when recomputed.
+//! - [`module`] names a part of a program; errors and compiled instructions carry the name.
 #![forbid(unsafe_code)]
 
 mod control;
@@ -62,5 +61,5 @@ pub use ops::{
 pub use program::{Argument, Dialect, Program};
 pub use random::{Draw, Key, threefry};
 pub use tensor::Tensor;
-pub use text::PRODUCT;
+pub use text::MATMUL;
 pub use trace::{module, module_path};

@@ -1,4 +1,4 @@
-//! Tracing over meshes: manual regions, in which each device works by itself, and their
+//! Tracing over meshes: manual regions, in which each device runs on its own shards, and their
 //! collectives.
 
 use crate::error::{Error, Result};
@@ -9,14 +9,14 @@ use crate::trace::{self, emit, emit_one, trace_graph};
 use fullshard_core::{DType, Mesh, MeshError, Sharding, TensorType};
 use std::rc::Rc;
 
-/// What can be traced over a mesh.
+/// Tracing over a mesh.
 pub trait MeshExt {
-    /// Axes to run collectives over, in a manual region.
+    /// The group of devices along axes, for collectives in a manual region.
     fn over(&self, names: &[&str]) -> Result<Group>;
 
-    /// Runs `trace` on every device by itself, with its own shard of each input; `outputs` says
-    /// how the results go together. Only `axes` are manual: over the others tensors stay global
-    /// and the compiler shards as it sees fit.
+    /// Runs `trace` on every device with its own shard of each input; `outputs` are the shardings
+    /// of the results. Only `axes` are manual: over the others tensors stay global and the compiler
+    /// shards them.
     fn manual(
         &self,
         axes: &[&str],
@@ -28,8 +28,8 @@ pub trait MeshExt {
 
 impl MeshExt for Mesh {
     fn over(&self, names: &[&str]) -> Result<Group> {
-        let wrong = |error: MeshError| Error::new("collective", error.to_string());
-        let axes = self.positions(names).map_err(wrong)?;
+        let mesh_error = |error: MeshError| Error::new("collective", error.to_string());
+        let axes = self.positions(names).map_err(mesh_error)?;
         Ok(Group { axes: Axes { mesh: self.clone(), axes } })
     }
 
@@ -40,16 +40,16 @@ impl MeshExt for Mesh {
         outputs: &[Sharding],
         trace: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,
     ) -> Result<Vec<Tensor>> {
-        let wrong = |error: MeshError| Error::new("manual", error.to_string());
-        let axes = self.positions(axes).map_err(wrong)?;
+        let mesh_error = |error: MeshError| Error::new("manual", error.to_string());
+        let axes = self.positions(axes).map_err(mesh_error)?;
         let shardings = inputs.iter().map(|(_, sharding)| sharding).chain(outputs);
         if shardings.into_iter().any(|sharding| sharding.mesh() != self) {
-            return Err(Error::new("manual", "a sharding over another mesh"));
+            return Err(Error::new("manual", "a sharding uses another mesh"));
         }
         let local = inputs
             .iter()
             .map(|(tensor, sharding)| {
-                Ok(Rc::new(sharding.local(tensor.ty(), &axes).map_err(wrong)?))
+                Ok(Rc::new(sharding.local(tensor.ty(), &axes).map_err(mesh_error)?))
             })
             .collect::<Result<Vec<_>>>()?;
         let names = axes.iter().map(|&axis| self.axis_name(axis).to_owned()).collect();
@@ -58,7 +58,7 @@ impl MeshExt for Mesh {
         operands.extend(&traced.captured);
         let mut shardings: Vec<Sharding> =
             inputs.iter().map(|(_, sharding)| sharding.clone()).collect();
-        // What is captured from outside is the same on every device.
+        // Captured values are replicated.
         shardings.extend(traced.captured.iter().map(|tensor| self.replicated(tensor.rank())));
         if outputs.len() != traced.graph.results.len() {
             let (found, expected) = (traced.graph.results.len(), outputs.len());
@@ -68,7 +68,7 @@ impl MeshExt for Mesh {
         let types = types
             .iter()
             .zip(outputs)
-            .map(|(ty, sharding)| sharding.global(ty, &axes).map_err(wrong))
+            .map(|(ty, sharding)| sharding.global(ty, &axes).map_err(mesh_error))
             .collect::<Result<Vec<_>>>()?;
         let manual = Manual {
             mesh: self.clone(),
@@ -83,20 +83,20 @@ impl MeshExt for Mesh {
 
 /// Axes of a mesh to run collectives over.
 ///
-/// Gradients are those of the sum, over all devices, of what each device computes: so a gather's
-/// is a reduce-scatter, and a sum's is a sum.
+/// Gradients are those of the sum of the results of all devices: the gradient of an all-gather is a
+/// reduce-scatter, and that of a sum is a sum.
 #[derive(Debug, Clone)]
 pub struct Group {
     axes: Axes,
 }
 
 impl Group {
-    /// The number of devices that take part together.
+    /// The number of devices in a group.
     pub fn size(&self) -> usize {
         self.axes.size()
     }
 
-    /// The parts of all devices, after one another along a dimension.
+    /// The shards of all devices, concatenated along a dimension.
     pub fn all_gather(&self, tensor: &Tensor, dim: usize) -> Result<Tensor> {
         tensor.check_dim("all_gather", dim)?;
         let mut dims = tensor.dims().to_vec();
@@ -105,7 +105,7 @@ impl Group {
         emit_one("all_gather", op, &[tensor], TensorType::new(tensor.dtype(), &dims))
     }
 
-    /// Each device's part, along a dimension, of the sum over devices.
+    /// Each device's shard, along a dimension, of the sum over devices.
     pub fn reduce_scatter(&self, tensor: &Tensor, dim: usize) -> Result<Tensor> {
         let mut dims = tensor.dims().to_vec();
         dims[self.check_divides("reduce_scatter", tensor, dim)?] /= self.size();
@@ -113,7 +113,7 @@ impl Group {
         emit_one("reduce_scatter", op, &[tensor], TensorType::new(tensor.dtype(), &dims))
     }
 
-    /// Reduced over devices.
+    /// The reduction over devices.
     pub fn all_reduce(&self, tensor: &Tensor, kind: Reduction) -> Result<Tensor> {
         let op = self.op("all_reduce", Collective::AllReduce { kind })?;
         emit_one("all_reduce", op, &[tensor], tensor.ty().clone())
@@ -129,8 +129,8 @@ impl Group {
         self.sum(tensor)? / self.size() as f64
     }
 
-    /// Dimension `split` is cut, one part for each device, and what comes from all devices is
-    /// put together along `concat`.
+    /// Splits dimension `split` into one part per device and concatenates the parts received from
+    /// all devices along `concat`.
     pub fn all_to_all(&self, tensor: &Tensor, split: usize, concat: usize) -> Result<Tensor> {
         tensor.check_dim("all_to_all", concat)?;
         let mut dims = tensor.dims().to_vec();
@@ -140,8 +140,8 @@ impl Group {
         emit_one("all_to_all", op, &[tensor], TensorType::new(tensor.dtype(), &dims))
     }
 
-    /// Sent from device to device: `(from, to)` pairs of positions in the group. Who is sent
-    /// nothing has zeros.
+    /// Sends values from device to device, by `(from, to)` pairs of positions in the group. A
+    /// device that receives nothing has zeros.
     pub fn permute(&self, tensor: &Tensor, pairs: &[(usize, usize)]) -> Result<Tensor> {
         let size = self.size();
         let twice = |pick: fn(&(usize, usize)) -> usize| {
@@ -186,7 +186,7 @@ impl Group {
         Ok(Op::Collective(collective, self.axes.clone()))
     }
 
-    /// Devices can only exchange values over axes along which each works by itself.
+    /// Collectives run only over manual axes.
     fn check_manual(&self, op: &str) -> Result<()> {
         let names = self.axes.axes.iter().map(|&axis| self.axes.mesh.axis_name(axis));
         match names.into_iter().find(|name| !trace::is_manual(name)) {
@@ -204,33 +204,33 @@ impl Group {
 }
 
 impl Axes {
-    /// The number of devices that take part together.
+    /// The number of devices in a group.
     pub(crate) fn size(&self) -> usize {
         self.axes.iter().map(|&axis| self.mesh.axis_size(axis)).product()
     }
 
-    /// The devices that take part together, group by group, each in the order of its axes.
+    /// The devices of each group, in the order of the axes.
     pub(crate) fn groups(&self) -> Vec<Vec<usize>> {
         let sizes = self.mesh.sizes();
         let others: Vec<usize> =
             (0..sizes.len()).filter(|axis| !self.axes.contains(axis)).collect();
         let count = |axes: &[usize]| axes.iter().map(|&axis| sizes[axis]).product::<usize>();
-        let spread = |mut index: usize, axes: &[usize], place: &mut [usize]| {
+        let unravel = |mut index: usize, axes: &[usize], coords: &mut [usize]| {
             for &axis in axes.iter().rev() {
-                place[axis] = index % sizes[axis];
+                coords[axis] = index % sizes[axis];
                 index /= sizes[axis];
             }
         };
-        let device = |place: &[usize]| {
-            place.iter().zip(&sizes).fold(0, |device, (place, size)| device * size + place)
+        let device = |coords: &[usize]| {
+            coords.iter().zip(&sizes).fold(0, |device, (coord, size)| device * size + coord)
         };
-        let mut place = vec![0; sizes.len()];
+        let mut coords = vec![0; sizes.len()];
         (0..count(&others))
             .map(|group| {
-                spread(group, &others, &mut place);
+                unravel(group, &others, &mut coords);
                 let member = |i| {
-                    spread(i, &self.axes, &mut place);
-                    device(&place)
+                    unravel(i, &self.axes, &mut coords);
+                    device(&coords)
                 };
                 (0..count(&self.axes)).map(member).collect()
             })
@@ -239,7 +239,7 @@ impl Axes {
 }
 
 impl Tensor {
-    /// How the compiler is to shard this value over the automatic axes of a mesh.
+    /// Constrains how the compiler shards this value over the automatic axes of a mesh.
     pub fn constrain(&self, sharding: &Sharding) -> Result<Tensor> {
         if sharding.rank() != self.rank() {
             let reason = format!("{sharding} for {}", self.ty());
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn unknown_axis_is_an_error() {
         let mesh = Mesh::new(&[("data", 2)]).unwrap();
         let error = mesh.over(&["model"]).unwrap_err().to_string();
         assert_eq!(error, "collective: no axis `model` in [\"data\"]");

@@ -7,7 +7,7 @@ use std::rc::Rc;
 /// An operation, with everything but its operands.
 #[derive(Debug, Clone)]
 pub(crate) enum Op {
-    /// The bytes of a value, or one element's bytes for all of it.
+    /// The bytes of all elements, or of one element for all.
     Constant(Rc<Constant>),
     Iota {
         dim: usize,
@@ -18,7 +18,7 @@ pub(crate) enum Op {
     Select,
     Convert,
     Bitcast,
-    /// `dims[i]` is where dimension `i` of the operand goes.
+    /// `dims[i]` is the result's dimension for dimension `i` of the operand.
     Broadcast {
         dims: Vec<usize>,
     },
@@ -63,7 +63,7 @@ pub(crate) enum Op {
         kind: Reduction,
         window: Window,
     },
-    /// Puts each source value where the window's largest operand value is.
+    /// Scatters each source value to the position of the window's maximum in the operand.
     SelectAndScatter {
         window: Window,
     },
@@ -84,12 +84,12 @@ pub(crate) enum Op {
         body: Rc<Graph>,
         policy: crate::control::Policy,
     },
-    /// What the backward pass makes again rather than have kept.
+    /// Values that the backward pass recomputes instead of saving.
     Transient {
         body: Rc<Graph>,
     },
     CustomVjp(Rc<CustomVjp>),
-    /// A name for a value, by which a remat policy can save it.
+    /// Names a value, so that a remat policy can save it.
     Name(Rc<str>),
     /// The same value, without its gradient.
     StopGradient,
@@ -117,7 +117,7 @@ impl Op {
         }
     }
 
-    /// The mesh that the op is over, if any.
+    /// The mesh of the op, if any.
     pub(crate) fn mesh(&self) -> Option<&Mesh> {
         match self {
             Op::Collective(_, axes) | Op::AxisIndex { axes } => Some(&axes.mesh),
@@ -128,7 +128,7 @@ impl Op {
     }
 }
 
-/// An exchange between the devices of a group.
+/// A collective over the devices of a group.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Collective {
     AllGather { dim: usize },
@@ -200,7 +200,7 @@ pub enum Comparison {
     GreaterEqual,
 }
 
-/// Ways to make one value of many.
+/// Reductions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Reduction {
@@ -210,35 +210,35 @@ pub enum Reduction {
     Product,
 }
 
-/// Which dimensions of a product are batched and which are summed over.
+/// The batch and contracting dimensions of a matmul.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DotDims {
     pub lhs_batch: Vec<usize>,
     pub rhs_batch: Vec<usize>,
     pub lhs_contract: Vec<usize>,
     pub rhs_contract: Vec<usize>,
-    /// Whether the sum is kept in `f32` all the way, where there is a faster sum of fewer bits.
+    /// Whether to accumulate in `f32` throughout, where a faster sum of fewer bits exists.
     pub precise: bool,
 }
 
-/// How indices pick slices, for gathers and the scatters that undo them.
+/// How indices select slices, for gathers and their transposed scatters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GatherDims {
-    /// Dimensions of the result (of the updates) that run within a slice.
+    /// Dimensions of the result (of the updates) within a slice.
     pub offset: Vec<usize>,
-    /// Dimensions of the operand of which a slice takes one element, left out of the result.
+    /// Dimensions of the operand in which a slice has size one, dropped from the result.
     pub collapsed: Vec<usize>,
-    /// Dimensions of operand and indices that run together.
+    /// Batch dimensions of operand and indices.
     pub operand_batch: Vec<usize>,
     pub index_batch: Vec<usize>,
-    /// The operand's dimension that each component of an index is for.
+    /// The operand's dimension for each component of an index.
     pub start_map: Vec<usize>,
     /// The indices' dimension that holds the components.
     pub index_vector: usize,
     pub sizes: Vec<usize>,
 }
 
-/// A window that moves over the dimensions of a tensor.
+/// A sliding window over the dimensions of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Window {
     pub size: Vec<usize>,
@@ -262,7 +262,7 @@ pub(crate) struct ConvolutionDims {
     pub out: (usize, usize),
 }
 
-/// A call of something XLA does not know.
+/// A custom call.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct CustomCall {
     pub target: String,
@@ -272,14 +272,14 @@ pub(crate) struct CustomCall {
     pub has_side_effect: bool,
     pub operand_layouts: Vec<Vec<usize>>,
     pub result_layouts: Vec<Vec<usize>>,
-    /// Whether operands may be given with more elements behind their own.
+    /// Whether operands may be passed with extra trailing elements.
     pub longer_operands: bool,
 }
 
-/// A loop over the first dimension of its inputs.
+/// A scan over the first dimension of its inputs.
 ///
 /// The body takes constants, carries, prepared values and this step's slices, in that order, and
-/// gives the next carries and this step's results. The operands are constants, carries and
+/// returns the next carries and this step's results. The operands are constants, carries and
 /// stacked inputs.
 #[derive(Debug)]
 pub(crate) struct Scan {
@@ -288,21 +288,21 @@ pub(crate) struct Scan {
     pub constants: usize,
     pub carries: usize,
     pub body: Rc<Graph>,
-    /// Makes the prepared values of a step, one step ahead, from constants and slices.
+    /// Computes the prepared values of a step, one step ahead, from constants and slices.
     pub prepare: Option<Rc<Graph>>,
 }
 
-/// A function with a gradient of its own.
+/// A function with a custom gradient.
 #[derive(Debug)]
 pub(crate) struct CustomVjp {
     pub primal: Rc<Graph>,
-    /// Gives the results and then what `backward` needs.
+    /// Returns the results and then the residuals for `backward`.
     pub forward: Rc<Graph>,
-    /// Takes that and the results' gradients, and gives the gradients of the operands.
+    /// Takes the residuals and the results' gradients; returns the gradients of the operands.
     pub backward: Rc<Graph>,
 }
 
-/// A region in which each device works on its own part.
+/// A region in which each device runs on its own shards.
 #[derive(Debug)]
 pub(crate) struct Manual {
     pub mesh: Mesh,
@@ -316,6 +316,6 @@ pub(crate) struct Manual {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Axes {
     pub mesh: Mesh,
-    /// Positions in the mesh, the major first.
+    /// Positions in the mesh, major to minor.
     pub axes: Vec<usize>,
 }

@@ -15,50 +15,50 @@ pub struct Argument {
     pub(crate) donation: Donation,
 }
 
-/// What becomes of an argument's memory.
+/// The donation of an argument's buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Donation {
-    Kept,
-    /// The compiler may use it for any result.
+    NotDonated,
+    /// The compiler may alias it to any result.
     Donated,
-    /// It is to hold this result.
+    /// It is aliased to this result.
     Result(usize),
 }
 
 impl Argument {
     /// An argument of a type.
     pub fn new(ty: TensorType) -> Argument {
-        Argument { ty, sharding: None, donation: Donation::Kept }
+        Argument { ty, sharding: None, donation: Donation::NotDonated }
     }
 
-    /// Cut over the devices of a mesh.
+    /// Sharded over the devices of a mesh.
     pub fn sharded(mut self, sharding: &Sharding) -> Argument {
         self.sharding = Some(sharding.clone());
         self
     }
 
-    /// Its memory may be used for any result.
+    /// Donates its buffer to any result.
     pub fn donated(mut self) -> Argument {
         self.donation = Donation::Donated;
         self
     }
 
-    /// Its memory is to hold a result, which must have the same type.
+    /// Donates its buffer to a result, which must have the same type.
     pub fn donated_to(mut self, result: usize) -> Argument {
         self.donation = Donation::Result(result);
         self
     }
 }
 
-/// How a program is written for a platform, where several ways mean the same.
+/// How a program is written for a platform, where there are equivalent forms.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dialect {
-    /// Large matrix products are calls of the platform, by the name [`PRODUCT`](crate::PRODUCT),
-    /// rather than left to the compiler.
-    pub called_products: bool,
-    /// Logistic functions in `f32` are the square of an inverse root, `1 / (1 + e)` without a
-    /// division: GPUs have an instruction for one and a dozen for the other.
-    pub rooted_logistic: bool,
+    /// Large matmuls are custom calls to [`MATMUL`](crate::MATMUL) instead of being left to the
+    /// compiler.
+    pub matmul_custom_calls: bool,
+    /// Logistic functions in `f32` are the square of an `rsqrt`, `1 / (1 + e)` without a division:
+    /// GPUs take one instruction for `rsqrt` and a dozen for a division.
+    pub sigmoid_via_rsqrt: bool,
 }
 
 /// A traced program.
@@ -72,7 +72,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Traces a program of given arguments.
+    /// Traces a program with the given arguments.
     pub fn trace(
         name: &str,
         arguments: &[Argument],
@@ -80,10 +80,10 @@ impl Program {
     ) -> Result<Program> {
         let types: Vec<_> = arguments.iter().map(|argument| Rc::new(argument.ty.clone())).collect();
         let traced = trace_graph(name, &types, trace);
-        crate::grad::forget_functions();
+        crate::grad::clear_functions();
         let traced = traced?;
         if let Some(tensor) = traced.captured.first() {
-            let reason = format!("it uses {} of another program", tensor.ty());
+            let reason = format!("captures {} from another program", tensor.ty());
             return Err(Error::new(name, reason));
         }
         let results = vec![None; traced.graph.results.len()];
@@ -108,7 +108,7 @@ impl Program {
         Ok(program)
     }
 
-    /// Says how the results are cut over the devices of a mesh.
+    /// Sets the shardings of the results.
     pub fn sharded_results(mut self, shardings: &[Sharding]) -> Result<Program> {
         if shardings.len() != self.results.len() {
             let reason =
@@ -123,12 +123,12 @@ impl Program {
         Ok(self)
     }
 
-    /// Runs over the devices of a mesh, which must be the one its shardings and regions are over,
-    /// if they are over any. What has no sharding is whole on every device.
+    /// Runs over the devices of a mesh, which must be the mesh of its shardings and regions, if
+    /// they have one. Tensors without a sharding are replicated.
     pub fn on_mesh(mut self, mesh: &Mesh) -> Result<Program> {
         match &self.mesh {
             Some(known) if known != mesh => {
-                let reason = format!("it is over two meshes, {known:?} and {mesh:?}");
+                let reason = format!("uses two meshes, {known:?} and {mesh:?}");
                 Err(Error::new(&self.graph.name, reason))
             }
             _ => {
@@ -145,7 +145,7 @@ impl Program {
         };
         match sharding.filter(|sharding| !fits(sharding)) {
             Some(sharding) => {
-                Err(Error::new(&self.graph.name, format!("{ty} is not cut by {sharding}")))
+                Err(Error::new(&self.graph.name, format!("{ty} cannot be sharded by {sharding}")))
             }
             None => Ok(()),
         }
@@ -161,7 +161,7 @@ impl Program {
         self.graph.result_types().iter().map(|ty| (**ty).clone()).collect()
     }
 
-    /// Written in the way that suits a platform.
+    /// Sets the dialect to write it in.
     pub fn in_dialect(mut self, dialect: Dialect) -> Program {
         self.dialect = dialect;
         self
@@ -181,7 +181,7 @@ impl Program {
                 let fits = fits && earlier.iter().all(|other| other.donation != argument.donation);
                 if !fits {
                     let reason =
-                        format!("argument {i} of {} cannot hold result {result}", argument.ty);
+                        format!("argument {i}, {}, cannot alias result {result}", argument.ty);
                     return Err(Error::new(&self.graph.name, reason));
                 }
             }

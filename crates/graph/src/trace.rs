@@ -1,8 +1,8 @@
 //! Tracing: the stack of graphs being built on this thread, and the path of modules.
 //!
-//! An op always goes into the innermost graph. An operand of an outer graph is *captured*: it
-//! becomes a parameter of every graph between, so that regions are closed and can be
-//! differentiated, moved and written by themselves.
+//! An op is always added to the innermost graph. An operand of an outer graph is *captured*: it
+//! becomes a parameter of every graph in between, so that regions are closed and can be
+//! differentiated, moved and written separately.
 
 use crate::error::{Error, Result};
 use crate::graph::{Graph, Node, ValueId};
@@ -36,8 +36,8 @@ pub fn module_path() -> String {
     PATH.with(|path| path.borrow().to_string())
 }
 
-/// Traces a part of a program as a module of its own: its ops, errors and compiled instructions
-/// carry the name.
+/// Traces a part of a program as a named module: its ops, errors and compiled instructions carry
+/// the name.
 pub fn module<T>(name: &str, trace: impl FnOnce() -> T) -> T {
     let path = module_path();
     let path = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
@@ -56,7 +56,7 @@ pub(crate) fn with_path<T>(path: Rc<str>, trace: impl FnOnce() -> T) -> T {
     trace()
 }
 
-/// Traces with these axes of a mesh manual, beside those that already are.
+/// Traces with these mesh axes manual, in addition to those that already are.
 pub(crate) fn with_manual<T>(axes: Vec<String>, trace: impl FnOnce() -> T) -> T {
     struct Restore(usize);
     impl Drop for Restore {
@@ -69,7 +69,7 @@ pub(crate) fn with_manual<T>(axes: Vec<String>, trace: impl FnOnce() -> T) -> T 
     trace()
 }
 
-/// Whether an axis is manual where the program is being traced.
+/// Whether an axis is manual at this point of the trace.
 pub(crate) fn is_manual(axis: &str) -> bool {
     MANUAL.with(|manual| manual.borrow().iter().any(|known| known == axis))
 }
@@ -94,7 +94,7 @@ pub(crate) fn trace_graph(
         .collect();
     let builder = Builder { id, graph, captured: Vec::new(), capture_of: HashMap::new() };
     STACK.with(|stack| stack.borrow_mut().push(builder));
-    // Pops the builder also when `trace` fails or panics.
+    // Pops the builder even if `trace` fails or panics.
     struct Pop;
     impl Drop for Pop {
         fn drop(&mut self) {
@@ -107,7 +107,7 @@ pub(crate) fn trace_graph(
     let builder = STACK.with(|stack| stack.borrow_mut().pop());
     std::mem::forget(pop);
     let Some(Builder { mut graph, captured, .. }) = builder else {
-        return Err(Error::new(name, "the trace was already ended"));
+        return Err(Error::new(name, "the trace has already ended"));
     };
     graph.results = values;
     Ok(Traced { graph, captured })
@@ -125,7 +125,7 @@ pub(crate) fn emit(
     STACK.with(|stack| {
         let mut stack = stack.borrow_mut();
         let Some(builder) = stack.last_mut() else {
-            return Err(Error::new(name, "tensors exist only while a program is traced"));
+            return Err(Error::new(name, "tensors are valid only while a program is being traced"));
         };
         let path = PATH.with(|path| path.borrow().clone());
         let types = types.into_iter().map(Rc::new);
@@ -141,10 +141,10 @@ pub(crate) fn emit(
 /// Adds an op with one result.
 pub(crate) fn emit_one(name: &str, op: Op, inputs: &[&Tensor], ty: TensorType) -> Result<Tensor> {
     let mut results = emit(name, op, inputs, vec![ty])?;
-    results.pop().ok_or_else(|| Error::new(name, "an op without a result"))
+    results.pop().ok_or_else(|| Error::new(name, "the op has no result"))
 }
 
-/// The value of a tensor in the innermost graph, capturing it if it is an outer one.
+/// The value of a tensor in the innermost graph, captured if it is from an outer graph.
 fn import(op: &str, tensor: &Tensor) -> Result<ValueId> {
     STACK.with(|stack| {
         let mut stack = stack.borrow_mut();

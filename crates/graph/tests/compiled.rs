@@ -1,5 +1,5 @@
-//! What the compiler makes of programs: memory and products under rematerialisation, the size of
-//! loops, and where instructions say they come from.
+//! Compiled programs: memory and matmul counts under rematerialization, the size of scans, and the
+//! metadata of instructions.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -17,31 +17,31 @@ use fullshard_pjrt::{CompileOptions, Executable, GpuTarget, Plugin, Topology, Tp
 type Size = (usize, usize, usize);
 
 const SMALL: Size = (256, 64, 256);
-/// Too large for a TPU's memory on the chip.
+/// Too large for a TPU's on-chip memory.
 const LARGE: Size = (16384, 512, 2048);
 
-/// What products are called that the way back needs.
-const PRODUCT: &str = "product";
+/// The name of matmuls saved for the backward pass.
+const MATMUL: &str = "matmul";
 
-fn products() -> Policy {
-    Policy::Named(vec![PRODUCT.into()])
+fn matmuls() -> Policy {
+    Policy::Named(vec![MATMUL.into()])
 }
 
-/// A block of a transformer without its attention: normalise, widen, bend, narrow, add.
+/// A transformer block without attention: norm, up projection, GELU, down projection, residual.
 fn block(x: &Tensor, up: &Tensor, down: &Tensor) -> Result<Tensor> {
-    let hidden = x.normalize(1e-5)?.linear(up)?.named(PRODUCT)?.gelu_tanh()?;
+    let hidden = x.normalize(1e-5)?.linear(up)?.named(MATMUL)?.gelu_tanh()?;
     x + hidden.linear(down)?
 }
 
-fn rematerialised(policy: &Policy, x: &Tensor, up: &Tensor, down: &Tensor) -> Result<Tensor> {
+fn rematerialized(policy: &Policy, x: &Tensor, up: &Tensor, down: &Tensor) -> Result<Tensor> {
     let mut results = remat(policy.clone(), &[x, up, down], |inputs| {
         Ok(vec![block(&inputs[0], &inputs[1], &inputs[2])?])
     })?;
     Ok(results.remove(0))
 }
 
-/// The gradient step of a stack of blocks, looped over or written out.
-fn stack((rows, width, hidden): Size, layers: usize, policy: Policy, looped: bool) -> Program {
+/// The gradient step of a stack of blocks, scanned or unrolled.
+fn stack((rows, width, hidden): Size, layers: usize, policy: Policy, scanned: bool) -> Program {
     let argument = |dims: &[usize]| Argument::new(TensorType::new(DType::F32, dims));
     let arguments = [
         argument(&[rows, width]),
@@ -49,16 +49,16 @@ fn stack((rows, width, hidden): Size, layers: usize, policy: Policy, looped: boo
         argument(&[layers, hidden, width]),
     ];
     let forward = |x: &Tensor, ups: &Tensor, downs: &Tensor| {
-        if looped {
+        if scanned {
             let results = scan(&[x], &[ups, downs]).run(|carries, slices| {
-                Ok((vec![rematerialised(&policy, &carries[0], &slices[0], &slices[1])?], vec![]))
+                Ok((vec![rematerialized(&policy, &carries[0], &slices[0], &slices[1])?], vec![]))
             })?;
             return Ok(results.carries[0].clone());
         }
         (0..layers).try_fold(x.clone(), |x, i| {
             let up = ups.narrow(0, i, i + 1)?.reshape(&[width, hidden])?;
             let down = downs.narrow(0, i, i + 1)?.reshape(&[hidden, width])?;
-            module(&format!("h.{i}"), || rematerialised(&policy, &x, &up, &down))
+            module(&format!("h.{i}"), || rematerialized(&policy, &x, &up, &down))
         })
     };
     Program::trace("stack", &arguments, |inputs| {
@@ -74,12 +74,12 @@ fn optimized(program: &Program) -> Module {
     compile(program).executable().optimized_program().unwrap().module().unwrap()
 }
 
-/// Bytes of temporaries, and matrix products in whatever form the compiler has put them.
+/// Bytes of temporaries, and number of matmuls in any form.
 fn cost(executable: &Executable) -> (u64, usize) {
     let module = executable.optimized_program().unwrap().module().unwrap();
-    let is_product = |opcode: &str| opcode == "dot" || opcode == "convolution";
-    let products = module.instructions().filter(|node| is_product(&node.opcode)).count();
-    (executable.memory().unwrap().temporaries, products)
+    let is_matmul = |opcode: &str| opcode == "dot" || opcode == "convolution";
+    let matmuls = module.instructions().filter(|node| is_matmul(&node.opcode)).count();
+    (executable.memory().unwrap().temporaries, matmuls)
 }
 
 fn cost_on_cpu(program: &Program) -> (u64, usize) {
@@ -105,9 +105,9 @@ fn cost_on_tpu(program: &Program) -> (u64, usize) {
     cost(&tpu().compile(&program.to_text(), &CompileOptions::new(1)).unwrap())
 }
 
-/// The CPU plugin reads forms that newer ones refuse.
+/// The CPU plugin accepts forms that newer ones reject.
 #[test]
-fn constants_of_truth_values_are_read_by_every_compiler() {
+fn bool_constants_are_accepted_by_every_compiler() {
     let program = Program::trace("truth", &[], |_| {
         let many: Vec<bool> = (0..35).map(|i| i % 3 == 0).collect();
         Ok(vec![
@@ -122,10 +122,10 @@ fn constants_of_truth_values_are_read_by_every_compiler() {
     }
 }
 
-/// Looped over, that is. Written out, the CPU compiler drops the barriers early and merges the
-/// second computation with the first; that the TPU compiler does not is shown below.
+/// With scanned layers. If they are unrolled, the CPU compiler drops the barriers early and merges
+/// the recomputation with the forward pass; the TPU compiler does not, as shown below.
 #[test]
-fn full_rematerialisation_takes_a_third_of_the_memory_or_less() {
+fn full_remat_takes_at_most_a_third_of_the_memory() {
     type Cost = fn(&Program) -> (u64, usize);
     let cases: [(&str, Cost, Size); 2] =
         [("on CPU", cost_on_cpu, SMALL), ("on TPU", cost_on_tpu, LARGE)];
@@ -138,35 +138,35 @@ fn full_rematerialisation_takes_a_third_of_the_memory_or_less() {
 }
 
 #[test]
-fn saved_products_are_not_computed_again() {
+fn saved_matmuls_are_not_recomputed() {
     let layers = 4;
-    // In a loop: two products forwards, and for each two more backwards.
+    // Scanned: two matmuls in the forward pass, and two more for each in the backward pass.
     let count = |policy| cost_on_cpu(&stack(SMALL, layers, policy, true)).1;
     assert_eq!(count(Policy::Everything), 6);
-    assert_eq!(count(products()), 6);
-    // Going back needs the first product again, not the second.
+    assert_eq!(count(matmuls()), 6);
+    // The backward pass recomputes the first matmul, not the second.
     assert_eq!(count(Policy::Nothing), 7);
-    // Written out: but for the gradient of the first block's input, which nobody asked for.
+    // Unrolled: minus the gradient of the first block's input, which is not requested.
     let count = |policy| cost_on_tpu(&stack(SMALL, layers, policy, false)).1;
     let plain = 6 * layers - 1;
     assert_eq!(count(Policy::Everything), plain);
-    assert_eq!(count(products()), plain);
+    assert_eq!(count(matmuls()), plain);
     assert_eq!(count(Policy::Nothing), plain + layers);
 }
 
 #[test]
-fn a_loop_is_as_long_for_many_layers_as_for_few() {
+fn scan_size_does_not_depend_on_depth() {
     let [few, many] = [12, 96].map(|layers| stack(SMALL, layers, Policy::Nothing, true));
     let [few_text, many_text] = [few.to_text(), many.to_text()];
     assert_eq!(few_text.lines().count(), many_text.lines().count());
     let growth = many_text.len() as f64 / few_text.len() as f64;
     assert!(growth < 1.1, "{growth}");
     let [few, many] = [few, many].map(|program| optimized(&program).instructions().count());
-    assert_eq!(few, many, "instructions after optimisation");
+    assert_eq!(few, many, "instructions after optimization");
 }
 
-/// A step of a stack of layers whose weights are cut over devices: how many gathers stand before
-/// loops and in them, how many reduce-scatters in them, and the bytes of temporaries.
+/// A step of a stack of layers with sharded weights: number of all-gathers outside and inside
+/// loops, number of reduce-scatters inside, and the bytes of temporaries.
 fn fsdp_step(layers: &dyn Fn(&Group, &Tensor, &Tensor) -> Result<Tensor>) -> ([u64; 3], u64) {
     let mesh = Mesh::new(&[("fsdp", FSDP.0)]).unwrap();
     let rows = mesh.sharding(&[&["fsdp"], &[]]).unwrap();
@@ -205,9 +205,9 @@ fn fsdp_step(layers: &dyn Fn(&Group, &Tensor, &Tensor) -> Result<Tensor>) -> ([u
 const FSDP: (usize, usize, usize) = (4, 16, 128);
 const FSDP_WEIGHTS: u64 = (FSDP.1 * FSDP.2 * FSDP.2 * 4) as u64;
 
-/// Weights gathered one step ahead, in both directions, and never kept for all layers at once.
+/// Weights are gathered one step ahead, in both directions, and never live for all layers at once.
 #[test]
-fn weights_gathered_ahead_are_gathered_again_going_back() {
+fn prefetched_weights_are_gathered_again_in_the_backward_pass() {
     let (counts, temporaries) = fsdp_step(&|group, x, weights| {
         let results = scan(&[x], &[weights]).run_prepared(
             |slices| Ok(vec![group.all_gather(&slices[0], 0)?]),
@@ -215,18 +215,19 @@ fn weights_gathered_ahead_are_gathered_again_going_back() {
         )?;
         Ok(results.carries[0].clone())
     });
-    // One before each loop and one in it, going forth and going back.
+    // One before each loop and one in it, forward and backward.
     assert_eq!(counts, [2, 2, 1]);
     assert!(temporaries < FSDP_WEIGHTS / 2, "{temporaries} of {FSDP_WEIGHTS}");
 }
 
-/// Weights let go after use, also what is made of them alone: each step back gathers its own.
+/// Weights are freed after use, with what is computed from them alone: each backward step gathers
+/// its own.
 #[test]
-fn transient_weights_are_not_kept_for_the_way_back() {
-    let gathered = |group: &Group, x: &Tensor, weights: &Tensor, keep: bool| {
+fn transient_weights_are_not_saved_for_the_backward_pass() {
+    let gathered = |group: &Group, x: &Tensor, weights: &Tensor, save: bool| {
         let results = scan(&[x], &[weights]).run(|carries, slices| {
             let gather = |shard: &Tensor| Ok(vec![group.all_gather(shard, 0)?]);
-            let full = match keep {
+            let full = match save {
                 true => gather(&slices[0])?,
                 false => transient(&[&slices[0]], |shards| gather(&shards[0]))?,
             };
@@ -242,13 +243,13 @@ fn transient_weights_are_not_kept_for_the_way_back() {
     assert!(temporaries > FSDP_WEIGHTS, "{temporaries} of {FSDP_WEIGHTS}");
 }
 
-/// A product with a gradient of its own, which needs both factors.
-fn own_product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    let product = |inputs: &[Tensor]| Ok(vec![inputs[0].linear(&inputs[1])?]);
+/// A matmul with a custom gradient, which needs both operands.
+fn custom_matmul(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    let matmul = |inputs: &[Tensor]| Ok(vec![inputs[0].linear(&inputs[1])?]);
     let results = custom_vjp(
         &[x, weight],
-        |inputs| product(&inputs),
-        |inputs| Ok((product(&inputs)?, inputs)),
+        |inputs| matmul(&inputs),
+        |inputs| Ok((matmul(&inputs)?, inputs)),
         |inputs, gradients| {
             let [x, weight] = [&inputs[0].t()?, &inputs[1].t()?];
             Ok(vec![gradients[0].linear(weight)?, x.linear(&gradients[0])?])
@@ -258,12 +259,12 @@ fn own_product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
 }
 
 #[test]
-fn a_gradient_of_ones_own_keeps_no_transient_input() {
+fn custom_gradient_does_not_save_transient_inputs() {
     let (counts, temporaries) = fsdp_step(&|group, x, weights| {
         let results = scan(&[x], &[weights]).run(|carries, slices| {
             let gather = |shards: Vec<Tensor>| Ok(vec![group.all_gather(&shards[0], 0)?]);
             let full = transient(&[&slices[0]], gather)?;
-            Ok((vec![own_product(&carries[0], &full[0].t()?)?.tanh()?], vec![]))
+            Ok((vec![custom_matmul(&carries[0], &full[0].t()?)?.tanh()?], vec![]))
         })?;
         Ok(results.carries[0].clone())
     });
@@ -271,9 +272,9 @@ fn a_gradient_of_ones_own_keeps_no_transient_input() {
     assert!(temporaries < FSDP_WEIGHTS / 2, "{temporaries} of {FSDP_WEIGHTS}");
 }
 
-/// Going back needs the product's result for the gradient of `tanh`.
+/// The backward pass needs the matmul's result for the gradient of `tanh`.
 #[test]
-fn a_saved_product_with_a_gradient_of_its_own_is_not_computed_again() {
+fn saved_matmul_with_custom_gradient_is_not_recomputed() {
     let count = |policy: Policy| {
         let argument = |dims: &[usize]| Argument::new(TensorType::new(DType::F32, dims));
         let arguments = [argument(&[64, 128]), argument(&[4, 128, 128])];
@@ -281,8 +282,8 @@ fn a_saved_product_with_a_gradient_of_its_own_is_not_computed_again() {
             let (_, gradients) = value_and_grad(&[&inputs[1]], |weights| {
                 let step = |carries: Vec<Tensor>, slices: Vec<Tensor>| {
                     let layer = |inputs: Vec<Tensor>| {
-                        let product = own_product(&inputs[0], &inputs[1])?.named(PRODUCT)?;
-                        Ok(vec![product.tanh()?])
+                        let matmul = custom_matmul(&inputs[0], &inputs[1])?.named(MATMUL)?;
+                        Ok(vec![matmul.tanh()?])
                     };
                     let inputs = [&carries[0], &slices[0]];
                     Ok((remat(policy.clone(), &inputs, layer)?, vec![]))
@@ -294,12 +295,12 @@ fn a_saved_product_with_a_gradient_of_its_own_is_not_computed_again() {
         cost_on_cpu(&program.unwrap()).1
     };
     assert_eq!(count(Policy::Everything), 3);
-    assert_eq!(count(products()), 3);
+    assert_eq!(count(matmuls()), 3);
     assert_eq!(count(Policy::Nothing), 4);
 }
 
 #[test]
-fn compiled_instructions_say_which_module_they_are_of() {
+fn compiled_instructions_carry_their_module_path() {
     let module = optimized(&stack(SMALL, 2, Policy::Everything, false));
     let paths: Vec<&str> =
         module.instructions().map(|instruction| instruction.metadata.op_name.as_str()).collect();
@@ -310,6 +311,6 @@ fn compiled_instructions_say_which_module_they_are_of() {
 
 #[test]
 fn tracing_is_deterministic() {
-    let text = || stack(SMALL, 3, products(), false).to_text();
+    let text = || stack(SMALL, 3, matmuls(), false).to_text();
     assert_eq!(text(), text());
 }

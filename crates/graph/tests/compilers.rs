@@ -1,7 +1,7 @@
-//! Regions and collectives are compiled by the compilers for TPUs and GPUs as well, ahead of time:
-//! both refuse some text that the CPU's compiler takes.
+//! Regions and collectives, compiled ahead of time by the TPU and GPU compilers: both reject some
+//! text that the CPU compiler accepts.
 //!
-//! Ops of one tensor are compiled so by `tests/ops`, where FULLSHARD_TEST_COMPILERS is set.
+//! `tests/ops` does the same for single ops if FULLSHARD_TEST_COMPILERS is set.
 #![allow(clippy::unwrap_used)]
 
 use fullshard_graph::MeshExt;
@@ -20,9 +20,9 @@ const DEVICES: usize = 8;
 fn accepted(program: &Program) {
     let text = program.to_text();
     for kind in [Platform::Tpu, Platform::Cuda] {
-        let made = compile_ahead(kind, &text, &CompileOptions::new(program.devices()));
-        let made = made.unwrap_or_else(|error| panic!("for {kind}: {error}\n{text}"));
-        assert!(made.memory().unwrap().total() > 0);
+        let executable = compile_ahead(kind, &text, &CompileOptions::new(program.devices()));
+        let executable = executable.unwrap_or_else(|error| panic!("for {kind}: {error}\n{text}"));
+        assert!(executable.memory().unwrap().total() > 0);
     }
 }
 
@@ -154,7 +154,7 @@ fn collective(dtype: DType, function: impl Fn(&Group, &Tensor) -> Result<Tensor>
     accepted(&program.on_mesh(&mesh).unwrap());
 }
 
-/// A test for each collective, in both types that a step sends.
+/// A test for each collective, in both types that a step communicates.
 macro_rules! collectives {
     ($($name:ident: $function:expr;)*) => {$(
         #[test]
@@ -175,7 +175,7 @@ collectives! {
     index: |group, x| x * group.index()?.convert(x.dtype())?;
 }
 
-/// A maximum over devices has no gradient, so it stands alone.
+/// A maximum over devices has no gradient, so it has its own test.
 #[test]
 fn maximum_over_devices() {
     let mesh = Mesh::new(&[("a", 4)]).unwrap();

@@ -1,5 +1,5 @@
 //! Collectives over every subset of the axes of a 2x2x2 mesh, values and gradients, against the
-//! same computation on one device; and meshes of which some axes are left to the compiler.
+//! same computation on one device; and meshes with some automatic axes.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -19,8 +19,8 @@ const COLUMNS: usize = 3;
 /// The devices of `device`'s group over axes, in order, found by comparing coordinates.
 fn members(axes: &[&str], device: usize) -> Vec<usize> {
     let coordinate = |device: usize, axis: &str| {
-        let place = AXES.iter().position(|known| *known == axis).unwrap();
-        device >> (2 - place) & 1
+        let index = AXES.iter().position(|known| *known == axis).unwrap();
+        device >> (2 - index) & 1
     };
     let same = |other: &usize| {
         AXES.iter()
@@ -33,7 +33,7 @@ fn members(axes: &[&str], device: usize) -> Vec<usize> {
     members
 }
 
-/// What each device adds to the loss: a number that depends on every element of the result.
+/// Each device's term of the loss, which depends on every element of the result.
 fn local_loss(result: &Tensor, scale: &Tensor) -> Result<Tensor> {
     let weights: Vec<f64> = numbers(result.ty().elements(), 9);
     let weights = fullshard_graph::constant(result.dims(), &weights)?;
@@ -70,7 +70,7 @@ fn on_mesh(axes: &[&str], collective: impl Fn(&Group, &Tensor) -> Result<Tensor>
     run(&program, &tensors).iter().map(|tensor| tensor.to_f64().unwrap()).collect()
 }
 
-/// The same on one device, which has everybody's rows.
+/// The same on one device, which has all rows.
 fn on_one_device(
     axes: &[&str],
     collective: impl Fn(&[Tensor], &[usize], usize) -> Result<Tensor>,
@@ -83,8 +83,8 @@ fn on_one_device(
             let scales = inputs[1].split(0, DEVICES)?;
             let loss = |(device, scale): (usize, &Tensor)| {
                 let group = members(axes, device);
-                let place = group.iter().position(|&member| member == device).unwrap();
-                let result = collective(&shards, &group, place)?;
+                let rank = group.iter().position(|&member| member == device).unwrap();
+                let result = collective(&shards, &group, rank)?;
                 local_loss(&result, &scale.reshape(&[])?)?.reshape(&[1])
             };
             let losses = scales.iter().enumerate().map(loss).collect::<Result<Vec<_>>>()?;
@@ -102,32 +102,32 @@ fn inputs() -> (Vec<f64>, Vec<f64>) {
 fn same(
     axes: &[&str],
     on_group: impl Fn(&Group, &Tensor) -> Result<Tensor>,
-    by_hand: impl Fn(&[Tensor], &[usize], usize) -> Result<Tensor>,
+    expected: impl Fn(&[Tensor], &[usize], usize) -> Result<Tensor>,
 ) {
     let found = on_mesh(axes, &on_group);
-    let expected = on_one_device(axes, &by_hand);
+    let expected = on_one_device(axes, &expected);
     assert_eq!(found.len(), expected.len());
     for (found, expected) in found.iter().zip(&expected) {
         assert_close(found, expected, 1e-12);
     }
 }
 
-/// A test of a collective over every subset of the axes but the empty one, and over one in another
-/// order: the collective, and what it should give.
+/// Tests a collective over every non-empty subset of the axes, and over one in another order: the
+/// collective, and its expected result.
 macro_rules! over_subsets {
-    ($collective:ident, $on_group:expr, $by_hand:expr) => {
-        over_subsets! { $collective, $on_group, $by_hand;
+    ($collective:ident, $on_group:expr, $expected:expr) => {
+        over_subsets! { $collective, $on_group, $expected;
             a: ["a"], b: ["b"], c: ["c"], ab: ["a", "b"], ac: ["a", "c"], bc: ["b", "c"],
             abc: ["a", "b", "c"], ca: ["c", "a"]
         }
     };
-    ($collective:ident, $on_group:expr, $by_hand:expr; $($name:ident: $axes:expr),*) => {
+    ($collective:ident, $on_group:expr, $expected:expr; $($name:ident: $axes:expr),*) => {
         mod $collective {
             use super::*;
 
             $(#[test]
             fn $name() {
-                same(&$axes, $on_group, $by_hand);
+                same(&$axes, $on_group, $expected);
             })*
         }
     };
@@ -155,14 +155,14 @@ over_subsets!(all_reduce_mean, |group, x| group.mean(x), |shards, group, _| sum(
 ))? * (1.0
     / group.len() as f64));
 
-over_subsets!(reduce_scatter, |group, x| group.reduce_scatter(x, 0), |shards, group, place| {
-    Ok(sum(&of_group(shards, group))?.split(0, group.len())?.swap_remove(place))
+over_subsets!(reduce_scatter, |group, x| group.reduce_scatter(x, 0), |shards, group, rank| {
+    Ok(sum(&of_group(shards, group))?.split(0, group.len())?.swap_remove(rank))
 });
 
-over_subsets!(all_to_all, |group, x| group.all_to_all(x, 0, 1), |shards, group, place| {
+over_subsets!(all_to_all, |group, x| group.all_to_all(x, 0, 1), |shards, group, rank| {
     let parts = group
         .iter()
-        .map(|&member| Ok(shards[member].split(0, group.len())?.swap_remove(place)))
+        .map(|&member| Ok(shards[member].split(0, group.len())?.swap_remove(rank)))
         .collect::<Result<Vec<Tensor>>>()?;
     concatenate(&parts.iter().collect::<Vec<_>>(), 1)
 });
@@ -174,26 +174,26 @@ over_subsets!(
         let around: Vec<_> = (0..size).map(|i| (i, (i + 1) % size)).collect();
         group.permute(x, &around)
     },
-    |shards, group, place| Ok(shards[group[(place + group.len() - 1) % group.len()]].clone())
+    |shards, group, rank| Ok(shards[group[(rank + group.len() - 1) % group.len()]].clone())
 );
 
 over_subsets!(
     index,
     |group, x| x * (group.index()?.convert(DType::F64)? + 1.0)?,
-    |shards, group, place| &shards[group[place]] * (place as f64 + 1.0)
+    |shards, group, rank| &shards[group[rank]] * (rank as f64 + 1.0)
 );
 
-/// A maximum over devices has no gradient here, and says so by name.
+/// A maximum over devices has no gradient.
 #[test]
-fn what_has_no_gradient_is_refused() {
+fn max_all_reduce_has_no_gradient() {
     let mesh = Mesh::new(&[("a", 2)]).unwrap();
-    let whole = mesh.replicated(1);
+    let replicated = mesh.replicated(1);
     let argument = Argument::new(TensorType::new(DType::F64, &[4]));
     let error = Program::trace("max", &[argument], |inputs| {
         mesh.manual(
             &["a"],
-            &[(&inputs[0], whole.clone())],
-            std::slice::from_ref(&whole),
+            &[(&inputs[0], replicated.clone())],
+            std::slice::from_ref(&replicated),
             |locals| {
                 let (_, gradients) = value_and_grad(&[&locals[0]], |x| {
                     mesh.over(&["a"])?.all_reduce(&x[0], Reduction::Max)?.sum_all()
@@ -206,16 +206,16 @@ fn what_has_no_gradient_is_refused() {
     assert!(error.contains("no gradient of an all-reduce by Max"), "{error}");
 }
 
-/// Fully sharded by hand over one axis, by the compiler over the other.
+/// FSDP over a manual axis, with the other axis automatic.
 #[test]
-fn manual_and_automatic_axes_together() {
+fn manual_and_automatic_axes() {
     let mesh = Mesh::new(&[("fsdp", 2), ("model", 4)]).unwrap();
     let batch = mesh.sharding(&[&["fsdp"], &[]]).unwrap();
     let weights = mesh.sharding(&[&["fsdp"], &["model"]]).unwrap();
     let argument = |dims: &[usize]| Argument::new(TensorType::new(DType::F64, dims));
     let step = |x: &Tensor, w: &Tensor| x.linear(w)?.tanh()?.square()?.sum_all();
     let arguments = [argument(&[4, 8]).sharded(&batch), argument(&[8, 16]).sharded(&weights)];
-    let program = Program::trace("mixed", &arguments, |inputs| {
+    let program = Program::trace("partly_manual", &arguments, |inputs| {
         let shards =
             [(&inputs[0], batch.clone()), (&inputs[1], mesh.sharding(&[&["fsdp"], &[]]).unwrap())];
         let outputs = [mesh.sharding(&[&["fsdp"], &[]]).unwrap()];
@@ -243,7 +243,7 @@ fn manual_and_automatic_axes_together() {
 }
 
 #[test]
-fn collectives_belong_into_manual_regions() {
+fn collectives_outside_manual_regions_are_rejected() {
     let mesh = Mesh::new(&[("a", 2)]).unwrap();
     let argument = Argument::new(TensorType::new(DType::F64, &[4]));
     let error = Program::trace("outside", &[argument], |inputs| {

@@ -1,4 +1,4 @@
-//! Loops, rematerialisation, functions, branches: values and gradients against plain programs.
+//! Scans, rematerialization, functions, branches: values and gradients against plain programs.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -12,7 +12,7 @@ use fullshard_graph::{
 const LAYERS: usize = 5;
 const WIDTH: usize = 4;
 
-/// One layer: a linear map, a bend, and the way around.
+/// One layer: linear, tanh and a residual connection.
 fn layer(x: &Tensor, weights: &Tensor) -> Result<Tensor> {
     x + x.linear(weights)?.tanh()?
 }
@@ -52,12 +52,12 @@ fn scanned(x: &Tensor, weights: &Tensor) -> Result<Tensor> {
 }
 
 #[test]
-fn a_scan_is_its_layers_one_after_the_other() {
+fn scan_matches_unrolled() {
     same(scanned);
 }
 
 #[test]
-fn a_reversed_scan_is_its_layers_backwards() {
+fn reversed_scan_matches_unrolled() {
     same(|x, weights| {
         let results = scan(&[x], &[&weights.reverse(&[0])?])
             .reversed()
@@ -67,7 +67,7 @@ fn a_reversed_scan_is_its_layers_backwards() {
 }
 
 #[test]
-fn a_scan_with_weights_prepared_one_step_ahead() {
+fn prepared_scan_matches_unrolled() {
     same(|x, weights| {
         let results = scan(&[x], &[weights]).run_prepared(
             |slices| Ok(vec![(&slices[0] * 2.0)?]),
@@ -78,15 +78,15 @@ fn a_scan_with_weights_prepared_one_step_ahead() {
 }
 
 #[test]
-fn a_scan_uses_values_around_it() {
-    let run = |looped: bool| {
+fn scan_captures_outer_values() {
+    let run = |scanned: bool| {
         let (a, b) = (numbers(4, 3), numbers(3 * 4, 4));
         eval(&[(&[4], &a), (&[3, 4], &b)], |inputs| {
             let (value, gradients) = value_and_grad(&[&inputs[0], &inputs[1]], |inputs| {
                 let (scale, rows) = (&inputs[0], &inputs[1]);
                 let start = (scale * 0.5)?;
                 let step = |sum: &Tensor, row: &Tensor| ((sum * scale)? + row.sin()?)?.tanh();
-                if looped {
+                if scanned {
                     let results = scan(&[&start], &[rows]).run(|carries, slices| {
                         let next = step(&carries[0], &slices[0])?;
                         Ok((vec![next.clone()], vec![(next * scale)?]))
@@ -106,18 +106,18 @@ fn a_scan_uses_values_around_it() {
             Ok([value].into_iter().chain(gradients).collect())
         })
     };
-    for (looped, plain) in run(true).iter().zip(&run(false)) {
-        assert_close(looped, plain, 1e-12);
+    for (scanned, unrolled) in run(true).iter().zip(&run(false)) {
+        assert_close(scanned, unrolled, 1e-12);
     }
 }
 
 #[test]
-fn recomputing_changes_nothing() {
-    for policy in [Policy::Everything, Policy::Nothing, Policy::Named(vec!["bend".into()])] {
+fn remat_matches_unrolled() {
+    for policy in [Policy::Everything, Policy::Nothing, Policy::Named(vec!["tanh".into()])] {
         let block = |x: &Tensor, weights: &Tensor| {
             let results = remat(policy.clone(), &[x, weights], |inputs| {
-                let product = inputs[0].linear(&inputs[1])?;
-                Ok(vec![(&inputs[0] + product.tanh()?.named("bend")?)?])
+                let hidden = inputs[0].linear(&inputs[1])?;
+                Ok(vec![(&inputs[0] + hidden.tanh()?.named("tanh")?)?])
             })?;
             Ok(results[0].clone())
         };
@@ -137,7 +137,7 @@ fn recomputing_changes_nothing() {
 }
 
 #[test]
-fn a_function_is_kept_and_differentiated_once() {
+fn function_is_emitted_and_differentiated_once() {
     let call_layers = |x: &Tensor, weights: &Tensor| {
         let types = [
             TensorType::new(DType::F64, &[3, WIDTH]),
@@ -168,7 +168,7 @@ fn a_function_is_kept_and_differentiated_once() {
 }
 
 #[test]
-fn branches_have_gradients_of_their_own() {
+fn each_branch_has_its_own_gradient() {
     for (condition, slope) in [(1.0, 3.0), (-1.0, 10.0)] {
         let found = eval(&[(&[], &[condition]), (&[], &[5.0])], |inputs| {
             let (value, gradients) = value_and_grad(&[&inputs[1]], |x| {
@@ -184,7 +184,7 @@ fn branches_have_gradients_of_their_own() {
 }
 
 #[test]
-fn a_loop_runs_until_its_condition_fails() {
+fn while_loop_runs_until_its_condition_fails() {
     let found = eval(&[(&[], &[3.0])], |inputs| {
         let limit = fullshard_graph::full(DType::F64, &[], 100.0)?;
         while_loop(
@@ -197,7 +197,7 @@ fn a_loop_runs_until_its_condition_fails() {
 }
 
 #[test]
-fn a_gradient_of_ones_own_is_used() {
+fn custom_gradient_is_used() {
     let found = eval(&[(&[2], &[1.0, 2.0])], |inputs| {
         let (value, gradients) = value_and_grad(&[&inputs[0]], |x| {
             let results = custom_vjp(
@@ -215,7 +215,7 @@ fn a_gradient_of_ones_own_is_used() {
 }
 
 #[test]
-fn second_derivatives_come_for_free() {
+fn second_derivatives() {
     let found = eval(&[(&[3], &[0.5, 1.0, 2.0])], |inputs| {
         let (_, second) = value_and_grad(&[&inputs[0]], |x| {
             let (_, first) = value_and_grad(&[&x[0]], |x| x[0].pow(4.0)?.sum_all())?;
@@ -227,7 +227,7 @@ fn second_derivatives_come_for_free() {
 }
 
 #[test]
-fn mistakes_name_the_op_the_types_and_the_module() {
+fn errors_name_the_op_the_types_and_the_module() {
     let arguments = [[2, 3].as_slice(), &[4, 5]]
         .map(|dims| fullshard_graph::Argument::new(TensorType::new(DType::F32, dims)));
     let error = fullshard_graph::Program::trace("wrong", &arguments, |inputs| {
@@ -239,9 +239,9 @@ fn mistakes_name_the_op_the_types_and_the_module() {
     );
 }
 
-/// A result that nobody uses has a gradient of nothing, not of zeros times infinity.
+/// An unused result has no gradient, rather than zero times infinity.
 #[test]
-fn unused_results_of_a_function_do_not_matter() {
+fn unused_results_of_a_function_have_no_gradient() {
     let found = eval(&[(&[2], &[0.0, 1.0])], |inputs| {
         let (_, gradients) = value_and_grad(&[&inputs[0]], |x| {
             let function = Function::new("pair", &[x[0].ty().clone()], |x| {
@@ -255,7 +255,7 @@ fn unused_results_of_a_function_do_not_matter() {
 }
 
 #[test]
-fn a_loop_of_unknown_length_is_refused_only_where_its_gradient_is_needed() {
+fn while_loop_is_rejected_only_if_its_gradient_is_needed() {
     let trace = |stopped: bool| {
         let argument = fullshard_graph::Argument::new(TensorType::new(DType::F64, &[]));
         fullshard_graph::Program::trace("loop", &[argument], |inputs| {

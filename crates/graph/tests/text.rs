@@ -1,4 +1,4 @@
-//! The text of a handful of programs, as a person would read it.
+//! Snapshots of the text of some programs.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -87,27 +87,28 @@ fn paths_of(text: &str, op: &str) -> Vec<String> {
     text.lines().filter(|line| line.contains(op)).map(path).collect()
 }
 
-/// What is computed again on the way back, and gradients of one's own, are named as the way back.
+/// Recomputed ops and custom gradients have paths of the backward pass.
 #[test]
-fn the_way_back_is_named() {
-    let program = Program::trace("ways", &[argument(&[4])], |inputs| {
+fn backward_pass_is_named() {
+    let program = Program::trace("paths", &[argument(&[4])], |inputs| {
         let (_, gradients) = value_and_grad(&[&inputs[0]], |x| {
-            let again = remat(Policy::Nothing, &[&x[0]], |x| {
-                module("again", || Ok(vec![x[0].exp()?.tanh()?]))
+            let recomputed = remat(Policy::Nothing, &[&x[0]], |x| {
+                module("recomputed", || Ok(vec![x[0].exp()?.tanh()?]))
             })?;
-            let own = module("own", || {
+            let custom = module("custom", || {
                 custom_vjp(
-                    &[&again[0]],
+                    &[&recomputed[0]],
                     |x| Ok(vec![x[0].sin()?]),
                     |x| Ok((vec![x[0].sin()?], vec![x[0].clone()])),
-                    |kept, cotangents| Ok(vec![(kept[0].cos()? * &cotangents[0])?]),
+                    |residuals, cotangents| Ok(vec![(residuals[0].cos()? * &cotangents[0])?]),
                 )
             })?;
-            own[0].sum_all()
+            custom[0].sum_all()
         })?;
         Ok(gradients)
     });
     let text = program.unwrap().to_text();
-    assert_eq!(paths_of(&text, "stablehlo.cosine"), ["backward.own"], "{text}");
-    assert_eq!(paths_of(&text, "stablehlo.exponential"), ["again", "backward.again"], "{text}");
+    assert_eq!(paths_of(&text, "stablehlo.cosine"), ["backward.custom"], "{text}");
+    let paths = paths_of(&text, "stablehlo.exponential");
+    assert_eq!(paths, ["recomputed", "backward.recomputed"], "{text}");
 }

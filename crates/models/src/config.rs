@@ -1,4 +1,4 @@
-//! Reading Hugging Face's `config.json`: which model it is of, and what can be wrong with it.
+//! Reads Hugging Face's `config.json`, finds its model and reports errors in it.
 
 use crate::fields::Fields;
 use crate::model::AnyModel;
@@ -7,7 +7,7 @@ use crate::registry::{Architecture, architectures};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 
-/// What is wrong with a config.
+/// An error in a config.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -15,66 +15,66 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The I/O error.
         source: std::io::Error,
     },
-    /// The file is read, but not a config.
+    /// The file is not a valid config.
     #[error("in {}: {source}", path.display())]
     InFile {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         source: Box<ConfigError>,
     },
-    /// The text is no JSON object.
-    #[error("the config is no JSON object: {reason}")]
+    /// The text is not a JSON object.
+    #[error("the config is not a JSON object: {reason}")]
     Json {
-        /// What was found, with its line and column if it is no JSON at all.
+        /// What was found, with line and column if it is not JSON.
         reason: String,
     },
-    /// A field has a value that it cannot have.
+    /// A field has an invalid value.
     #[error("`{field}` is {value}, but must be {expected}")]
     Field {
-        /// The field, with dots for fields of fields.
+        /// The field, with dots for nested fields.
         field: String,
-        /// Its value as it stands in the config.
+        /// Its value in the config.
         value: String,
-        /// What it can be.
+        /// The valid values.
         expected: String,
     },
-    /// A field that cannot be left out is.
+    /// A required field is missing.
     #[error("`{field}` is missing; it must be {expected}")]
     Missing {
         /// The field.
         field: String,
-        /// What it can be.
+        /// The valid values.
         expected: String,
     },
-    /// The config is of a model that is not here.
-    #[error("`{field}` is {value}, but the models known are {known}")]
+    /// The model is not supported.
+    #[error("`{field}` is {value}, but the supported models are {known}")]
     UnknownModel {
-        /// The field that says so.
+        /// The field that names the model.
         field: &'static str,
         /// Its value.
         value: String,
-        /// The models known, registered ones included.
+        /// The supported models, registered ones included.
         known: String,
     },
-    /// The config does not say which model it is of.
-    #[error("neither `model_type` nor `architectures` says which model this is; known are {known}")]
+    /// The config does not name a model.
+    #[error("neither `model_type` nor `architectures` is set; the supported models are {known}")]
     NoModel {
-        /// The models known, registered ones included.
+        /// The supported models, registered ones included.
         known: String,
     },
-    /// A default cannot be overridden so.
-    #[error("the override `{pair}` is wrong: {reason}")]
+    /// An invalid override of a default.
+    #[error("the override `{pair}` is invalid: {reason}")]
     Override {
         /// The `key=value`.
         pair: String,
-        /// Why not.
+        /// Why it is invalid.
         reason: String,
     },
-    /// The model that is described cannot be traced.
+    /// The model cannot be traced.
     #[error("the model of this config cannot be traced: {0}")]
     Trace(#[from] fullshard_graph::Error),
 }
@@ -102,7 +102,7 @@ pub fn default_config(model_type: &str, overrides: &str) -> Result<Value, Config
         return Err(ConfigError::UnknownModel {
             field: "model_type",
             value,
-            known: listed(&known),
+            known: model_names(&known),
         });
     };
     let mut config = (found.defaults)();
@@ -110,34 +110,34 @@ pub fn default_config(model_type: &str, overrides: &str) -> Result<Value, Config
         return Err(ConfigError::Json { reason: format!("the defaults are {config}") });
     };
     for pair in overrides.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
-        put(fields, pair)
+        apply_override(fields, pair)
             .map_err(|reason| ConfigError::Override { pair: pair.to_owned(), reason })?;
     }
     Ok(config)
 }
 
-/// Puts a `key=value` in, as what the old value is.
-fn put(config: &mut Map<String, Value>, pair: &str) -> Result<(), String> {
-    let (key, text) = pair.split_once('=').ok_or("key=value is needed")?;
+/// Applies a `key=value`, parsed as the type of the old value.
+fn apply_override(config: &mut Map<String, Value>, pair: &str) -> Result<(), String> {
+    let (key, text) = pair.split_once('=').ok_or("expected key=value")?;
     let Some(old) = config.get(key) else {
-        let meant = nearest(key, config.keys().map(String::as_str));
-        let meant = meant.map(|meant| format!("; perhaps `{meant}` was meant"));
-        return Err(format!("the config has no `{key}`{}", meant.unwrap_or_default()));
+        let suggestion = nearest(key, config.keys().map(String::as_str));
+        let suggestion = suggestion.map(|suggestion| format!("; perhaps `{suggestion}` was meant"));
+        return Err(format!("the config has no `{key}`{}", suggestion.unwrap_or_default()));
     };
     let value = match old {
-        Value::Bool(_) => truth(text).map(Value::Bool),
+        Value::Bool(_) => parse_bool(text).map(Value::Bool),
         Value::String(_) => Some(Value::from(text)),
         Value::Number(number) if number.is_f64() => text.parse::<f64>().ok().map(Value::from),
         _ => text.parse::<u64>().ok().map(Value::from),
     };
-    let wrong = || format!("`{text}` is of another kind than its default, {old}");
-    let value = value.ok_or_else(wrong)?;
+    let mismatch = || format!("`{text}` has another type than the default, {old}");
+    let value = value.ok_or_else(mismatch)?;
     config.insert(key.to_owned(), value);
     Ok(())
 }
 
-/// A truth value, in the words that Hugging Face's scripts take.
-fn truth(text: &str) -> Option<bool> {
+/// A boolean, in the forms that Hugging Face's scripts accept.
+fn parse_bool(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
         "true" | "yes" | "t" | "y" | "1" => Some(true),
         "false" | "no" | "f" | "n" | "0" => Some(false),
@@ -158,7 +158,7 @@ fn architecture(config: &Map<String, Value>) -> Result<Architecture, ConfigError
     let all = architectures();
     let find = |field, value: &Value, name: fn(&Architecture) -> &'static str| {
         let found = all.iter().find(|known| value == name(known)).copied();
-        let (value, known) = (value.to_string(), listed(&all));
+        let (value, known) = (value.to_string(), model_names(&all));
         found.ok_or(ConfigError::UnknownModel { field, value, known })
     };
     let given = |field: &str| config.get(field).filter(|value| !value.is_null());
@@ -167,11 +167,11 @@ fn architecture(config: &Map<String, Value>) -> Result<Architecture, ConfigError
     }
     match given("architectures") {
         Some(value) => find("architectures", value.get(0).unwrap_or(value), |known| known.class),
-        None => Err(ConfigError::NoModel { known: listed(&all) }),
+        None => Err(ConfigError::NoModel { known: model_names(&all) }),
     }
 }
 
-fn listed(known: &[Architecture]) -> String {
+fn model_names(known: &[Architecture]) -> String {
     let known = known.iter().map(|known| format!("{} ({})", known.model_type, known.class));
     known.collect::<Vec<_>>().join(", ")
 }

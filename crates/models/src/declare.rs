@@ -1,7 +1,7 @@
-//! Module trees from tracing: a model is run once, without values, inside a trace that is thrown
-//! away, and what it declares on the way is its tree.
+//! Module trees from tracing: a model is traced once, without values, and the trace is discarded.
+//! What it declares is its tree.
 //!
-//! Of a stack of equal layers one is traced; the tree has its module as often as there are layers.
+//! Only one of a stack of identical layers is traced; the tree repeats its module for each layer.
 
 use crate::layers::attention::Form;
 use crate::module::{Module, Parameter, join};
@@ -17,66 +17,71 @@ use std::collections::HashMap;
 pub struct Declared {
     /// Its module tree.
     pub tree: Module,
-    /// What a form of attention must be able to do for all of its attention. By default, without
-    /// any, nothing.
+    /// What a form of attention must support for all of its attention. The default if there is
+    /// none.
     pub attention: Form,
+    /// Whether it has buffers: tables that are not parameters.
+    pub has_buffers: bool,
 }
 
-/// What a model of a class declares when it is traced on inputs of one example each.
+/// What a model of a class declares when it is traced on inputs with a batch size of 1.
 pub fn declare(
     class: &'static str,
     inputs: &[InputSpec],
     model: impl FnOnce(&Scope<'_>, Vec<Tensor>) -> Result<Tensor>,
 ) -> Result<Declared> {
-    let tracer = Declaring::new(class);
+    let tracer = DeclareTracer::new(class);
     let arguments: Vec<Argument> =
         inputs.iter().map(|input| Argument::new(input.batched(&[1]))).collect();
     Program::trace("declare", &arguments, |inputs| {
         Scope::root(&tracer, |scope| Ok(vec![model(scope, inputs)?]))
     })?;
     let modules = tracer.modules.borrow();
-    modules.iter().try_for_each(Noted::check_order)?;
-    Ok(Declared { tree: tree(&modules, ROOT), attention: tracer.attention.get() })
+    modules.iter().try_for_each(ModuleInfo::check_order)?;
+    let (attention, has_buffers) = (tracer.attention.get(), tracer.has_buffers.get());
+    Ok(Declared { tree: tree(&modules, ROOT), attention, has_buffers })
 }
 
 /// The class of lists of modules.
 const LIST: &str = "ModuleList";
 
-/// The position of the root among the modules.
+/// The index of the root among the modules.
 const ROOT: usize = 0;
 
-/// A tracer that takes note of what is declared, and hands out zeros.
-struct Declaring {
-    modules: RefCell<Vec<Noted>>,
-    /// The position of each module by its path, with a `*` for the layer.
+/// A tracer that records declarations and returns zeros as parameters.
+struct DeclareTracer {
+    modules: RefCell<Vec<ModuleInfo>>,
+    /// The index of each module by its path, with a `*` for the layer.
     positions: RefCell<HashMap<String, usize>>,
     attention: Cell<Form>,
+    has_buffers: Cell<bool>,
 }
 
-/// A module as far as it is known.
-struct Noted {
+/// A module as declared so far.
+struct ModuleInfo {
     class: &'static str,
     parameters: Vec<Parameter>,
-    /// Names and positions, in the order of use.
+    /// Names and indices, in the order of use.
     children: Vec<(String, usize)>,
     /// The names of children that come first.
     order: Vec<String>,
-    /// How often its only child is repeated, if it is a list of layers.
+    /// The number of layers, if it is a list of layers.
     layers: Option<usize>,
 }
 
-impl Noted {
-    fn new(class: &'static str, layers: Option<usize>) -> Noted {
+impl ModuleInfo {
+    fn new(class: &'static str, layers: Option<usize>) -> ModuleInfo {
         let (parameters, children, order) = (Vec::new(), Vec::new(), Vec::new());
-        Noted { class, parameters, children, order, layers }
+        ModuleInfo { class, parameters, children, order, layers }
     }
 
-    /// Refuses an order of modules that are not there.
+    /// Rejects an order with unknown modules.
     fn check_order(&self) -> Result<()> {
         let is_known = |name: &&String| self.children.iter().any(|(known, _)| known == *name);
         match self.order.iter().find(|name| !is_known(name)) {
             Some(name) => {
-                let reason = format!("a {} orders `{name}`, which is not in it", self.class);
+                let reason =
+                    format!("the order of {} has `{name}`, which is not a child", self.class);
                 Err(Error::new("children", reason))
             }
             None => Ok(()),
@@ -84,22 +89,23 @@ impl Noted {
     }
 }
 
-impl Declaring {
-    fn new(class: &'static str) -> Declaring {
-        Declaring {
-            modules: RefCell::new(vec![Noted::new(class, None)]),
+impl DeclareTracer {
+    fn new(class: &'static str) -> DeclareTracer {
+        DeclareTracer {
+            modules: RefCell::new(vec![ModuleInfo::new(class, None)]),
             positions: RefCell::new(HashMap::from([(String::new(), ROOT)])),
             attention: Cell::default(),
+            has_buffers: Cell::default(),
         }
     }
 
     fn position(&self, path: &str) -> Result<usize> {
-        let lost = || Error::new("module", format!("`{path}` was never entered"));
-        self.positions.borrow().get(path).copied().ok_or_else(lost)
+        let undeclared = || Error::new("module", format!("`{path}` is not declared"));
+        self.positions.borrow().get(path).copied().ok_or_else(undeclared)
     }
 
-    /// Takes note of a module inside the one at a path. A module may be used more than once.
-    fn add(&self, path: &str, name: &str, module: Noted) -> Result<()> {
+    /// Records a child of the module at a path. A module may be used more than once.
+    fn add(&self, path: &str, name: &str, module: ModuleInfo) -> Result<()> {
         let parent = self.position(path)?;
         let path = join(path, name);
         let mut modules = self.modules.borrow_mut();
@@ -119,7 +125,7 @@ impl Declaring {
     }
 }
 
-impl Tracer for Declaring {
+impl Tracer for DeclareTracer {
     fn module(&self, _: &Place, body: Body<'_>) -> Result<Vec<Tensor>> {
         body()
     }
@@ -164,14 +170,19 @@ impl Tracer for Declaring {
         DType::F32
     }
 
+    fn buffer_dtype(&self) -> DType {
+        self.has_buffers.set(true);
+        self.compute_dtype()
+    }
+
     fn declare(&self, place: &Place, declaration: Declaration<'_>) -> Result<()> {
         match declaration {
             Declaration::Module { name, class } => {
-                self.add(&place.path, name, Noted::new(class, None))
+                self.add(&place.path, name, ModuleInfo::new(class, None))
             }
             Declaration::Layers { name, class, count } => {
-                self.add(&place.path, name, Noted::new(LIST, Some(count)))?;
-                self.add(&join(&place.path, name), "*", Noted::new(class, None))
+                self.add(&place.path, name, ModuleInfo::new(LIST, Some(count)))?;
+                self.add(&join(&place.path, name), "*", ModuleInfo::new(class, None))
             }
             Declaration::Order(names) => {
                 let position = self.position(&place.path)?;
@@ -188,16 +199,16 @@ impl Tracer for Declaring {
 }
 
 /// The tree below a module.
-fn tree(modules: &[Noted], position: usize) -> Module {
-    let noted = &modules[position];
-    let place = |name: &String| noted.order.iter().position(|first| first == name);
-    let mut children: Vec<&(String, usize)> = noted.children.iter().collect();
+fn tree(modules: &[ModuleInfo], position: usize) -> Module {
+    let info = &modules[position];
+    let place = |name: &String| info.order.iter().position(|first| first == name);
+    let mut children: Vec<&(String, usize)> = info.children.iter().collect();
     children.sort_by_key(|(name, _)| place(name).unwrap_or(usize::MAX));
     let mut children = children.into_iter().map(|(name, child)| (name, tree(modules, *child)));
-    if let Some(count) = noted.layers {
+    if let Some(count) = info.layers {
         let layer = children.next().map(|(_, layer)| layer);
         return Module::list(layer.into_iter().flat_map(|layer| vec![layer; count]));
     }
     let children = children.map(|(name, module)| (name.clone(), module)).collect();
-    Module { class: noted.class, parameters: noted.parameters.clone(), children }
+    Module { class: info.class, parameters: info.parameters.clone(), children }
 }

@@ -1,21 +1,21 @@
-//! The fields of a `config.json`, each read as what it must be.
+//! Typed access to the fields of a `config.json`.
 
 use crate::config::ConfigError;
 use crate::layers::{Activation, activation};
 use serde_json::{Map, Value};
 
-/// The largest size: what a dimension can be counted in.
-const LARGEST: u64 = i32::MAX as u64;
+/// The largest size: dimensions are `i32`.
+const MAX_SIZE: u64 = i32::MAX as u64;
 
-/// More layers than any model has, and few enough for a tree of them.
-const MOST_LAYERS: u64 = 100_000;
+/// More layers than any model has, and few enough for a module tree.
+const MAX_LAYERS: u64 = 100_000;
 
-/// The most elements that one kind of weight can have in all layers. Fewer than 32 such make a
-/// model, so that its elements are fewer than 2^53: any integer of 64 bits or `f64` counts them.
-const MOST_ELEMENTS: f64 = (1_u64 << 48) as f64;
+/// The most elements that one kind of weight can have in all layers. A model has fewer than 32
+/// kinds, so it has fewer than 2^53 elements, which both 64-bit integers and `f64` can count.
+const MAX_ELEMENTS: f64 = (1_u64 << 48) as f64;
 
-/// The fields of a config or of an object in it. What is not read is ignored, as Hugging Face
-/// does. Sizes are at least one and small enough for what is made of them.
+/// The fields of a config or of an object in it. Unknown fields are ignored, as in Hugging Face.
+/// Sizes are at least one and bounded.
 #[derive(Debug)]
 pub struct Fields<'a> {
     object: &'a Map<String, Value>,
@@ -28,14 +28,14 @@ impl<'a> Fields<'a> {
         Fields { object, path: String::new() }
     }
 
-    /// The value of the first of some names that is there and not null, with its name.
+    /// The first of some names that is set and not null, with its value.
     fn find<'n>(&self, names: &[&'n str]) -> Option<(&'n str, &'a Value)> {
         let found = |&name: &&'n str| self.object.get(name).map(|value| (name, value));
         names.iter().filter_map(found).find(|(_, value)| !value.is_null())
     }
 
-    /// That a field has a value it cannot have.
-    pub fn wrong(&self, name: &str, value: impl ToString, expected: &str) -> ConfigError {
+    /// The error for a field with an invalid value.
+    pub fn invalid(&self, name: &str, value: impl ToString, expected: &str) -> ConfigError {
         let field = format!("{}{name}", self.path);
         ConfigError::Field { field, value: value.to_string(), expected: expected.to_owned() }
     }
@@ -47,32 +47,32 @@ impl<'a> Fields<'a> {
         read: impl Fn(&'a Value) -> Option<T>,
     ) -> Result<Option<T>, ConfigError> {
         let Some((name, value)) = self.find(names) else { return Ok(None) };
-        read(value).map(Some).ok_or_else(|| self.wrong(name, value, expected))
+        read(value).map(Some).ok_or_else(|| self.invalid(name, value, expected))
     }
 
-    /// A size under the first of its names that is given.
+    /// A size, under the first of its names that is set.
     pub fn optional_size(&self, names: &[&str]) -> Result<Option<usize>, ConfigError> {
-        self.whole_number(names, LARGEST)
+        self.integer(names, MAX_SIZE)
     }
 
-    /// A size, or what it is when it is not given.
+    /// A size, or its default.
     pub fn size(&self, names: &[&str], default: usize) -> Result<usize, ConfigError> {
         Ok(self.optional_size(names)?.unwrap_or(default))
     }
 
-    /// A number of layers, or what it is when it is not given.
+    /// A number of layers, or its default.
     pub fn layers(&self, names: &[&str], default: usize) -> Result<usize, ConfigError> {
-        Ok(self.whole_number(names, MOST_LAYERS)?.unwrap_or(default))
+        Ok(self.integer(names, MAX_LAYERS)?.unwrap_or(default))
     }
 
-    fn whole_number(&self, names: &[&str], most: u64) -> Result<Option<usize>, ConfigError> {
-        let number = |value: &Value| value.as_u64().filter(|number| (1..=most).contains(number));
-        let found = self.read(names, &format!("a whole number from 1 to {most}"), number)?;
+    fn integer(&self, names: &[&str], max: u64) -> Result<Option<usize>, ConfigError> {
+        let number = |value: &Value| value.as_u64().filter(|number| (1..=max).contains(number));
+        let found = self.read(names, &format!("an integer from 1 to {max}"), number)?;
         Ok(found.map(|number| number as usize))
     }
 
-    /// A token of a vocabulary, if one is given. Null says that there is none, and so does a
-    /// negative number, which transformers warns of as invalid.
+    /// A token id, if set. Null means none, and so does a negative number, which transformers warns
+    /// about as invalid.
     pub fn token(&self, name: &str, vocabulary: usize) -> Result<Option<usize>, ConfigError> {
         let last = vocabulary - 1;
         let token = |value: &Value| match value.as_i64()? {
@@ -83,22 +83,22 @@ impl<'a> Fields<'a> {
         Ok(self.read(&[name], &expected, token)?.flatten())
     }
 
-    /// Checks the elements of a kind of weight, the product of some sizes. If there are too many,
-    /// the largest of the sizes is at fault.
+    /// Checks the number of elements of a kind of weight, the product of some sizes. If it is too
+    /// large, the error names the largest size.
     pub fn check_elements(&self, sizes: &[(&str, usize)]) -> Result<(), ConfigError> {
         let elements: f64 = sizes.iter().map(|&(_, size)| size as f64).product();
         match sizes.iter().max_by_key(|&&(_, size)| size) {
-            Some((name, size)) if elements > MOST_ELEMENTS => {
+            Some((name, size)) if elements > MAX_ELEMENTS => {
                 let names: Vec<_> = sizes.iter().map(|(name, _)| format!("`{name}`")).collect();
                 let product = names.join(" times ");
                 let expected = format!("smaller: {product} is {elements:.1e}, above 2^48");
-                Err(self.wrong(name, size, &expected))
+                Err(self.invalid(name, size, &expected))
             }
             _ => Ok(()),
         }
     }
 
-    /// A number that a test holds for, if it is given.
+    /// A number that satisfies a predicate, if set.
     pub fn optional_number(
         &self,
         name: &str,
@@ -115,24 +115,24 @@ impl<'a> Fields<'a> {
     }
 
     /// A standard deviation.
-    pub fn deviation(&self, name: &str, default: f64) -> Result<f64, ConfigError> {
+    pub fn std(&self, name: &str, default: f64) -> Result<f64, ConfigError> {
         let found = self.optional_number(name, "a number of at least 0", |number| number >= 0.0)?;
         Ok(found.unwrap_or(default))
     }
 
-    /// A probability of dropping something.
+    /// A dropout probability.
     pub fn dropout(&self, name: &str, default: f64) -> Result<f64, ConfigError> {
         let expected = "a number from 0 to below 1";
         let found = self.optional_number(name, expected, |number| (0.0..1.0).contains(&number))?;
         Ok(found.unwrap_or(default))
     }
 
-    /// A truth value.
+    /// A boolean.
     pub fn flag(&self, name: &str, default: bool) -> Result<bool, ConfigError> {
         Ok(self.read(&[name], "true or false", Value::as_bool)?.unwrap_or(default))
     }
 
-    /// One of some choices, under the first of the names that is given.
+    /// One of some choices, under the first of the names that is set.
     pub fn choice<T: Copy>(
         &self,
         names: &[&str],
@@ -150,14 +150,14 @@ impl<'a> Fields<'a> {
         Ok(self.choice(&[name], &choices)?.unwrap_or(default))
     }
 
-    /// The fields of an object that is a field.
+    /// The fields of a nested object.
     pub fn object(&self, name: &str) -> Result<Option<Fields<'a>>, ConfigError> {
         let found = self.read(&[name], "an object", Value::as_object)?;
         Ok(found.map(|object| Fields { object, path: format!("{}{name}.", self.path) }))
     }
 
-    /// A number above zero that cannot be left out.
-    pub fn needed(&self, name: &str) -> Result<f64, ConfigError> {
+    /// A required number above zero.
+    pub fn required(&self, name: &str) -> Result<f64, ConfigError> {
         let expected = "a number above 0";
         let found = self.optional_number(name, expected, |number| number > 0.0)?;
         let field = format!("{}{name}", self.path);

@@ -1,13 +1,13 @@
-//! Models: Hugging Face configs to traced mathematics.
+//! Models: Hugging Face configs to traced computations.
 //!
-//! A model is single-device mathematics, written once through a [`Scope`], which declares
-//! parameters where they are used and hands them out. Its [`Module`] tree, which says what
-//! parameters there are before any exists, comes from tracing it without values. Where parameters
-//! live, whether layers are scanned and what is recomputed in the backward pass is the business of
-//! the [`Tracer`] behind the scope. What is fed and minimised is a [`Task`].
+//! A model is single-device code, written once through a [`Scope`], which declares and returns
+//! parameters where they are used. Its [`Module`] tree, which describes the parameters before any
+//! exists, comes from tracing it without values. Where parameters live, whether layers are scanned
+//! and what is recomputed in the backward pass is decided by the [`Tracer`] behind the scope.
+//! Inputs and loss are defined by a [`Task`].
 //!
 //! Every architecture is a folder with the same files: `config` reads Hugging Face's
-//! `config.json`, `model` has the mathematics, and one line of `registry` adds it. Other crates
+//! `config.json`, `model` defines the computation, and one line of `registry` adds it. Other crates
 //! [`register`] theirs:
 //!
 //! ```

@@ -1,27 +1,27 @@
-//! Lowering options: forms of the same mathematics, of which platforms want different ones.
+//! Lowering options: equivalent forms of the same computation, chosen per platform.
 
-/// Which of several forms that agree a model is lowered to. The default is the plain one of each.
+/// Which of several equivalent forms a model is lowered to. The default is the plain form of each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LoweringOptions {
-    /// The vocabulary is padded to whole tiles where it is the width of a large matmul.
+    /// The vocabulary is padded to a multiple of the tile size where it is a dimension of a large
+    /// matmul.
     pub padded_vocabulary: bool,
-    /// The loss takes many tokens at a time, as memory allows.
+    /// The loss uses large chunks of tokens, as memory allows.
     pub large_chunks: bool,
     /// The loss is a custom call of the platform.
     pub loss_custom_call: bool,
-    /// Attention is a fused kernel, where it can be.
+    /// Attention is a fused kernel, where supported.
     pub fused_attention: bool,
     /// The residual stream is `[tokens, width]` rather than `[batch, sequence, width]`.
     pub flatten_batch: bool,
-    /// Activation functions are recomputed in the backward pass rather than saved.
+    /// Activation functions are recomputed in the backward pass instead of saved.
     pub recomputed_activations: bool,
-    /// The last of unrolled layers saves what it computes where others recompute it: its backward
-    /// pass is next.
-    pub last_layer_kept: bool,
-    /// A projection of several parts is one matmul for each, rather than one whose result is split.
+    /// The last unrolled layer is not rematerialized: its backward pass comes next.
+    pub save_last_layer: bool,
+    /// A fused projection is one matmul per part, rather than one whose output is split.
     pub split_projections: bool,
-    /// Gradients are written before they are summed over tokens.
+    /// Gradients are materialized before they are summed over tokens.
     pub separate_sums: bool,
-    /// Large parameters are updated each by itself.
+    /// Large parameters are updated separately.
     pub separate_updates: bool,
 }

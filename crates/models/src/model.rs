@@ -1,4 +1,4 @@
-//! Models: what an architecture implements, and the same with its task's types erased.
+//! Models: the trait that an architecture implements, and its type-erased form.
 
 use crate::declare::{Declared, declare};
 use crate::layers::attention::Form;
@@ -8,51 +8,51 @@ use crate::task::{CausalLm, FromTensors, InputSpec, Loss, Task};
 use fullshard_graph::{Error, Result, Tensor};
 use std::sync::Arc;
 
-/// A model for a task. It does not know whether it is sharded, scanned or recomputed: that is the
-/// business of the [`Tracer`](crate::Tracer) behind the scope.
+/// A model for a task. Sharding, scanning and rematerialization are up to the
+/// [`Tracer`](crate::Tracer) behind the scope.
 pub trait Model<T: Task = CausalLm>: std::fmt::Debug {
     /// The class of the model in Hugging Face's library, such as `GPT2LMHeadModel`.
     fn class(&self) -> &'static str;
 
-    /// What it is fed and what is minimised.
+    /// Its inputs and its loss.
     fn task(&self) -> T;
 
     /// Its sizes.
     fn dimensions(&self) -> Dimensions;
 
-    /// The output for a batch, which the task's loss is of: logits, for most tasks. All parameters
-    /// are declared here.
+    /// The output for a batch, from which the task computes the loss: logits, for most tasks. All
+    /// parameters are declared here.
     fn forward(&self, nn: &Scope<'_>, inputs: &T::Inputs) -> Result<Tensor>;
 
-    /// The loss on a batch. A model may compute it in a way of its own, such as without ever having
-    /// all logits in memory, from the parameters that [`Model::forward`] declares.
+    /// The loss on a batch. A model may override it, for example to avoid materializing all logits,
+    /// with the parameters that [`Model::forward`] declares.
     fn loss(&self, nn: &Scope<'_>, inputs: &T::Inputs, labels: &T::Labels) -> Result<Loss> {
         self.task().loss(&self.forward(nn, inputs)?, labels)
     }
 
-    /// The length of sequence that it is traced with to learn its module tree: a short one, unless
-    /// it is made for one length only.
+    /// The sequence length that it is traced with to get its module tree: a short one, unless the
+    /// model supports one length only.
     fn declared_sequence(&self) -> usize {
         self.dimensions().positions.min(2)
     }
 }
 
-/// The sizes of a model that its cost depends on. Those that a model does not have are zero.
+/// The sizes that determine the cost of a model. Those that do not apply are zero.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dimensions {
-    /// Layers.
+    /// Number of layers.
     pub layers: usize,
-    /// The width of the stream between layers.
+    /// The hidden size.
     pub hidden: usize,
-    /// Attention heads.
+    /// Number of attention heads.
     pub heads: usize,
-    /// The width of a head.
+    /// The head dimension.
     pub head: usize,
-    /// The width inside the feed-forward part.
+    /// The hidden size of the MLP.
     pub inner: usize,
-    /// Tokens in the vocabulary.
+    /// The vocabulary size.
     pub vocabulary: usize,
-    /// The longest sequence.
+    /// The maximum sequence length.
     pub positions: usize,
 }
 
@@ -61,19 +61,22 @@ pub trait AnyModel: std::fmt::Debug {
     /// The class of the model in Hugging Face's library, such as `GPT2LMHeadModel`.
     fn class(&self) -> &'static str;
 
-    /// What it is made of.
+    /// Its module tree.
     fn tree(&self) -> Arc<Module>;
 
     /// Its sizes.
     fn dimensions(&self) -> Dimensions;
 
-    /// What its attention asks of the form that computes it.
+    /// What a form of attention must support to compute its attention.
     fn attention_form(&self) -> Form;
+
+    /// Whether it has buffers, such as rotary tables: tables that are not parameters.
+    fn has_buffers(&self) -> bool;
 
     /// The name of its task, such as `causal-lm`.
     fn task(&self) -> &'static str;
 
-    /// What one example is fed as, in order: inputs, then labels.
+    /// The tensors of one example, in order: inputs, then labels.
     fn batch(&self, sequence: usize) -> Vec<InputSpec>;
 
     /// The number of labels that count in a batch, one `f32`. Batches may be stacked.
@@ -86,14 +89,22 @@ pub trait AnyModel: std::fmt::Debug {
     fn logits(&self, nn: &Scope<'_>, inputs: &[Tensor]) -> Result<Tensor>;
 }
 
-/// A model with its task's types erased. It is traced once, to learn its module tree.
+/// A model with its task's types erased. It is traced once, to get its module tree.
 pub fn boxed<T: Task + 'static>(model: impl Model<T> + 'static) -> Result<Box<dyn AnyModel>> {
     let task = model.task();
     let specs = task.inputs(model.declared_sequence());
-    let Declared { tree, attention } = declare(model.class(), &specs, |nn, inputs| {
-        model.forward(nn, &T::Inputs::from_tensors(&inputs)?)
-    })?;
-    Ok(Box::new(Erased { model, task, tree: Arc::new(tree), attention, inputs: specs.len() }))
+    let Declared { tree, attention, has_buffers } =
+        declare(model.class(), &specs, |nn, inputs| {
+            model.forward(nn, &T::Inputs::from_tensors(&inputs)?)
+        })?;
+    Ok(Box::new(Erased {
+        model,
+        task,
+        tree: Arc::new(tree),
+        attention,
+        has_buffers,
+        inputs: specs.len(),
+    }))
 }
 
 #[derive(Debug)]
@@ -102,14 +113,16 @@ struct Erased<M, T> {
     task: T,
     tree: Arc<Module>,
     attention: Form,
-    /// How many tensors of a batch are inputs; the rest are labels.
+    has_buffers: bool,
+    /// The number of tensors of a batch that are inputs; the rest are labels.
     inputs: usize,
 }
 
 impl<M, T> Erased<M, T> {
     fn split<'b>(&self, batch: &'b [Tensor]) -> Result<(&'b [Tensor], &'b [Tensor])> {
-        let few = || Error::new("batch", format!("{} tensors have no labels", batch.len()));
-        batch.split_at_checked(self.inputs).ok_or_else(few)
+        let too_few =
+            || Error::new("batch", format!("{} tensors are too few to have labels", batch.len()));
+        batch.split_at_checked(self.inputs).ok_or_else(too_few)
     }
 }
 
@@ -128,6 +141,10 @@ impl<T: Task, M: Model<T>> AnyModel for Erased<M, T> {
 
     fn attention_form(&self) -> Form {
         self.attention
+    }
+
+    fn has_buffers(&self) -> bool {
+        self.has_buffers
     }
 
     fn task(&self) -> &'static str {

@@ -1,66 +1,66 @@
-//! Module trees: what a model is made of, before a tensor exists. That of a model comes from
-//! tracing it; see [`declare`](crate::declare).
+//! Module trees: the modules and parameters of a model, before any tensor exists. They come from
+//! tracing the model; see [`declare`](crate::declare).
 
-/// A module with Hugging Face's class name, its own parameters and the modules inside it.
+/// A module with Hugging Face's class name, its own parameters and its children.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Module {
     /// The class, such as `GPT2Block`.
     pub class: &'static str,
-    /// The parameters of the module itself, not of those inside it.
+    /// The parameters of the module itself, without those of its children.
     pub parameters: Vec<Parameter>,
-    /// The modules inside it, by name and in order.
+    /// Its children by name, in order.
     pub children: Vec<(String, Module)>,
 }
 
-/// A parameter that is still to be made.
+/// The declaration of a parameter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parameter {
     /// Its name in its module, such as `weight`.
     pub name: &'static str,
     /// Its dimensions, as Hugging Face stores it.
     pub dims: Vec<usize>,
-    /// How it begins.
+    /// How it is initialized.
     pub initializer: Initializer,
-    /// A row, along dimension 0, that begins at zero whatever the initializer says.
+    /// A row, along dimension 0, that is initialized to zero whatever the initializer.
     pub zero_row: Option<usize>,
-    /// The full name of the parameter that this one is the same tensor as, if it is tied.
+    /// The full name of the parameter that this one is tied to, if any.
     pub tied_to: Option<String>,
 }
 
-/// How a parameter begins.
+/// How a parameter is initialized.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Initializer {
     /// Zeros.
     Zeros,
     /// Ones.
     Ones,
-    /// Normal numbers of mean zero.
+    /// Normally distributed with mean zero.
     Normal {
-        /// Their standard deviation.
-        deviation: f64,
+        /// The standard deviation.
+        std: f64,
     },
 }
 
 impl Initializer {
-    /// Normal numbers of mean zero with a standard deviation.
+    /// Normally distributed with mean zero and a standard deviation.
     pub fn normal(std: f64) -> Initializer {
-        Initializer::Normal { deviation: std }
+        Initializer::Normal { std }
     }
 }
 
 impl Module {
-    /// A module with nothing in it yet.
+    /// An empty module.
     pub fn new(class: &'static str) -> Module {
         Module { class, parameters: Vec::new(), children: Vec::new() }
     }
 
-    /// A list of modules, named by their position.
+    /// A list of modules, named by their index.
     pub fn list(modules: impl IntoIterator<Item = Module>) -> Module {
         let children = modules.into_iter().enumerate().map(|(i, module)| (i.to_string(), module));
         Module { children: children.collect(), ..Module::new("ModuleList") }
     }
 
-    /// With a parameter of its own.
+    /// Adds a parameter.
     pub fn parameter(
         mut self,
         name: &'static str,
@@ -71,13 +71,13 @@ impl Module {
         self
     }
 
-    /// With a parameter that is the same tensor as another.
+    /// Adds a parameter that is tied to another.
     pub fn tied(mut self, name: &'static str, dims: &[usize], other: &str) -> Self {
         self.parameters.push(Parameter::tied(name, dims, other));
         self
     }
 
-    /// With a module inside.
+    /// Adds a child.
     pub fn child(mut self, name: &str, module: Module) -> Self {
         self.children.push((name.to_owned(), module));
         self
@@ -112,12 +112,12 @@ impl Module {
 }
 
 impl Parameter {
-    /// A parameter of its own, which begins as its initializer says.
+    /// An untied parameter.
     pub fn new(name: &'static str, dims: &[usize], initializer: Initializer) -> Parameter {
         Parameter { name, dims: dims.to_vec(), initializer, zero_row: None, tied_to: None }
     }
 
-    /// A parameter that is the same tensor as another, which is given by its full name.
+    /// A parameter that is tied to another, given by its full name.
     pub fn tied(name: &'static str, dims: &[usize], other: &str) -> Parameter {
         let own = Parameter::new(name, dims, Initializer::Zeros);
         Parameter { tied_to: Some(other.to_owned()), ..own }
@@ -129,7 +129,7 @@ impl Parameter {
     }
 }
 
-/// The path of something in the module at a path.
+/// The path of a name in the module at a path.
 pub(crate) fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }

@@ -1,7 +1,6 @@
-//! What somebody perhaps meant to write.
+//! Suggestions for misspelled names.
 
-/// The number of letters to change, add or take away to make one text the other. A `*` in the
-/// first stands for any letters, at no cost.
+/// The edit distance between two strings. A `*` in the first matches any characters, at no cost.
 pub fn distance(pattern: &str, text: &str) -> usize {
     let text: Vec<char> = text.chars().collect();
     let mut row: Vec<usize> = (0..=text.len()).collect();
@@ -17,7 +16,7 @@ pub fn distance(pattern: &str, text: &str) -> usize {
     row[text.len()]
 }
 
-/// The choice closest to a text, if one is close enough to have been meant. Case does not count.
+/// The choice closest to a text, if one is close enough. Case is ignored.
 pub fn nearest<'a>(text: &str, choices: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let text = text.to_lowercase();
     let measured = |choice: &'a str| (distance(&text, &choice.to_lowercase()), choice);

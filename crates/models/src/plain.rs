@@ -1,4 +1,4 @@
-//! The plainest tracer: full parameters, unrolled layers, no dropout.
+//! The simplest tracer: full parameters, unrolled layers, no dropout.
 
 use crate::module::{Module, Parameter};
 use crate::tracer::{Body, Layer, LayerBody, Place, Tracer};
@@ -12,16 +12,16 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// With the parameters of a tree, in its order without the tied ones.
+    /// With the parameters of a tree in order, without the tied ones.
     pub fn new(tree: &Module, parameters: &[Tensor], dtype: DType) -> Result<Plain> {
         let named = tree.named_parameters();
-        let own: Vec<_> = named.iter().filter(|(_, p)| p.tied_to.is_none()).collect();
-        if own.len() != parameters.len() {
-            let reason = format!("{} tensors for {} parameters", parameters.len(), own.len());
+        let untied: Vec<_> = named.iter().filter(|(_, p)| p.tied_to.is_none()).collect();
+        if untied.len() != parameters.len() {
+            let reason = format!("{} tensors for {} parameters", parameters.len(), untied.len());
             return Err(Error::new("plain", reason));
         }
         let mut known: HashMap<String, Tensor> = HashMap::new();
-        for ((name, _), tensor) in own.iter().zip(parameters) {
+        for ((name, _), tensor) in untied.iter().zip(parameters) {
             known.insert(name.clone(), tensor.clone());
         }
         for (name, parameter) in &named {

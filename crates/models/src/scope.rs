@@ -1,7 +1,7 @@
-//! What a model sees while it is traced: its parameters by name, its modules, its layers.
+//! The interface of a model while it is traced: parameters by name, modules and layers.
 //!
-//! A parameter is declared where it is used: its name, shape and initializer stand in one place,
-//! and the module tree comes from tracing the model once without values.
+//! A parameter is declared where it is used, with its name, shape and initializer. The module tree
+//! comes from tracing the model once without values.
 
 use crate::lowering::LoweringOptions;
 use crate::module::{Initializer, Parameter, join};
@@ -24,31 +24,31 @@ impl<'a> Scope<'a> {
         tracer.module(&scope.place, Box::new(|| trace(&scope)))
     }
 
-    /// Traces a module inside this one, of a name and a class such as `GPT2Attention`.
+    /// Traces a child module with a name and a class such as `GPT2Attention`.
     pub fn module(
         &self,
         name: &str,
         class: &'static str,
         trace: impl FnOnce(&Scope<'_>) -> Result<Tensor>,
     ) -> Result<Tensor> {
-        let mut outputs = self.module_of_many(name, class, |scope| Ok(vec![trace(scope)?]))?;
-        outputs.pop().ok_or_else(|| Error::new(name, "a module that gives nothing"))
+        let mut outputs = self.module_outputs(name, class, |scope| Ok(vec![trace(scope)?]))?;
+        outputs.pop().ok_or_else(|| Error::new(name, "a module without outputs"))
     }
 
-    /// Traces a module inside this one that gives several values.
-    pub fn module_of_many(
+    /// Traces a child module with several outputs.
+    pub fn module_outputs(
         &self,
         name: &str,
         class: &'static str,
         trace: impl FnOnce(&Scope<'_>) -> Result<Vec<Tensor>>,
     ) -> Result<Vec<Tensor>> {
         self.declare(Declaration::Module { name, class })?;
-        let inner = self.inside(name);
+        let inner = self.child(name);
         module(name, || self.tracer.module(&inner.place, Box::new(|| trace(&inner))))
     }
 
-    /// Traces a stack of `count` equal layers of a class, each a function of what the one before
-    /// gives.
+    /// Traces a stack of `count` identical layers of a class, each a function of the output of the
+    /// previous one.
     pub fn layers(
         &self,
         name: &str,
@@ -58,23 +58,23 @@ impl<'a> Scope<'a> {
         layer: impl Fn(&Scope<'_>, &Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
         self.declare(Declaration::Layers { name, class, count })?;
-        let list = self.inside(name).place;
+        let list = self.child(name).place;
         let body = |place: &Place, carries: Vec<Tensor>| {
             let scope = Scope { tracer: self.tracer, place: place.clone() };
             Ok(vec![layer(&scope, &carries[0])?])
         };
         let run = || self.tracer.layers(&list, count, vec![x.clone()], &body);
         let mut carries = module(name, run)?;
-        carries.pop().ok_or_else(|| Error::new(name, "layers that give nothing"))
+        carries.pop().ok_or_else(|| Error::new(name, "layers without outputs"))
     }
 
-    /// Declares a module without parameters, such as a `Dropout`, of which nothing is traced.
+    /// Declares a module without parameters, such as a `Dropout`, without tracing it.
     pub fn leaf(&self, name: &str, class: &'static str) -> Result<()> {
         self.declare(Declaration::Module { name, class })
     }
 
-    /// States the order of the modules inside this one, which decides that of the parameters.
-    /// Without it, it is the order of their use. Modules that are not named follow.
+    /// Sets the order of the child modules, and so of the parameters. The default is the order of
+    /// use. Modules that are not listed follow.
     pub fn children(&self, names: &[&str]) -> Result<()> {
         self.declare(Declaration::Order(names))
     }
@@ -89,12 +89,12 @@ impl<'a> Scope<'a> {
         self.get(&Parameter::new(name, dims, initializer))
     }
 
-    /// A parameter of this module that is the same tensor as another, given by its full name.
+    /// A parameter of this module that is tied to another, given by its full name.
     pub fn tied(&self, name: &'static str, dims: &[usize], other: &str) -> Result<Tensor> {
         self.get(&Parameter::tied(name, dims, other))
     }
 
-    /// A parameter of this module, declared in full.
+    /// A parameter of this module, by its full declaration.
     pub fn get(&self, parameter: &Parameter) -> Result<Tensor> {
         let tensor = self.tracer.parameter(&self.place, parameter)?;
         if tensor.dims() == parameter.dims {
@@ -108,33 +108,33 @@ impl<'a> Scope<'a> {
     /// A `Dropout` module over a tensor whose first dimension is the batch.
     pub fn dropout(&self, name: &str, x: &Tensor, probability: f64) -> Result<Tensor> {
         self.leaf(name, "Dropout")?;
-        self.drop_values(name, x, probability)
+        self.functional_dropout(name, x, probability)
     }
 
-    /// Dropout that is no module; the name is this use's own in the module.
-    pub fn drop_values(&self, name: &str, x: &Tensor, probability: f64) -> Result<Tensor> {
+    /// Dropout without a module; the name must be unique in this module.
+    pub fn functional_dropout(&self, name: &str, x: &Tensor, probability: f64) -> Result<Tensor> {
         if probability == 0.0 {
             return Ok(x.clone());
         }
         self.tracer.dropout(&self.place, name, x, probability)
     }
 
-    /// Whether the model is being trained, so that dropout drops.
+    /// Whether the model is being trained, so that dropout is active.
     pub fn is_training(&self) -> bool {
         self.tracer.is_training()
     }
 
-    /// Whether this is in a scan over layers, where one text stands for all of them.
-    pub fn is_looped(&self) -> bool {
+    /// Whether this is in a scan over layers, where one body is traced for all of them.
+    pub fn is_scanned(&self) -> bool {
         matches!(self.place.layer, Some(Layer::Traced(_)))
     }
 
-    /// The full name of something in this module.
+    /// The full name of a name in this module.
     pub fn name(&self, name: &str) -> String {
         self.place.name(name)
     }
 
-    /// The number of the layer this is in, from zero, as an `i32`.
+    /// The index of the current layer, from 0, as an `i32`.
     pub fn layer(&self) -> Result<Tensor> {
         match &self.place.layer {
             Some(Layer::Known(index)) => constant(&[], &[*index as i32]),
@@ -143,12 +143,12 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// The type to compute in.
+    /// The compute dtype.
     pub fn compute_dtype(&self) -> DType {
         self.tracer.compute_dtype()
     }
 
-    /// Which of several forms that agree suit the platform.
+    /// The lowering options of the platform.
     pub fn lowering(&self) -> LoweringOptions {
         self.tracer.lowering()
     }
@@ -158,12 +158,12 @@ impl<'a> Scope<'a> {
         self.tracer.is_recomputed()
     }
 
-    /// Whether the matmuls here are in FP8: those of layers, where requested.
+    /// Whether matmuls here are in FP8: those of layers, if enabled.
     pub fn uses_fp8(&self) -> bool {
         self.place.layer.is_some() && self.tracer.uses_fp8()
     }
 
-    /// A table that is no parameter, rounded to the type such tables have.
+    /// A buffer (a table that is not a parameter), converted to the buffer dtype.
     pub fn buffer(&self, table: &Tensor) -> Result<Tensor> {
         table.convert(self.tracer.buffer_dtype())
     }
@@ -172,7 +172,7 @@ impl<'a> Scope<'a> {
         self.tracer.declare(&self.place, declaration)
     }
 
-    fn inside(&self, name: &str) -> Scope<'a> {
+    fn child(&self, name: &str) -> Scope<'a> {
         let path = join(&self.place.path, name);
         Scope { tracer: self.tracer, place: Place { path, layer: self.place.layer.clone() } }
     }

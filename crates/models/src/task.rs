@@ -1,7 +1,7 @@
-//! Tasks: what a model is fed and what is minimised.
+//! Tasks: the inputs and the loss of a model.
 //!
-//! A task knows the tensors of a batch by name, type and order, and the loss of a model's output.
-//! [`CausalLm`] is ours; a crate with another kind of model brings its own.
+//! A task defines the tensors of a batch by name, type and order, and the loss of a model's output.
+//! [`CausalLm`] is built in; other crates can define their own.
 
 mod causal_lm;
 
@@ -9,53 +9,53 @@ pub use causal_lm::CausalLm;
 
 use fullshard_graph::{DType, Error, Result, Tensor, TensorType};
 
-/// What is fed and what is minimised.
+/// Inputs, labels and loss.
 pub trait Task: std::fmt::Debug {
-    /// What a model is fed.
+    /// The inputs of a model.
     type Inputs: FromTensors;
-    /// What its output is compared with.
+    /// The labels its output is compared with.
     type Labels: FromTensors;
 
     /// Its name, such as `causal-lm`.
     fn name(&self) -> &'static str;
 
-    /// The inputs of one example, in order. Tasks without sequences ignore their length.
+    /// The inputs of one example, in order. Tasks without sequences ignore the length.
     fn inputs(&self, sequence: usize) -> Vec<InputSpec>;
 
     /// The labels of one example, in order.
     fn labels(&self, sequence: usize) -> Vec<InputSpec>;
 
-    /// The number of labels that count, one `f32`. There may be more than one dimension before
-    /// those of an example: accumulated batches are stacked.
+    /// The number of labels that count, one `f32`. There may be more than one leading dimension:
+    /// microbatches are stacked.
     fn label_count(&self, labels: &Self::Labels) -> Result<Tensor>;
 
     /// The loss of a model's output on a batch.
     fn loss(&self, output: &Tensor, labels: &Self::Labels) -> Result<Loss>;
 }
 
-/// A tensor that is fed: what it is for one example.
+/// An input tensor, per example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InputSpec {
     /// Its name, such as `input_ids`.
     pub name: &'static str,
     /// The type of its elements.
     pub dtype: DType,
-    /// Its dimensions, without that of the batch.
+    /// Its dimensions, without the batch dimension.
     pub dims: Vec<usize>,
 }
 
-/// A summed loss. The mean is `sum / count`, over however many devices and steps are added up.
+/// A summed loss. The mean is `sum / count`, after summing both over devices and microbatches.
 #[derive(Debug, Clone)]
 pub struct Loss {
-    /// The sum over the labels that count, `f32` (`f64` in a model computed in that).
+    /// The sum over the labels that count, `f32` (`f64` if the compute dtype is).
     pub sum: Tensor,
     /// The number of labels that count, of the same type.
     pub count: Tensor,
 }
 
-/// The typed inputs or labels of a task, made from tensors in the order of its specs.
+/// The typed inputs or labels of a task, built from tensors in the order of its specs.
 pub trait FromTensors: Sized {
-    /// Takes the tensors as fields.
+    /// Builds it from the tensors.
     fn from_tensors(tensors: &[Tensor]) -> Result<Self>;
 }
 
@@ -75,12 +75,12 @@ pub fn take_fields<const FIELDS: usize>(tensors: &[Tensor]) -> Result<[Tensor; F
 }
 
 impl InputSpec {
-    /// A tensor of a name.
+    /// A tensor with a name.
     pub fn new(name: &'static str, dtype: DType, dims: &[usize]) -> InputSpec {
         InputSpec { name, dtype, dims: dims.to_vec() }
     }
 
-    /// Its type with dimensions before those of an example, such as that of the batch.
+    /// Its type with leading dimensions, such as the batch.
     pub fn batched(&self, leading: &[usize]) -> TensorType {
         TensorType::new(self.dtype, &[leading, &self.dims].concat())
     }

@@ -1,4 +1,4 @@
-//! The forms of attention agree, in values and gradients. The kernel needs a GPU:
+//! All forms of attention match, in values and gradients. The fused kernel needs a GPU:
 //! `./check --gpu`.
 #![allow(clippy::unwrap_used)]
 
@@ -18,22 +18,22 @@ use fullshard_models::layers::attention::{
 use fullshard_models::{Body, Layer, LayerBody, LoweringOptions, Parameter, Place, Scope, Tracer};
 use fullshard_pjrt::HostTensor;
 
-/// A tracer without parameters, whose dropout takes everything times what is kept, or times a mask.
-struct Shrinking {
+/// A tracer without parameters whose dropout multiplies by the keep probability, or by a mask.
+struct TestTracer {
     dtype: DType,
     mask: Option<Tensor>,
     is_training: bool,
-    is_looped: bool,
+    is_scanned: bool,
     has_kernel: bool,
 }
 
-impl Shrinking {
-    fn new(dtype: DType) -> Shrinking {
-        Shrinking { dtype, mask: None, is_training: true, is_looped: false, has_kernel: false }
+impl TestTracer {
+    fn new(dtype: DType) -> TestTracer {
+        TestTracer { dtype, mask: None, is_training: true, is_scanned: false, has_kernel: false }
     }
 }
 
-impl Tracer for Shrinking {
+impl Tracer for TestTracer {
     fn module(&self, _: &Place, body: Body<'_>) -> Result<Vec<Tensor>> {
         body()
     }
@@ -46,7 +46,7 @@ impl Tracer for Shrinking {
         body: LayerBody<'_>,
     ) -> Result<Vec<Tensor>> {
         (0..count).try_fold(carries, |carries, index| {
-            let layer = match self.is_looped {
+            let layer = match self.is_scanned {
                 true => Layer::Traced(constant(&[], &[index as i32])?),
                 false => Layer::Known(index),
             };
@@ -78,15 +78,15 @@ impl Tracer for Shrinking {
     }
 }
 
-/// What a form of attention gives for queries, keys and values, and the gradients of a weighed
-/// sum of it with regard to them.
+/// The output of a form of attention and the gradients of its weighted sum with respect to queries,
+/// keys and values.
 fn traced(
     inputs: &[Tensor],
     weights: &Tensor,
     dropout: f64,
     form: impl Fn(&Scope<'_>, &Heads, &Scores) -> Result<Tensor>,
 ) -> Result<Vec<Tensor>> {
-    let tracer = Shrinking::new(inputs[0].dtype());
+    let tracer = TestTracer::new(inputs[0].dtype());
     let attend = |inputs: Vec<Tensor>| {
         let [query, key, value] = inputs.try_into().unwrap();
         let heads = Heads { query, key, value };
@@ -110,14 +110,14 @@ fn attend(
     results.iter().map(|result| result.to_f64().unwrap()).collect()
 }
 
-/// Queries, keys, values, and weights of the result.
+/// Queries, keys, values, and weights of the output.
 fn inputs(heads: usize, key_heads: usize, sequence: usize) -> Vec<HostTensor> {
     let (query, key) = ([2, heads, sequence, 6], [2, key_heads, sequence, 6]);
     vec![random(&query, 1), random(&key, 2), random(&key, 3), random(&query, 4)]
 }
 
 #[track_caller]
-fn assert_alike(found: &[Vec<f64>], expected: &[Vec<f64>]) {
+fn assert_close(found: &[Vec<f64>], expected: &[Vec<f64>]) {
     assert_eq!(found.len(), expected.len());
     for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
         let apart = difference(found, expected);
@@ -126,27 +126,27 @@ fn assert_alike(found: &[Vec<f64>], expected: &[Vec<f64>]) {
 }
 
 #[test]
-fn the_forms_agree() {
+fn blockwise_matches_reference() {
     // Whole blocks, a shorter last block, a last block of one, a block longer than the sequence.
     for (sequence, block) in [(12, 4), (13, 5), (9, 4), (7, 16)] {
         let inputs = inputs(4, 4, sequence);
         let expected = attend(&inputs, 0.0, reference);
         let found =
             attend(&inputs, 0.0, |scope, heads, scores| blockwise(scope, heads, scores, block));
-        assert_alike(&found, &expected);
+        assert_close(&found, &expected);
     }
 }
 
 #[test]
-fn both_forms_drop_probabilities() {
+fn both_forms_apply_dropout() {
     let inputs = inputs(4, 2, 9);
-    let whole = attend(&inputs, 0.0, reference);
-    let shrunk: Vec<Vec<f64>> =
-        whole.iter().map(|values| values.iter().map(|value| 0.75 * value).collect()).collect();
+    let full = attend(&inputs, 0.0, reference);
+    let scaled: Vec<Vec<f64>> =
+        full.iter().map(|values| values.iter().map(|value| 0.75 * value).collect()).collect();
     let dropped = attend(&inputs, 0.25, reference);
-    assert_alike(&dropped, &shrunk);
+    assert_close(&dropped, &scaled);
     let dropped = attend(&inputs, 0.25, |scope, heads, scores| blockwise(scope, heads, scores, 4));
-    assert_alike(&dropped, &shrunk);
+    assert_close(&dropped, &scaled);
 }
 
 #[test]
@@ -160,13 +160,13 @@ fn grouped_queries_share_keys_and_values() {
         let (key, value) = (repeat(&heads.key)?, repeat(&heads.value)?);
         reference(scope, &Heads { key, value, ..heads.clone() }, scores)
     });
-    assert_alike(&attend(&inputs, 0.0, reference), &expected);
+    assert_close(&attend(&inputs, 0.0, reference), &expected);
     let blocks = attend(&inputs, 0.0, |scope, heads, scores| blockwise(scope, heads, scores, 4));
-    assert_alike(&blocks, &expected);
+    assert_close(&blocks, &expected);
 }
 
 #[test]
-fn the_future_is_not_seen() {
+fn causal_mask_hides_future_tokens() {
     let mut inputs = inputs(2, 1, 10);
     let form =
         |scope: &Scope<'_>, heads: &Heads, scores: &Scores| blockwise(scope, heads, scores, 4);
@@ -187,7 +187,7 @@ fn the_future_is_not_seen() {
 }
 
 #[test]
-fn long_sequences_are_computed_in_blocks() {
+fn long_sequences_are_blockwise() {
     let argument = |heads| Argument::new(TensorType::new(DType::F32, &[2, heads, 512, 6]));
     let arguments = [argument(4), argument(2), argument(2), argument(4)];
     let program = Program::trace("long", &arguments, |inputs| {
@@ -196,13 +196,13 @@ fn long_sequences_are_computed_in_blocks() {
     .unwrap();
     let text = program.to_text();
     assert!(!text.contains("512x512x"), "the upper triangle is computed");
-    assert!(text.contains("256x512x"), "the last block sees the whole sequence");
-    assert!(text.contains("optimization_barrier"), "blocks are computed again");
+    assert!(text.contains("256x512x"), "the last block attends to the full sequence");
+    assert!(text.contains("optimization_barrier"), "blocks are recomputed");
 }
 
-/// What keeps the kernel from being used is told, and it is used where nothing does.
+/// The reason why the kernel is not used is reported; otherwise it is used.
 #[test]
-fn the_kernel_is_for_what_it_can_do() {
+fn kernel_reports_unsupported_reasons() {
     let program = Program::trace("scores", &[], |_| {
         let scores = Scores::scaled(Mask::causal(), DType::Bf16, 0.125)?;
         let found = |dtype, sequence, head, scores: &Scores| {
@@ -210,31 +210,31 @@ fn the_kernel_is_for_what_it_can_do() {
         };
         assert_eq!(unsupported_reason(DType::Bf16, 1024, 128, scores.form(), false), None);
         assert_eq!(unsupported_reason(DType::F16, 2, 8, scores.form(), true), None);
-        assert!(found(DType::F32, 1024, 128, &scores).contains("not in f32"));
-        assert!(found(DType::Bf16, 1024, 12, &scores).contains("heads are 12 wide"));
+        assert!(found(DType::F32, 1024, 128, &scores).contains("not f32"));
+        assert!(found(DType::Bf16, 1024, 12, &scores).contains("the head dimension is 12"));
         assert!(found(DType::Bf16, 1024, 256, &scores).contains("at most 128"));
         assert!(found(DType::Bf16, 1023, 64, &scores).contains("odd"));
         let dropping = Scores { dropout: 0.1, ..scores.clone() };
         assert_eq!(unsupported_reason(DType::Bf16, 1024, 64, dropping.form(), false), None);
-        let looped =
+        let scanned =
             unsupported_reason(DType::Bf16, 1024, 64, dropping.form(), true).unwrap_or_default();
-        assert!(looped.contains("in a loop over layers"), "{looped}");
+        assert!(scanned.contains("with scanned layers"), "{scanned}");
         let upcast = Scores { upcast: true, ..scores.clone() };
-        assert!(found(DType::Bf16, 1024, 64, &upcast).contains("f32 are requested"));
+        assert!(found(DType::Bf16, 1024, 64, &upcast).contains("f32 matmuls are requested"));
         let by_layer = Scores { factor: None, ..scores };
-        assert!(found(DType::Bf16, 1024, 64, &by_layer).contains("scaled by the layer"));
+        assert!(found(DType::Bf16, 1024, 64, &by_layer).contains("depends on the layer"));
         Ok(vec![])
     });
     program.unwrap();
 }
 
 #[test]
-fn the_kernel_is_called_where_the_platform_has_it() {
+fn kernel_is_called_if_available() {
     let argument = |heads| Argument::new(TensorType::new(DType::Bf16, &[2, heads, 64, 16]));
     let arguments = [argument(4), argument(2), argument(2), argument(4)];
     let program = Program::trace("called", &arguments, |inputs| {
         traced(&inputs[..3], &inputs[3], 0.0, |_, heads, scores| {
-            let tracer = Shrinking { has_kernel: true, ..Shrinking::new(DType::Bf16) };
+            let tracer = TestTracer { has_kernel: true, ..TestTracer::new(DType::Bf16) };
             let attn_out =
                 Scope::root(&tracer, |scope| Ok(vec![attention(scope, heads, scores)?]))?;
             Ok(attn_out[0].clone())
@@ -247,8 +247,8 @@ fn the_kernel_is_called_where_the_platform_has_it() {
 }
 
 #[test]
-#[ignore = "gpu: needs one of NVIDIA's"]
-fn gpu_the_kernel_agrees_with_the_reference() {
+#[ignore = "gpu: needs an NVIDIA GPU"]
+fn gpu_kernel_matches_reference() {
     for (heads, key_heads, sequence, head) in [(4, 4, 256, 64), (6, 2, 190, 128), (3, 3, 1024, 80)]
     {
         let (query, key) = ([2, heads, sequence, head], [2, key_heads, sequence, head]);

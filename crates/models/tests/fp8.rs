@@ -1,5 +1,5 @@
-//! Products in 8 bits: the rounding against torch's, products and gradients against sums of the
-//! rounded numbers, and what happens at the edges.
+//! FP8 matmuls: rounding against torch, results and gradients against sums of the rounded numbers,
+//! and edge cases.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -13,7 +13,7 @@ use fullshard_models::layers::linear::Order;
 use fullshard_pjrt::HostTensor;
 use serde_json::Value;
 
-/// Casts of torch, recorded by `data/record_fp8.py`.
+/// Casts by torch, recorded by `data/record_fp8.py`.
 fn recorded() -> Value {
     serde_json::from_str(include_str!("data/fp8.json")).unwrap()
 }
@@ -22,7 +22,7 @@ fn floats(values: &Value) -> Vec<f64> {
     values.as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()
 }
 
-/// The bits and the scale that values are rounded to.
+/// The bits and the scale of quantized values.
 fn rounded(values: &[f64], dtype: DType) -> (Vec<u8>, f32) {
     let values = HostTensor::from_values(&[values.len()], values).unwrap();
     let results = eval(&[values], |values| {
@@ -33,7 +33,7 @@ fn rounded(values: &[f64], dtype: DType) -> (Vec<u8>, f32) {
 }
 
 #[test]
-fn numbers_are_rounded_as_torch_casts_them() {
+fn rounding_matches_torch() {
     for (name, case) in recorded().as_object().unwrap() {
         for dtype in [DType::F8E4M3FN, DType::F8E5M2] {
             let expected = &case[dtype.mlir_name()];
@@ -46,31 +46,30 @@ fn numbers_are_rounded_as_torch_casts_them() {
     }
 }
 
-/// Nothing overflows: the largest number of a tensor stays within a sixteenth of itself.
+/// Nothing overflows: the largest number of a tensor stays within a sixteenth of its value.
 #[test]
-fn the_largest_number_always_fits() {
+fn largest_number_always_fits() {
     for dtype in [DType::F8E4M3FN, DType::F8E5M2] {
         let largest: Vec<f64> = (0..256).map(|i| 1.0 + f64::from(i) / 256.0).collect();
         let values = HostTensor::from_values(&[256, 1], &largest).unwrap();
         let results = eval(&[values], |values| {
             let each = scan(&[], &[&values[0].convert(DType::Bf16)?]).run(|_, slices| {
-                let whole = quantize(&slices[0], dtype)?.dequantize(DType::F32)?;
-                Ok((vec![], vec![whole]))
+                let dequantized = quantize(&slices[0], dtype)?.dequantize(DType::F32)?;
+                Ok((vec![], vec![dequantized]))
             })?;
             Ok(each.stacked)
         });
         let found: Vec<f32> = results[0].values().unwrap();
         for (found, expected) in found.into_iter().zip(largest) {
-            let share = f64::from(found) / expected;
-            assert!((share - 1.0).abs() < 0.125, "{expected} became {found} in {dtype}");
+            let ratio = f64::from(found) / expected;
+            assert!((ratio - 1.0).abs() < 0.125, "{expected} became {found} in {dtype}");
         }
     }
 }
 
-/// What is infinite breaks the scale and with it everything; what is not a number stays where it
-/// is, at least.
+/// An infinity makes the scale NaN and with it everything; a NaN stays at least in its place.
 #[test]
-fn what_is_not_finite_is_not_rounded_away() {
+fn non_finite_values_are_preserved() {
     for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
         for dtype in [DType::F8E4M3FN, DType::F8E5M2] {
             let values = HostTensor::from_values(&[3], &[1.0, bad, -2.0]).unwrap();
@@ -90,15 +89,15 @@ const TOKENS: usize = 48;
 const INPUT: usize = 32;
 const OUTPUT: usize = 64;
 
-/// How a layer is run.
+/// How a layer is traced.
 #[derive(Clone, Debug)]
-enum Way {
+enum Mode {
     Plain,
-    Remembered(Policy),
-    Looped,
+    Remat(Policy),
+    Scanned,
 }
 
-/// Input, weight, bias and the gradient of the result.
+/// Input, weight, bias and the gradient of the output.
 fn arguments(order: Order) -> [HostTensor; 4] {
     let weight = match order {
         Order::InputFirst => [INPUT, OUTPUT],
@@ -112,8 +111,8 @@ fn arguments(order: Order) -> [HostTensor; 4] {
     ]
 }
 
-/// The result and the gradients of input, weight and bias, in `f32`.
-fn layer(order: Order, way: &Way, inputs: &[HostTensor; 4]) -> Vec<Vec<f64>> {
+/// The output and the gradients of input, weight and bias, in `f32`.
+fn layer(order: Order, mode: &Mode, inputs: &[HostTensor; 4]) -> Vec<Vec<f64>> {
     let results = eval(inputs, |inputs| {
         let half = inputs.iter().map(|input| input.convert(DType::Bf16));
         let half = half.collect::<Result<Vec<Tensor>>>()?;
@@ -123,12 +122,12 @@ fn layer(order: Order, way: &Way, inputs: &[HostTensor; 4]) -> Vec<Vec<f64>> {
         };
         let (_, results, gradients) =
             value_aux_and_grad(&[&half[0], &half[1], &half[2]], |inputs| {
-                let result = match way {
-                    Way::Plain => linear(&inputs)?,
-                    Way::Remembered(policy) => {
+                let result = match mode {
+                    Mode::Plain => linear(&inputs)?,
+                    Mode::Remat(policy) => {
                         remat(policy.clone(), &inputs.iter().collect::<Vec<_>>(), |i| linear(&i))?
                     }
-                    Way::Looped => {
+                    Mode::Scanned => {
                         let weights = inputs[1].expand(0)?;
                         let step = |_: Vec<Tensor>, slices: Vec<Tensor>| {
                             let inputs = [inputs[0].clone(), slices[0].clone(), inputs[2].clone()];
@@ -147,7 +146,7 @@ fn layer(order: Order, way: &Way, inputs: &[HostTensor; 4]) -> Vec<Vec<f64>> {
     results.iter().map(|result| result.values().unwrap()).collect()
 }
 
-/// What a tensor is rounded to, or with no type to `bf16`.
+/// A tensor rounded to an FP8 type, or to `bf16` if none.
 fn as_rounded(values: &HostTensor, dtype: Option<DType>) -> Vec<f64> {
     let results = eval(std::slice::from_ref(values), |values| {
         let half = values[0].convert(DType::Bf16)?;
@@ -157,53 +156,53 @@ fn as_rounded(values: &HostTensor, dtype: Option<DType>) -> Vec<f64> {
     results[0].values().unwrap()
 }
 
-/// The result and gradients, by sums in `f64` over numbers rounded to these types or to `bf16`.
+/// The output and gradients, by `f64` sums over numbers rounded to FP8 or to `bf16`.
 fn expected(order: Order, inputs: &[HostTensor; 4], rounded: bool) -> Vec<Vec<f64>> {
-    let eight = |dtype| rounded.then_some(dtype);
-    let x = as_rounded(&inputs[0], eight(DType::F8E4M3FN));
-    let weight = as_rounded(&inputs[1], eight(DType::F8E4M3FN));
+    let fp8 = |dtype| rounded.then_some(dtype);
+    let x = as_rounded(&inputs[0], fp8(DType::F8E4M3FN));
+    let weight = as_rounded(&inputs[1], fp8(DType::F8E4M3FN));
     let bias = as_rounded(&inputs[2], None);
-    let rough = as_rounded(&inputs[3], eight(DType::F8E5M2));
+    let fp8_gradient = as_rounded(&inputs[3], fp8(DType::F8E5M2));
     let gradient = as_rounded(&inputs[3], None);
     let at = |i: usize, o: usize| match order {
         Order::InputFirst => i * OUTPUT + o,
         Order::OutputFirst => o * INPUT + i,
     };
     let mut y = vec![0.0; TOKENS * OUTPUT];
-    let mut to_x = vec![0.0; TOKENS * INPUT];
-    let mut to_weight = vec![0.0; INPUT * OUTPUT];
-    let mut to_bias = vec![0.0; OUTPUT];
+    let mut x_grad = vec![0.0; TOKENS * INPUT];
+    let mut weight_grad = vec![0.0; INPUT * OUTPUT];
+    let mut bias_grad = vec![0.0; OUTPUT];
     for t in 0..TOKENS {
         for o in 0..OUTPUT {
             for i in 0..INPUT {
                 y[t * OUTPUT + o] += x[t * INPUT + i] * weight[at(i, o)];
-                to_x[t * INPUT + i] += rough[t * OUTPUT + o] * weight[at(i, o)];
-                to_weight[at(i, o)] += x[t * INPUT + i] * rough[t * OUTPUT + o];
+                x_grad[t * INPUT + i] += fp8_gradient[t * OUTPUT + o] * weight[at(i, o)];
+                weight_grad[at(i, o)] += x[t * INPUT + i] * fp8_gradient[t * OUTPUT + o];
             }
             y[t * OUTPUT + o] += bias[o];
-            to_bias[o] += gradient[t * OUTPUT + o];
+            bias_grad[o] += gradient[t * OUTPUT + o];
         }
     }
-    vec![y, to_x, to_weight, to_bias]
+    vec![y, x_grad, weight_grad, bias_grad]
 }
 
-/// Half a step of `bf16`, twice for the result, which is rounded before and after the bias.
+/// Half a step of `bf16`, twice for the output, which is rounded before and after the bias.
 const HALF_STEP: f64 = 1.0 / 256.0;
 
 #[test]
-fn results_and_gradients_are_those_of_the_rounded_numbers() {
+fn output_and_gradients_match_rounded_numbers() {
     let named = Policy::Named(vec![MLP_IN.into()]);
-    let ways = [Way::Plain, Way::Remembered(Policy::Nothing), Way::Remembered(named), Way::Looped];
+    let modes = [Mode::Plain, Mode::Remat(Policy::Nothing), Mode::Remat(named), Mode::Scanned];
     for order in [Order::InputFirst, Order::OutputFirst] {
         let inputs = arguments(order);
         let exact = expected(order, &inputs, true);
         let unrounded = expected(order, &inputs, false);
-        for way in &ways {
-            let found = layer(order, way, &inputs);
+        for mode in &modes {
+            let found = layer(order, mode, &inputs);
             for (i, what) in ["result", "input", "weight", "bias"].iter().enumerate() {
                 let apart = difference(&found[i], &exact[i]);
-                assert!(apart < 2.0 * HALF_STEP, "{what} of {order:?}, {way:?}: {apart}");
-                // Had the compiler left the rounding out, this would hold against the other.
+                assert!(apart < 2.0 * HALF_STEP, "{what} of {order:?}, {mode:?}: {apart}");
+                // If the compiler removed the rounding, the unrounded numbers would match instead.
                 let rounding = difference(&found[i], &unrounded[i]);
                 let is_rounded = *what != "bias";
                 assert_eq!(rounding > 3.0 * HALF_STEP, is_rounded, "{what}: {rounding}");
@@ -213,30 +212,30 @@ fn results_and_gradients_are_those_of_the_rounded_numbers() {
 }
 
 #[test]
-fn zeros_stay_zeros() {
+fn zeros_stay_zero() {
     let order = Order::InputFirst;
     let [x, weight, bias, gradient] = arguments(order);
     let zeros = |like: &HostTensor| {
         let count: usize = like.dims().iter().product();
         HostTensor::from_values(like.dims(), &vec![0.0_f64; count]).unwrap()
     };
-    let found = layer(order, &Way::Plain, &[zeros(&x), weight, zeros(&bias), gradient.clone()]);
+    let found = layer(order, &Mode::Plain, &[zeros(&x), weight, zeros(&bias), gradient.clone()]);
     assert!(found[0].iter().chain(&found[2]).all(|&value| value == 0.0));
     let [x, weight, bias, _] = arguments(order);
-    let found = layer(order, &Way::Plain, &[x, weight, bias, zeros(&gradient)]);
+    let found = layer(order, &Mode::Plain, &[x, weight, bias, zeros(&gradient)]);
     assert!(found[1..].iter().flatten().all(|&value| value == 0.0));
 }
 
-/// A gradient that is not finite must not be rounded away: the norm of all gradients finds it.
+/// A non-finite gradient must be preserved: the global gradient norm detects it.
 #[test]
-fn a_gradient_that_is_not_finite_is_seen_in_all_gradients() {
+fn non_finite_gradients_propagate() {
     let order = Order::OutputFirst;
     for bad in [f64::NAN, f64::INFINITY] {
         let [x, weight, bias, gradient] = arguments(order);
         let mut values: Vec<f64> = gradient.values().unwrap();
         values[17] = bad;
         let gradient = HostTensor::from_values(gradient.dims(), &values).unwrap();
-        let found = layer(order, &Way::Plain, &[x, weight, bias, gradient]);
+        let found = layer(order, &Mode::Plain, &[x, weight, bias, gradient]);
         for (i, what) in ["input", "weight", "bias"].iter().enumerate() {
             assert!(found[i + 1].iter().any(|value| !value.is_finite()), "{what} with {bad}");
         }
@@ -244,7 +243,7 @@ fn a_gradient_that_is_not_finite_is_seen_in_all_gradients() {
 }
 
 #[test]
-fn only_layers_whose_sizes_fit_run_in_eight_bits() {
+fn fp8_needs_sizes_that_are_multiples() {
     let model = |inner: usize| {
         let config = format!(
             r#"{{"model_type": "gpt2", "vocab_size": 160, "n_positions": 32, "n_embd": 32,
@@ -262,11 +261,11 @@ fn only_layers_whose_sizes_fit_run_in_eight_bits() {
 }
 
 #[test]
-fn other_types_are_refused() {
+fn rejects_other_types() {
     eval(&[], |_| {
         let x = constant(&[2], &[1.0_f32, 2.0])?;
         let error = quantize(&x, DType::F16).unwrap_err().to_string();
-        assert!(error.contains("f16 is not a type of 8 bits"), "{error}");
+        assert!(error.contains("f16 is not an FP8 type"), "{error}");
         Ok(vec![x])
     });
 }

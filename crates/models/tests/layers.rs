@@ -1,4 +1,4 @@
-//! Activation functions and rotary frequencies against those of transformers.
+//! Activation functions and rotary frequencies against transformers.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -20,7 +20,7 @@ fn numbers(value: &Value) -> Vec<f64> {
 }
 
 #[test]
-fn activations_are_those_of_transformers() {
+fn activations_match_transformers() {
     let recorded = recorded();
     let points = numbers(&recorded["points"]);
     let points = HostTensor::from_values(&[points.len()], &points).unwrap();
@@ -28,8 +28,9 @@ fn activations_are_those_of_transformers() {
         let mut results = Vec::new();
         for activation in activation::ALL {
             results.push(activation.of(&points[0])?);
-            let (_, slopes) = value_and_grad(&[&points[0]], |x| activation.of(&x[0])?.sum_all())?;
-            results.extend(slopes);
+            let (_, gradients) =
+                value_and_grad(&[&points[0]], |x| activation.of(&x[0])?.sum_all())?;
+            results.extend(gradients);
         }
         Ok(results)
     });
@@ -40,7 +41,7 @@ fn activations_are_those_of_transformers() {
         assert_eq!(activation.class, expected["class"], "{}", activation.name);
         for (found, key) in results.iter().zip(["values", "slopes"]) {
             let apart = difference(&found.to_f64().unwrap(), &numbers(&expected[key]));
-            // transformers has a constant of `gelu_fast` with ten digits only.
+            // In transformers a constant of `gelu_fast` has only ten digits.
             let tolerance = if activation.name == "gelu_fast" { 1e-9 } else { 1e-12 };
             assert!(apart < tolerance, "{key} of {}: {apart}", activation.name);
         }
@@ -48,23 +49,23 @@ fn activations_are_those_of_transformers() {
 }
 
 #[test]
-fn the_short_way_to_the_slope_of_gelu_leads_there() {
+fn gelu_tanh_derivative_matches() {
     let recorded = recorded();
     let points = numbers(&recorded["points"]);
     let points = HostTensor::from_values(&[points.len()], &points).unwrap();
-    let slopes = eval(&[points], |points| Ok(vec![points[0].gelu_tanh_slope()?]));
+    let gradients = eval(&[points], |points| Ok(vec![points[0].gelu_tanh_grad()?]));
     let expected = numbers(&recorded["activations"]["gelu_new"]["slopes"]);
-    assert!(difference(&slopes[0].to_f64().unwrap(), &expected) < 1e-12);
+    assert!(difference(&gradients[0].to_f64().unwrap(), &expected) < 1e-12);
 
-    // Far from zero it is flat or straight, without anything infinite on the way.
+    // Far from zero it is 0 or 1, without overflow.
     let far = [-1e4, -300.0, -40.0, 40.0, 300.0, 1e4].map(|x: f64| x as f32);
     let far = HostTensor::from_values(&[far.len()], &far).unwrap();
-    let slopes = eval(&[far], |points| Ok(vec![points[0].gelu_tanh_slope()?]));
-    assert_eq!(slopes[0].to_f64().unwrap(), [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
+    let gradients = eval(&[far], |points| Ok(vec![points[0].gelu_tanh_grad()?]));
+    assert_eq!(gradients[0].to_f64().unwrap(), [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
 }
 
 #[test]
-fn rotary_frequencies_are_those_of_transformers() {
+fn rotary_frequencies_match_transformers() {
     for case in recorded()["rotary"].as_array().unwrap() {
         let config = LlamaConfig::from_json(&case["config"].to_string()).unwrap();
         let sequence = case["sequence"].as_u64().unwrap() as usize;
@@ -75,7 +76,7 @@ fn rotary_frequencies_are_those_of_transformers() {
             // They are recorded in f32.
             assert!((found / expected - 1.0).abs() < 1e-6, "{found} for {expected} of {case}");
         }
-        let stretch = case["stretch"].as_f64().unwrap();
-        assert!((config.rotary.stretch() - stretch).abs() < 1e-12, "{case}");
+        let scaling = case["stretch"].as_f64().unwrap();
+        assert!((config.rotary.attention_scaling() - scaling).abs() < 1e-12, "{case}");
     }
 }

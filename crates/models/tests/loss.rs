@@ -1,4 +1,4 @@
-//! The two forms of the loss agree, in values and gradients.
+//! The forms of the loss match, in values and gradients.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -14,8 +14,8 @@ use fullshard_pjrt::HostTensor;
 
 const WIDTH: usize = 7;
 
-/// The sum, the count, and the gradients of three times the sum with regard to hidden states and
-/// head, computed in a type.
+/// The sum, the count, and the gradients of three times the sum with respect to hidden states and
+/// head, computed in a dtype.
 fn losses(
     inputs: &[HostTensor],
     dtype: DType,
@@ -56,9 +56,9 @@ fn some_ignored(i: usize, label: i32) -> i32 {
 }
 
 #[test]
-fn the_forms_agree() {
-    // A vocabulary of less than a tile, of whole tiles and of tiles and a rest; chunks that
-    // divide the 33 tokens, that do not, and one of all.
+fn chunked_matches_reference() {
+    // A vocabulary smaller than a tile, a multiple of the tile, and neither; chunks that divide the
+    // 33 tokens, that do not, and one chunk.
     for (vocabulary, size) in [(50, 11), (256, 8), (301, 33), (301, 5)] {
         for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 1e-5)] {
             let inputs = inputs(vocabulary, some_ignored);
@@ -75,9 +75,9 @@ fn the_forms_agree() {
 }
 
 #[test]
-fn the_call_agrees() {
-    // Vocabularies of less than the columns that are computed at once, of twice as many and of
-    // more; tokens in parts that divide the 33, all at once, and in parts that do not.
+fn the_call_matches_reference() {
+    // Vocabularies smaller than the columns that are computed at once, twice as large, and larger;
+    // chunks that divide the 33 tokens, one chunk, and chunks that do not.
     for (vocabulary, size) in [(50, 11), (2048, 33), (2500, 8)] {
         let inputs = inputs(vocabulary, some_ignored);
         let expected = losses(&inputs, DType::F64, from_logits);
@@ -94,8 +94,8 @@ fn the_call_agrees() {
 }
 
 #[test]
-fn the_call_shifts_exponentials_where_it_must() {
-    // Later logits are far above the first, in steps that one shift does not do for.
+fn the_call_does_not_overflow() {
+    // Later logits are far above the first, in steps that one shift cannot handle.
     let mut inputs = inputs(3000, some_ignored);
     let head: Vec<f64> = inputs[1].to_f64().unwrap();
     let rows = head.chunks_exact(WIDTH).enumerate();
@@ -113,7 +113,7 @@ fn the_call_shifts_exponentials_where_it_must() {
 }
 
 #[test]
-fn half_precision_is_close() {
+fn bf16_is_close() {
     let inputs = inputs(301, some_ignored);
     let expected = losses(&inputs, DType::F64, from_logits);
     let found =
@@ -126,7 +126,7 @@ fn half_precision_is_close() {
 }
 
 #[test]
-fn labels_that_do_not_count_give_nothing() {
+fn ignored_labels_have_no_loss() {
     let inputs = inputs(130, |_, _| IGNORED);
     let forms = [
         losses(&inputs, DType::F64, from_logits),
@@ -138,7 +138,7 @@ fn labels_that_do_not_count_give_nothing() {
 }
 
 #[test]
-fn the_call_gives_nothing_for_labels_that_do_not_count() {
+fn the_call_has_no_loss_for_ignored_labels() {
     let inputs = inputs(130, |_, _| IGNORED);
     let found = losses(&inputs, DType::F32, |hidden, head, labels| {
         loss_custom_call(hidden, head, labels, 8)
@@ -147,7 +147,7 @@ fn the_call_gives_nothing_for_labels_that_do_not_count() {
 }
 
 #[test]
-fn labels_outside_the_vocabulary_do_not_count() {
+fn labels_outside_the_vocabulary_are_ignored() {
     // A vocabulary of 301 is padded to 384.
     let outside = [-1, 301, 383, 384, i32::MIN, i32::MAX];
     let invalid = |i: usize, label| if i % 4 == 1 { outside[i / 4 % 6] } else { label };
@@ -166,11 +166,11 @@ fn labels_outside_the_vocabulary_do_not_count() {
 }
 
 #[test]
-fn labels_are_counted_without_a_model() {
+fn label_count_matches_loss() {
     let labels = [5, 1, IGNORED, 9, 10, 0, -1, 3, 2, 2, 2, 2];
     let labels = [HostTensor::from_values(&[1, 3, 4], &labels).unwrap()];
     let found = eval(&labels, |labels| Ok(vec![label_count(&labels[0], 10)?]));
-    // Of each sequence of four, less the first.
+    // Each sequence of four, without the first.
     assert_eq!(found[0].to_f64().unwrap(), [f64::from(2 + 2 + 3)]);
 
     let inputs = inputs(301, some_ignored);
@@ -180,7 +180,7 @@ fn labels_are_counted_without_a_model() {
 }
 
 #[test]
-fn the_loss_alone_is_the_same() {
+fn loss_without_gradient_matches() {
     let inputs = inputs(301, some_ignored);
     let expected = losses(&inputs, DType::F64, from_logits);
     let found = eval(&inputs, |inputs| {
@@ -194,7 +194,7 @@ fn the_loss_alone_is_the_same() {
 
 #[test]
 fn each_token_predicts_the_next() {
-    // A head of ones and zeros: the logits are the hidden states themselves.
+    // An identity head: the logits are the hidden states.
     let head: Vec<f64> = (0..WIDTH * WIDTH).map(|i| f64::from(i / WIDTH == i % WIDTH)).collect();
     let hidden: Vec<f64> = (0..3 * WIDTH).map(|i| (i % 5) as f64).collect();
     let labels = [6, 2, 4];
@@ -203,17 +203,17 @@ fn each_token_predicts_the_next() {
         HostTensor::from_values(&[WIDTH, WIDTH], &head).unwrap(),
         HostTensor::from_values(&[1, 3], &labels).unwrap(),
     ];
-    let surprise = |row: usize, label: usize| {
+    let cross_entropy = |row: usize, label: usize| {
         let row = &hidden[row * WIDTH..(row + 1) * WIDTH];
         row.iter().map(|logit| logit.exp()).sum::<f64>().ln() - row[label]
     };
     let found = losses(&inputs, DType::F64, from_logits);
-    assert!(difference(&found[0], &[surprise(0, 2) + surprise(1, 4)]) < 1e-12);
+    assert!(difference(&found[0], &[cross_entropy(0, 2) + cross_entropy(1, 4)]) < 1e-12);
     assert_eq!(found[1], [2.0]);
 }
 
 #[test]
-fn logits_are_computed_once_and_never_whole() {
+fn logits_are_computed_once_in_chunks() {
     let argument = |dtype, dims: &[usize]| Argument::new(TensorType::new(dtype, dims));
     let arguments = [
         argument(DType::F32, &[3, 11, WIDTH]),
@@ -228,14 +228,14 @@ fn logits_are_computed_once_and_never_whole() {
         Ok(results)
     });
     let text = program.unwrap().to_text();
-    // One product for the logits, one for each gradient.
+    // One matmul for the logits, one for each gradient.
     assert_eq!(text.matches("stablehlo.dot_general").count(), 3);
     assert!(text.contains("tensor<8x384xf32>"));
     assert!(!["33x301x", "33x384x", "40x384x", "5x8x384x"].iter().any(|dims| text.contains(dims)));
 }
 
 #[test]
-fn the_call_takes_the_head_from_what_it_is_the_beginning_of() {
+fn the_call_takes_the_head_as_a_prefix_of_a_buffer() {
     let argument = |dtype, dims: &[usize]| Argument::new(TensorType::new(dtype, dims));
     let arguments = [
         argument(DType::F32, &[3, 11, WIDTH]),
@@ -257,12 +257,12 @@ fn the_call_takes_the_head_from_what_it_is_the_beginning_of() {
         call[call.rfind(" : (").unwrap()..call.rfind(" -> ").unwrap()].to_owned()
     };
     assert!(operands(&program).contains("tensor<301x7xf32>"));
-    let dialect = Dialect { called_products: true, ..Dialect::default() };
+    let dialect = Dialect { matmul_custom_calls: true, ..Dialect::default() };
     assert!(operands(&program.in_dialect(dialect)).contains("tensor<2112xf32>"));
 }
 
 #[test]
-fn chunks_are_whole_tiles_of_tokens_with_few_enough_logits() {
+fn chunk_sizes() {
     for (tokens, vocabulary, size) in [
         // 2560 rows fit.
         (32 * 1024, 50257, 2560),
@@ -281,7 +281,7 @@ fn chunks_are_whole_tiles_of_tokens_with_few_enough_logits() {
 }
 
 #[test]
-fn less_than_a_tile_of_each_chunk_is_padding() {
+fn chunks_have_less_than_a_tile_of_padding() {
     for tokens in (1..50_000).step_by(97) {
         let size = chunk_size(tokens, 50257, false);
         let chunks = tokens.div_ceil(size);

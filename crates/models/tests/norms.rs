@@ -1,4 +1,4 @@
-//! Norms with gradients of their own agree with their definitions, in values and gradients.
+//! Norms with custom gradients match their definitions, in values and gradients.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -10,20 +10,20 @@ use fullshard_pjrt::HostTensor;
 
 const EPSILON: f64 = 1e-5;
 
-/// Rows that are not centred, a gain, a shift, and what the results are weighed by.
+/// Rows that are not centered, a weight, a bias, and the weights of the outputs.
 fn inputs() -> Vec<HostTensor> {
     vec![random(&[2, 5, 24], 1), random(&[24], 2), random(&[24], 3), random(&[2, 5, 24], 4)]
 }
 
-/// The results and the gradients of their weighed sum, computed in a type.
+/// The outputs and the gradients of their weighted sum, computed in a dtype.
 fn results(dtype: DType, norm: impl Fn(&[Tensor]) -> Result<Tensor>) -> Vec<Vec<f64>> {
     let results = eval(&inputs(), |inputs| {
         let rows = ((&inputs[0] * 3.0)? + 5.0)?.convert(dtype)?;
-        let (gain, shift) = (inputs[1].convert(dtype)?, inputs[2].convert(dtype)?);
-        let (_, mut values, gradients) = value_aux_and_grad(&[&rows, &gain, &shift], |values| {
+        let (weight, bias) = (inputs[1].convert(dtype)?, inputs[2].convert(dtype)?);
+        let (_, mut values, gradients) = value_aux_and_grad(&[&rows, &weight, &bias], |values| {
             let result = norm(&values)?;
-            let weighed = (result.convert(inputs[3].dtype())? * &inputs[3])?;
-            Ok((weighed.sum_all()?, vec![result]))
+            let weighted = (result.convert(inputs[3].dtype())? * &inputs[3])?;
+            Ok((weighted.sum_all()?, vec![result]))
         })?;
         values.extend(gradients);
         values.iter().map(|value| value.convert(DType::F64)).collect()
@@ -32,15 +32,15 @@ fn results(dtype: DType, norm: impl Fn(&[Tensor]) -> Result<Tensor>) -> Vec<Vec<
 }
 
 fn check(
-    own: impl Fn(&[Tensor]) -> Result<Tensor>,
+    found: impl Fn(&[Tensor]) -> Result<Tensor>,
     definition: impl Fn(&[Tensor]) -> Result<Tensor>,
 ) {
-    let right = results(DType::F64, definition);
+    let expected = results(DType::F64, definition);
     // f32 squares rows whose mean is far from zero; bf16 rounds results and rows to 8 bits.
     for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 1e-5), (DType::Bf16, 5e-2)] {
-        let own = results(dtype, &own);
-        for (own, right) in own.iter().zip(&right) {
-            let worst = difference(own, right);
+        let found = results(dtype, &found);
+        for (found, expected) in found.iter().zip(&expected) {
+            let worst = difference(found, expected);
             assert!(worst < tolerance, "{worst} in {}", dtype.name());
         }
     }
@@ -63,8 +63,9 @@ fn rms_norm_has_the_gradient_of_its_definition() {
 }
 
 #[test]
-fn variances_are_those_of_rows_far_from_zero_and_of_outliers() {
-    // In f32 no worse than the definition is: for rows a thousand deviations from zero, and rows whose first element is as far from the rest.
+fn variance_is_accurate_with_large_mean_and_outliers() {
+    // In f32 no worse than the definition: for rows a thousand standard deviations from zero, and
+    // rows whose first element is that far from the rest.
     let far = |inputs: &[Tensor]| (&inputs[0] * 1e-2)? + 10.0;
     let first = |inputs: &[Tensor]| {
         let rows = inputs[0].narrow(2, 1, 24)?;
@@ -74,20 +75,21 @@ fn variances_are_those_of_rows_far_from_zero_and_of_outliers() {
         let normal = |dtype: DType| {
             let results = eval(&inputs(), |inputs| {
                 let x = rows(inputs)?.convert(DType::F32)?.convert(dtype)?;
-                let (gain, shift) = (ones(dtype, &[24])?, zeros(dtype, &[24])?);
-                let (_, values, _) = value_aux_and_grad(&[&x, &gain, &shift], |values| {
+                let (weight, bias) = (ones(dtype, &[24])?, zeros(dtype, &[24])?);
+                let (_, values, _) = value_aux_and_grad(&[&x, &weight, &bias], |values| {
                     let result = layer_norm::layer_norm(&values[0], &values[1], &values[2], 0.0)?;
                     Ok((result.sum_all()?, vec![result]))
                 })?;
-                let definition = layer_norm::reference(&x, &gain, &shift, 0.0)?;
+                let definition = layer_norm::reference(&x, &weight, &bias, 0.0)?;
                 Ok(vec![values[0].convert(DType::F64)?, definition.convert(DType::F64)?])
             });
             [0, 1].map(|i| results[i].to_f64().unwrap())
         };
-        let [own, right] = normal(DType::F64);
-        assert!(difference(&own, &right) < 1e-10);
-        let [own, by_definition] = normal(DType::F32);
-        let [own, by_definition] = [own, by_definition].map(|found| difference(&found, &right));
-        assert!(own < by_definition.max(1e-5), "{own}, by the definition {by_definition}");
+        let [found, expected] = normal(DType::F64);
+        assert!(difference(&found, &expected) < 1e-10);
+        let [found, by_definition] = normal(DType::F32);
+        let [found, by_definition] =
+            [found, by_definition].map(|found| difference(&found, &expected));
+        assert!(found < by_definition.max(1e-5), "{found}, by the definition {by_definition}");
     }
 }

@@ -1,4 +1,4 @@
-//! Models against what torch and transformers compute: trees, logits, losses and every gradient.
+//! Models against torch and transformers: trees, logits, losses and every gradient.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -8,7 +8,7 @@ use fullshard_graph::{DType, Result, Tensor, value_and_grad};
 use fullshard_models::{AnyModel, Plain, Scope};
 use fullshard_pjrt::HostTensor;
 
-/// The mean loss of the first batch and its gradient with regard to each weight.
+/// The mean loss of the first batch and its gradient with respect to each weight.
 fn loss_and_gradients(recording: &Recording) -> (f64, Vec<(String, Vec<f64>)>) {
     let model = model(recording);
     let (names, mut inputs): (Vec<_>, Vec<_>) = weights(recording).into_iter().unzip();
@@ -55,7 +55,7 @@ fn recorded(recording: &Recording, name: &str) -> Vec<f64> {
     recording.floats(name).into_iter().map(f64::from).collect()
 }
 
-fn trees_have_the_names_dimensions_and_classes_of_transformers(case: &str) {
+fn tree_matches_transformers(case: &str) {
     let recording = Recording::load(case);
     let tree = model(&recording).tree();
     let names: Vec<String> = serde_json::from_str(&recording.metadata("names")).unwrap();
@@ -63,8 +63,8 @@ fn trees_have_the_names_dimensions_and_classes_of_transformers(case: &str) {
     let found: Vec<String> = named.iter().map(|(name, _)| name.clone()).collect();
     assert_eq!(found, names, "{case}");
     for (name, parameter) in named {
-        let stored = parameter.tied_to.as_deref().unwrap_or(&name);
-        assert_eq!(parameter.dims, recording.dims(stored), "{case}: {name}");
+        let name_in_file = parameter.tied_to.as_deref().unwrap_or(&name);
+        assert_eq!(parameter.dims, recording.dims(name_in_file), "{case}: {name}");
     }
     let modules: Vec<(String, String)> =
         serde_json::from_str(&recording.metadata("modules")).unwrap();
@@ -80,7 +80,7 @@ fn logits_are_those_of_transformers(case: &str) {
     assert!(apart < 1e-5, "{case}: {apart}");
 }
 
-fn losses_and_gradients_are_those_of_torch(case: &str) {
+fn loss_and_gradients_match_torch(case: &str) {
     let recording = Recording::load(case);
     let (loss, gradients) = loss_and_gradients(&recording);
     let apart = difference(&[loss], &recorded(&recording, "loss"));
@@ -94,11 +94,11 @@ fn losses_and_gradients_are_those_of_torch(case: &str) {
     println!("{case}: loss {apart:.1e}, gradients {worst:.1e}");
 }
 
-fn half_precision_stays_close(case: &str) {
+fn bf16_is_close(case: &str) {
     let recording = Recording::load(case);
     let apart = difference(&logits(&recording, DType::Bf16), &recorded(&recording, "logits"));
     println!("{case}: {apart:.1e}");
-    // A unit of bf16 is 2^-8, and there are a few dozen roundings on the way.
+    // The precision of bf16 is 2^-8, and there are a few dozen roundings.
     assert!((1e-4..0.05).contains(&apart), "{case}: {apart}");
 }
 
@@ -107,8 +107,8 @@ macro_rules! recordings {
     ($($case:ident),* $(,)?) => {
         $(mod $case {
             #[test]
-            fn trees_have_the_names_dimensions_and_classes_of_transformers() {
-                super::trees_have_the_names_dimensions_and_classes_of_transformers(stringify!($case));
+            fn tree_matches_transformers() {
+                super::tree_matches_transformers(stringify!($case));
             }
 
             #[test]
@@ -117,13 +117,13 @@ macro_rules! recordings {
             }
 
             #[test]
-            fn losses_and_gradients_are_those_of_torch() {
-                super::losses_and_gradients_are_those_of_torch(stringify!($case));
+            fn loss_and_gradients_match_torch() {
+                super::loss_and_gradients_match_torch(stringify!($case));
             }
 
             #[test]
-            fn half_precision_stays_close() {
-                super::half_precision_stays_close(stringify!($case));
+            fn bf16_is_close() {
+                super::bf16_is_close(stringify!($case));
             }
         })*
 
@@ -140,7 +140,7 @@ recordings! {
 }
 
 #[test]
-fn a_sequence_longer_than_the_positions_is_refused() {
+fn rejects_sequences_longer_than_the_positions() {
     use fullshard_graph::{Argument, Program, TensorType};
     let recording = Recording::load("gpt2_odd");
     let model = model(&recording);

@@ -1,4 +1,4 @@
-//! Architectures of other crates, defaults and what overrides them, and trees from tracing.
+//! Architectures of other crates, defaults and overrides, and trees from tracing.
 #![allow(clippy::unwrap_used)]
 
 use fullshard_graph::{DType, Result, Tensor};
@@ -40,12 +40,12 @@ const BIGRAM: Architecture = Architecture {
 };
 
 #[test]
-fn other_crates_add_architectures() {
+fn other_crates_register_architectures() {
     register(BIGRAM).unwrap();
     assert_eq!(register(BIGRAM), Err(NameTaken { name: "bigram" }));
     let other = Architecture { model_type: "other", class: "GPT2LMHeadModel", ..BIGRAM };
     let error = register(other).unwrap_err().to_string();
-    assert!(error.starts_with("`GPT2LMHeadModel` is an architecture already"), "{error}");
+    assert!(error.contains("`GPT2LMHeadModel` is already registered"), "{error}");
     assert_eq!(architectures().iter().filter(|known| known.model_type == "bigram").count(), 1);
 
     for config in [
@@ -55,7 +55,7 @@ fn other_crates_add_architectures() {
         assert_eq!(from_json(&config.to_string()).unwrap().tree().elements(), 49);
     }
     let error = from_json("{\"model_type\": \"bigram\", \"vocab_size\": 0}").unwrap_err();
-    assert!(error.to_string().starts_with("`vocab_size` is 0, but must be a whole number"));
+    assert!(error.to_string().starts_with("`vocab_size` is 0, but must be an integer"));
     let error = from_json("{\"model_type\": \"trigram\"}").unwrap_err().to_string();
     assert!(error.contains("gpt2 (GPT2LMHeadModel)"), "{error}");
     assert!(error.contains("bigram (BigramForCausalLM)"), "{error}");
@@ -64,7 +64,7 @@ fn other_crates_add_architectures() {
 }
 
 #[test]
-fn defaults_are_configs() {
+fn defaults_are_valid_configs() {
     for known in architectures() {
         let model = from_json(&(known.defaults)().to_string()).unwrap();
         assert_eq!(model.class(), known.class);
@@ -73,27 +73,27 @@ fn defaults_are_configs() {
 }
 
 #[test]
-fn defaults_are_overridden_by_values_of_their_kind() {
+fn overrides_have_the_type_of_the_default() {
     let config = default_config("gpt2", "n_layer=2, n_inner=7,embd_pdrop=0").unwrap();
     let found = ["n_layer", "n_inner", "embd_pdrop"].map(|key| config[key].clone());
     assert_eq!(found, [json!(2), json!(7), json!(0.0)]);
-    let refused = |overrides| default_config("gpt2", overrides).unwrap_err().to_string();
+    let error = |overrides| default_config("gpt2", overrides).unwrap_err().to_string();
     assert_eq!(
-        refused("n_layers=2"),
-        "the override `n_layers=2` is wrong: the config has no `n_layers`; perhaps `n_layer` was \
+        error("n_layers=2"),
+        "the override `n_layers=2` is invalid: the config has no `n_layers`; perhaps `n_layer` was \
          meant"
     );
-    assert!(refused("n_layer=many").contains("`many` is of another kind than its default, 12"));
-    assert!(refused("n_layer").contains("key=value is needed"));
+    assert!(error("n_layer=many").contains("`many` has another type than the default, 12"));
+    assert!(error("n_layer").contains("expected key=value"));
     let error = default_config("bert", "").unwrap_err().to_string();
     assert!(
-        error.starts_with("`model_type` is \"bert\", but the models known are gpt2"),
+        error.starts_with("`model_type` is \"bert\", but the supported models are gpt2"),
         "{error}"
     );
 }
 
 #[test]
-fn a_hundred_thousand_layers_are_traced_once() {
+fn identical_layers_are_traced_once() {
     let config = default_config("llama", "num_hidden_layers=100000,hidden_size=64").unwrap();
     let started = Instant::now();
     let model = from_json(&config.to_string()).unwrap();
@@ -104,7 +104,7 @@ fn a_hundred_thousand_layers_are_traced_once() {
     assert_eq!(config["num_hidden_layers"], Value::from(100_000));
 }
 
-/// What a model of one function declares, or why it cannot.
+/// The parameters that a model function declares, or the error.
 fn declared(model: impl FnOnce(&Scope<'_>, &Tensor) -> Result<Tensor>) -> Result<Vec<String>> {
     let input = InputSpec::new("x", DType::F32, &[4]);
     let declared = declare("Root", &[input], |nn, inputs| model(nn, &inputs[0]))?;
@@ -112,7 +112,7 @@ fn declared(model: impl FnOnce(&Scope<'_>, &Tensor) -> Result<Tensor>) -> Result
 }
 
 #[test]
-fn modules_are_in_the_order_of_use_or_as_stated() {
+fn modules_are_in_order_of_use_or_as_listed() {
     let two = |nn: &Scope<'_>, x: &Tensor| nn.linear("b", &nn.linear("a", x, 4)?, 4);
     assert_eq!(declared(two).unwrap(), ["a.weight", "a.bias", "b.weight", "b.bias"]);
     let ordered = declared(|nn, x| {
@@ -125,11 +125,11 @@ fn modules_are_in_the_order_of_use_or_as_stated() {
         two(nn, x)
     });
     let error = error.unwrap_err().to_string();
-    assert!(error.contains("a Root orders `c`, which is not in it"), "{error}");
+    assert!(error.contains("the order of Root has `c`, which is not a child"), "{error}");
 }
 
 #[test]
-fn a_module_may_be_used_twice_but_not_as_two() {
+fn modules_can_be_reused_if_identical() {
     let twice = declared(|nn, x| nn.linear("a", &nn.linear("a", x, 4)?, 4));
     assert_eq!(twice.unwrap(), ["a.weight", "a.bias"]);
     let error = declared(|nn, x| nn.linear("a", &nn.linear("a", x, 5)?, 5));

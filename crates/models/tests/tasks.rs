@@ -1,5 +1,5 @@
-//! Models of other crates, with tasks of their own: a masked language model, which attends both
-//! ways and not to padding, and a classifier of images. Each is traced as any other, and learns.
+//! Models of other crates with custom tasks: a masked language model with bidirectional attention
+//! and padding, and an image classifier. Both are traced like any other, and learn.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -13,7 +13,7 @@ use fullshard_graph::{DType, Tensor, value_and_grad};
 use fullshard_models::{AnyModel, Initializer, Plain, Scope};
 use fullshard_pjrt::HostTensor;
 
-/// Parameters as a tree has them begin.
+/// The initial parameters of a tree.
 fn initial(model: &dyn AnyModel) -> Vec<HostTensor> {
     let tree = model.tree();
     let own = tree.named_parameters().into_iter().filter(|(_, p)| p.tied_to.is_none());
@@ -22,8 +22,8 @@ fn initial(model: &dyn AnyModel) -> Vec<HostTensor> {
             let values: Vec<f32> = match p.initializer {
                 Initializer::Zeros => vec![0.0; p.elements()],
                 Initializer::Ones => vec![1.0; p.elements()],
-                // Uniform numbers do as well here; these are from -0.5 to 0.5.
-                Initializer::Normal { deviation } => numbers(p.elements(), i as u64)
+                // Uniform numbers suffice here; these are from -0.5 to 0.5.
+                Initializer::Normal { std: deviation } => numbers(p.elements(), i as u64)
                     .into_iter()
                     .map(|x| (x * deviation * 12_f64.sqrt()) as f32)
                     .collect(),

@@ -1,4 +1,4 @@
-//! A hundred steps of gradient descent follow those of torch.
+//! A hundred steps of SGD match torch.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -9,17 +9,17 @@ use fullshard_models::{Plain, Scope};
 use fullshard_pjrt::HostTensor;
 
 #[test]
-fn a_hundred_steps_of_descent_with_momentum_follow_torch() {
+fn sgd_with_momentum_matches_torch() {
     let recording = Recording::load("gpt2_plain");
     let model = model(&recording);
     let tree = model.tree();
     let weights: Vec<HostTensor> = weights(&recording).into_iter().map(|(_, w)| w).collect();
     let count = weights.len();
-    let still = |w: &HostTensor| {
+    let zeros = |w: &HostTensor| {
         HostTensor::from_values(w.dims(), &vec![0_f32; w.dims().iter().product()]).unwrap()
     };
     let mut state: Vec<HostTensor> =
-        weights.iter().cloned().chain(weights.iter().map(still)).collect();
+        weights.iter().cloned().chain(weights.iter().map(zeros)).collect();
     let batch = |step: usize| ["tokens", "labels"].map(|name| recording.batch(name, step));
     state.extend(batch(0));
     let step = compile(&state, |inputs| {

@@ -1,4 +1,4 @@
-//! Adafactor: a second moment kept as row and column means.
+//! Adafactor: a second moment factored into row and column means.
 
 use crate::arguments::{Arguments, at_least_zero, fraction, require};
 use crate::error::Error;
@@ -9,46 +9,46 @@ use crate::shard::Shard;
 use crate::sums::sum_over_devices;
 use fullshard_graph::{DType, Result, Tensor, full};
 
-/// Adafactor, as in Hugging Face's library, for shards.
+/// Adafactor, as in Hugging Face's library, for sharded parameters.
 ///
-/// Parameters of rank two or more keep means of squared gradients over rows and columns: the last
-/// two dimensions are a matrix's, those before count matrices, whatever the cut. Others keep the
-/// mean of squares of each element. An update takes two sums over devices, however many
-/// parameters it is of.
+/// Parameters of rank two or more have a factored second moment, with row and column means: the
+/// last two dimensions are a matrix, those before are batch dimensions, whatever the sharding.
+/// Others have a second moment per element. An update takes two all-reduces, whatever the number
+/// of parameters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Adafactor {
     /// Added to squared gradients.
     pub epsilon: f64,
-    /// The least size that `scale_parameter` takes a parameter to have.
+    /// The lower bound of the parameter scale in `scale_parameter`.
     pub scale_epsilon: f64,
-    /// Updates with a root mean square above this are scaled down to it.
+    /// Updates with an RMS above this are scaled down to it.
     pub clip_threshold: f64,
-    /// The exponent, below zero, of the step in how much of a squared gradient is new.
+    /// The exponent, below zero, of the step in the weight of a new squared gradient.
     pub decay_rate: f64,
-    /// How much of the running mean of updates stays; without any there is no such mean.
+    /// The decay of the running mean of updates; `None` for no running mean.
     pub beta1: Option<f64>,
-    /// How fast parameters decay, in units of the size of the step.
+    /// The weight decay, in units of the step size.
     pub weight_decay: f64,
-    /// Whether steps are in proportion to the root mean square of the parameter.
+    /// Whether steps are scaled by the RMS of the parameter.
     pub scale_parameter: bool,
-    /// Where the size of a step comes from.
+    /// Where the step size comes from.
     pub step_size: StepSize,
 }
 
-/// Where the size of Adafactor's step comes from.
+/// Where Adafactor's step size comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepSize {
-    /// From the learning rate.
-    Given,
-    /// From the number of the step alone: one over its root, but at most 0.01, or, to warm up,
-    /// a millionth of the step. The learning rate plays no part.
+    /// The learning rate.
+    LearningRate,
+    /// From the step alone: one over its square root, but at most 0.01, or, with warmup, 1e-6 times
+    /// the step. The learning rate is not used.
     Relative {
-        /// Whether to warm up.
+        /// Whether to use warmup.
         warmup: bool,
     },
 }
 
-/// Adafactor by its name.
+/// Adafactor by name.
 pub(crate) const KIND: OptimizerKind =
     OptimizerKind { names: &["adafactor"], make: |options| Ok(Box::new(from_options(options)?)) };
 
@@ -73,7 +73,7 @@ fn from_options(options: &OptimizerOptions) -> std::result::Result<Adafactor, Er
         }
         (true, warmup, None) => StepSize::Relative { warmup },
         (false, true, _) => return Err(Error::WarmupWithoutRelativeStep),
-        (false, false, _) => StepSize::Given,
+        (false, false, _) => StepSize::LearningRate,
     };
     let adafactor = Adafactor {
         step_size,
@@ -94,25 +94,29 @@ fn from_options(options: &OptimizerOptions) -> std::result::Result<Adafactor, Er
     Ok(adafactor)
 }
 
-/// The numbers of a step: its size, how much of the second moment stays, and how much is new.
+/// The scalars of a step: step size, and the weights of the old and the new second moment.
 const SCALARS: usize = 3;
 
-/// An update on its way: what is known after the second moment has been updated.
+/// An update after the second moment has been updated.
 struct Pending {
-    /// The direction, not yet clipped.
+    /// The direction, before clipping.
     direction: Tensor,
     second: Vec<Tensor>,
-    /// The size of the step, for each layer.
+    /// The step size of each layer.
     size: Tensor,
 }
 
 impl Adafactor {
-    /// As Trainer runs it: steps of the learning rate, not scaled by the parameter.
+    /// As in Trainer: the step size is the learning rate, not scaled by the parameter.
     pub fn trainer() -> Adafactor {
-        Adafactor { scale_parameter: false, step_size: StepSize::Given, ..Adafactor::paper() }
+        Adafactor {
+            scale_parameter: false,
+            step_size: StepSize::LearningRate,
+            ..Adafactor::paper()
+        }
     }
 
-    /// As in the paper: relative steps in proportion to the parameter, not warmed up.
+    /// As in the paper: relative step size, scaled by the parameter, without warmup.
     pub fn paper() -> Adafactor {
         Adafactor {
             epsilon: 1e-30,
@@ -126,8 +130,8 @@ impl Adafactor {
         }
     }
 
-    /// What has to be summed before the second moment can be updated: squared gradients over rows
-    /// and columns, and the squared parameter.
+    /// The local sums that the second moment needs: squared gradients over rows and columns, and
+    /// the squared parameter.
     fn first_sums(&self, update: &Update, matrices: Option<&Matrices>) -> Result<Vec<Tensor>> {
         let mut sums = Vec::new();
         if let Some(matrices) = matrices {
@@ -146,29 +150,29 @@ impl Adafactor {
         matrices: Option<&Matrices>,
         sums: &[Tensor],
     ) -> Result<Pending> {
-        let [size, kept, new]: &[_; SCALARS] = &unpack("adafactor", &update.scalars)?;
-        let renew = |old: &Tensor, squares: Tensor| {
+        let [size, beta2, new]: &[_; SCALARS] = &unpack("adafactor", &update.scalars)?;
+        let update_moment = |old: &Tensor, squares: Tensor| {
             let squares = (squares + self.epsilon)?;
-            (old.reshape(squares.dims())? * kept)? + (squares * new)?
+            (old.reshape(squares.dims())? * beta2)? + (squares * new)?
         };
         let (inverse_root, second) = match matrices {
             Some(matrices) => {
                 let (row_length, column_length) = matrices.lengths();
-                let rows = renew(&update.slots[0], (&sums[0] / row_length as f64)?)?;
-                let columns = renew(&update.slots[1], (&sums[1] / column_length as f64)?)?;
+                let rows = update_moment(&update.slots[0], (&sums[0] / row_length as f64)?)?;
+                let columns = update_moment(&update.slots[1], (&sums[1] / column_length as f64)?)?;
                 let mean = rows.mean(&[2])?.expand(2)?;
-                let root = matrices.products(&(&rows / mean)?.rsqrt()?, &columns.rsqrt()?)?;
+                let root = matrices.outer_products(&(&rows / mean)?.rsqrt()?, &columns.rsqrt()?)?;
                 (root, vec![rows, columns])
             }
             None => {
-                let second = renew(&update.slots[0], update.gradient.square()?)?;
+                let second = update_moment(&update.slots[0], update.gradient.square()?)?;
                 (second.rsqrt()?, vec![second])
             }
         };
         let size = match sums.last().filter(|_| self.scale_parameter) {
             Some(squares) => {
-                let least = full(DType::F32, &[], self.scale_epsilon)?;
-                (root_mean(squares, &update.shard)?.maximum(&least)? * size)?
+                let min = full(DType::F32, &[], self.scale_epsilon)?;
+                (root_mean(squares, &update.shard)?.maximum(&min)? * size)?
             }
             None => size.clone(),
         };
@@ -225,14 +229,14 @@ impl Optimizer for Adafactor {
     fn scalars(&self, step: u64, learning_rate: f64) -> Vec<f32> {
         let step = step as f64;
         let size = match self.step_size {
-            StepSize::Given => learning_rate,
+            StepSize::LearningRate => learning_rate,
             StepSize::Relative { warmup } => {
-                let most = if warmup { 1e-6 * step } else { 1e-2 };
-                most.min(1.0 / step.sqrt())
+                let limit = if warmup { 1e-6 * step } else { 1e-2 };
+                limit.min(1.0 / step.sqrt())
             }
         };
-        let kept = 1.0 - step.powf(self.decay_rate);
-        vec![size as f32, kept as f32, (1.0 - kept) as f32]
+        let beta2 = 1.0 - step.powf(self.decay_rate);
+        vec![size as f32, beta2 as f32, (1.0 - beta2) as f32]
     }
 
     fn scalar_count(&self) -> usize {
@@ -279,12 +283,12 @@ fn layer_squares(tensor: &Tensor, shard: &Shard) -> Result<Tensor> {
     tensor.square()?.sum(&(first..tensor.rank()).collect::<Vec<_>>())
 }
 
-/// The root of the mean square of each layer, whose true elements alone count.
+/// The RMS of each layer, without padding.
 fn root_mean(squares: &Tensor, shard: &Shard) -> Result<Tensor> {
     (squares / shard.elements().max(1) as f64)?.sqrt()
 }
 
-/// A number for each layer, or one for all, to go with the local tensor.
+/// A number per layer, or one for all, broadcastable to the local tensor.
 fn for_layers(numbers: &Tensor, shard: &Shard) -> Result<Tensor> {
     let mut dims = numbers.dims().to_vec();
     if !dims.is_empty() {

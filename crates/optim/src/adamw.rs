@@ -1,4 +1,4 @@
-//! AdamW: Adam with weight decay apart from the gradient.
+//! AdamW: Adam with decoupled weight decay.
 
 use crate::arguments::{Arguments, at_least_zero, fraction};
 use crate::error::Error;
@@ -7,19 +7,19 @@ use crate::optimizer::{Optimizer, Slot, SlotKind, Update, Updated, check, unpack
 use crate::shard::Shard;
 use fullshard_graph::Result;
 
-/// AdamW, with torch's defaults but for weight decay, which is Trainer's.
+/// AdamW, with torch's defaults except for weight decay, which is Trainer's.
 ///
-/// The parameter first decays by the learning rate times `weight_decay`; moments are corrected
-/// for having begun at zero, and `epsilon` is added outside the root.
+/// The parameter first decays by the learning rate times `weight_decay`; moments are
+/// bias-corrected, and `epsilon` is added outside the square root.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamW {
-    /// How much of the running mean of gradients stays.
+    /// The decay of the running mean of gradients.
     pub beta1: f64,
-    /// How much of the running mean of squared gradients stays.
+    /// The decay of the running mean of squared gradients.
     pub beta2: f64,
-    /// Added to the root of the squares.
+    /// Added to the root of the second moment.
     pub epsilon: f64,
-    /// How fast parameters decay, in units of the learning rate.
+    /// The weight decay, in units of the learning rate.
     pub weight_decay: f64,
 }
 
@@ -29,7 +29,7 @@ impl Default for AdamW {
     }
 }
 
-/// AdamW by its names, which are all the same here: they only differ in how torch computes it.
+/// AdamW by name. All names are the same here: they only differ in torch's implementation.
 pub(crate) const KIND: OptimizerKind = OptimizerKind {
     names: &["adamw", "adamw_torch", "adamw_torch_fused", "adamw_hf"],
     make: |options| Ok(Box::new(from_options(options)?)),
@@ -48,8 +48,8 @@ fn from_options(options: &OptimizerOptions) -> std::result::Result<AdamW, Error>
     })
 }
 
-/// The numbers of a step: what decay leaves, the size of the step, and the root of what the
-/// second moment lacks.
+/// The scalars of a step: one minus the decay, the step size, and the root of the bias correction
+/// of the second moment.
 const SCALARS: usize = 3;
 
 impl Optimizer for AdamW {
@@ -63,9 +63,9 @@ impl Optimizer for AdamW {
 
     fn scalars(&self, step: u64, learning_rate: f64) -> Vec<f32> {
         let correction = |beta: f64| 1.0 - beta.powf(step as f64);
-        let kept = 1.0 - learning_rate * self.weight_decay;
+        let decay_factor = 1.0 - learning_rate * self.weight_decay;
         let size = learning_rate / correction(self.beta1);
-        vec![kept as f32, size as f32, correction(self.beta2).sqrt() as f32]
+        vec![decay_factor as f32, size as f32, correction(self.beta2).sqrt() as f32]
     }
 
     fn scalar_count(&self) -> usize {
@@ -80,7 +80,7 @@ impl Optimizer for AdamW {
 impl AdamW {
     fn update_one(&self, update: &Update) -> Result<Updated> {
         check("adamw", update, &self.slots(&update.shard))?;
-        let [kept, size, correction]: &[_; SCALARS] = &unpack("adamw", &update.scalars)?;
+        let [decay_factor, size, correction]: &[_; SCALARS] = &unpack("adamw", &update.scalars)?;
         let gradient = &update.gradient;
         let first = &update.slots[0];
         let first = (first + ((gradient - first)? * (1.0 - self.beta1))?)?;
@@ -88,7 +88,8 @@ impl AdamW {
         let second = (second + (gradient.square()? * (1.0 - self.beta2))?)?;
         let root = ((second.sqrt()? / correction)? + self.epsilon)?;
         let decays = update.decays && self.weight_decay != 0.0;
-        let parameter = if decays { (&update.parameter * kept)? } else { update.parameter.clone() };
+        let parameter =
+            if decays { (&update.parameter * decay_factor)? } else { update.parameter.clone() };
         let parameter = (parameter - ((&first / root)? * size)?)?;
         Ok(Updated { parameter, slots: vec![first, second] })
     }

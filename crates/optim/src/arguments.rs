@@ -1,4 +1,4 @@
-//! The arguments of optimizers: `key=value,key=value`, and numbers that must make sense.
+//! The arguments of optimizers: `key=value,key=value`, and range checks.
 
 use crate::error::Error;
 
@@ -7,7 +7,7 @@ use crate::error::Error;
 pub struct Arguments<'a>(Vec<(&'a str, &'a str)>);
 
 impl<'a> Arguments<'a> {
-    /// Reads the arguments of an optimizer, which takes no others than those known.
+    /// Parses the arguments of an optimizer; unknown ones are an error.
     pub fn parse(
         optimizer: &'static str,
         text: &'a str,
@@ -30,14 +30,14 @@ impl<'a> Arguments<'a> {
         self.0.iter().rev().find(|(known, _)| *known == key).map(|(_, value)| *value)
     }
 
-    /// A number, if it is given.
+    /// A number, if set.
     pub fn number(&self, key: &str) -> Result<Option<f64>, Error> {
         let parse =
             |value: &str| value.parse().map_err(|_| bad(&format!("{key}={value}"), "a number"));
         self.get(key).map(parse).transpose()
     }
 
-    /// A truth value, if it is given.
+    /// A boolean, if set.
     pub fn flag(&self, key: &str) -> Result<Option<bool>, Error> {
         let parse = |value: &str| match value.to_lowercase().as_str() {
             "true" | "1" | "yes" => Ok(true),
@@ -52,17 +52,17 @@ fn bad(argument: &str, expected: &'static str) -> Error {
     Error::BadArgument { argument: argument.to_owned(), expected }
 }
 
-/// Refuses what is not at least 0 and below 1.
+/// Checks that a value is at least 0 and below 1.
 pub(crate) fn fraction(option: &'static str, value: f64) -> Result<(), Error> {
     require(option, value, |value| (0.0..1.0).contains(&value), "at least 0 and below 1")
 }
 
-/// Refuses what is below 0.
+/// Checks that a value is at least 0.
 pub(crate) fn at_least_zero(option: &'static str, value: f64) -> Result<(), Error> {
     require(option, value, |value| value >= 0.0, "at least 0")
 }
 
-/// Refuses a number that a test does not hold for.
+/// Checks a number with a predicate.
 pub(crate) fn require(
     option: &'static str,
     value: f64,

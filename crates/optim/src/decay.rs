@@ -1,13 +1,13 @@
 //! Which parameters weight decay applies to.
 
-/// Whether weight decay applies to a parameter, by its full name and the class of the module
-/// that holds it: the rule of Hugging Face's Trainer.
+/// Whether weight decay applies to a parameter, by its full name and the class of its module: the
+/// rule of Hugging Face's Trainer.
 ///
-/// Biases and the parameters of normalisation layers do not decay. A layer normalises if its
-/// class is `LayerNorm` or ends in `RMSNorm`, or if the parameter's name, in lower case, has
-/// `layernorm` or `rmsnorm` in it or a part between dots that is `norm` or ends in `_norm`.
-/// (Trainer itself knows RMS norms by their names alone, and its models name them so; here one
-/// with another name does not decay either.)
+/// Biases and the parameters of normalization layers do not decay. A normalization layer has the
+/// class `LayerNorm` or one that ends in `RMSNorm`, or its parameter's name, in lower case,
+/// contains `layernorm` or `rmsnorm` or has a part between dots that is `norm` or ends in `_norm`.
+/// (Trainer itself recognizes RMS norms by name only, and its models name them so; here those with
+/// another name do not decay either.)
 ///
 /// ```
 /// use fullshard_optim::decays;
@@ -19,9 +19,9 @@
 /// ```
 pub fn decays(name: &str, class: &str) -> bool {
     let name = name.to_lowercase();
-    let normalises = class == "LayerNorm"
+    let is_norm = class == "LayerNorm"
         || class.ends_with("RMSNorm")
         || ["layernorm", "rmsnorm"].iter().any(|word| name.contains(word))
         || name.split('.').any(|part| part == "norm" || part.ends_with("_norm"));
-    !normalises && !name.contains("bias")
+    !is_norm && !name.contains("bias")
 }

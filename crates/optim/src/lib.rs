@@ -1,9 +1,9 @@
 //! Optimizers traced on shards, gradient clipping and learning-rate schedules.
 //!
-//! An [`Optimizer`] turns the parts of parameters, gradients and state that a device holds into
-//! the next ones, inside a manual region of a mesh. Statistics that span a whole parameter are
-//! summed over the devices that share it and divided by its true size, so that a run gives the
-//! same numbers on one device as on many, however the parameters are cut.
+//! An [`Optimizer`] updates the local shards of parameters and state from those of gradients,
+//! inside a manual region of a mesh. Statistics over a full parameter are summed over the devices
+//! that it is sharded over and divided by its unpadded size, so that a run computes the same
+//! numbers on one device as on many, whatever the sharding.
 //!
 //! ```
 //! use fullshard_graph::{Argument, DType, Program, TensorType};
@@ -14,7 +14,7 @@
 //! let argument = |dims: &[usize]| Argument::new(TensorType::new(DType::F32, dims));
 //! let scalars = argument(&[optimizer.scalar_count()]);
 //! let matrix = argument(&[7, 5]);
-//! // The parameter, its gradient and the two slots of state.
+//! // The parameter, its gradient and the two optimizer states.
 //! let arguments = [scalars, matrix.clone(), matrix.clone(), matrix.clone(), matrix];
 //! let program = Program::trace("step", &arguments, |mut tensors| {
 //!     let update = Update {
@@ -29,17 +29,16 @@
 //!     Ok([updated.parameter].into_iter().chain(updated.slots).collect())
 //! })?;
 //! assert!(program.to_text().contains("stablehlo.sqrt"));
-//! // What a step has to be told, counted from 1.
+//! // The scalars of a step, counted from 1.
 //! assert_eq!(optimizer.scalars(1, 1e-3).len(), optimizer.scalar_count());
 //! # Ok(()) }
 //! ```
 //!
-//! - [`AdamW`], [`Adafactor`] and [`Sgd`] are the optimizers; [`from_name`] finds one by the
-//!   name that Hugging Face's Trainer gives it, and [`register`] adds one of another crate.
+//! - [`AdamW`], [`Adafactor`] and [`Sgd`] are the optimizers; [`from_name`] builds one by its name
+//!   in Hugging Face's Trainer, and [`register`] adds one of another crate.
 //! - [`global_norm`] and [`clip_factor`] clip gradients.
-//! - [`decays`] says which parameters weight decay applies to.
-//! - [`Schedule`] is the learning rate over the steps of a run; [`ScheduleOptions`] makes one by
-//!   its name.
+//! - [`decays`] tells which parameters weight decay applies to.
+//! - [`Schedule`] is a learning-rate schedule; [`ScheduleOptions`] builds one by its name.
 #![forbid(unsafe_code)]
 
 mod adafactor;

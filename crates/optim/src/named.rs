@@ -1,30 +1,30 @@
-//! Optimizers by the names and options of Hugging Face's Trainer: ours, and those that other crates
-//! register.
+//! Optimizers by the names and options of Hugging Face's Trainer: built-in, and registered by other
+//! crates.
 
 use crate::arguments::at_least_zero;
 use crate::{AdamW, Error, Optimizer, adafactor, adamw, sgd};
 use std::sync::{PoisonError, RwLock};
 
-/// An optimizer that can be had by name.
+/// An optimizer that can be selected by name.
 #[derive(Debug, Clone, Copy)]
 pub struct OptimizerKind {
     /// Its names.
     pub names: &'static [&'static str],
-    /// Makes it from options.
+    /// Builds it from options.
     pub make: fn(&OptimizerOptions) -> Result<Box<dyn Optimizer>, Error>,
 }
 
-/// Ours.
+/// Built-in optimizers.
 const BUILT_IN: &[OptimizerKind] = &[adamw::KIND, adafactor::KIND, sgd::KIND];
 
-/// Those of other crates.
+/// Optimizers registered by other crates.
 static REGISTERED: RwLock<Vec<OptimizerKind>> = RwLock::new(Vec::new());
 
-/// What Trainer's flags say about an optimizer, with their defaults.
+/// Trainer's optimizer flags, with their defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OptimizerOptions {
-    /// `learning_rate`, where one was asked for: Adafactor with `relative_step` refuses it. The
-    /// rate of a step is told to [`Optimizer::scalars`].
+    /// `learning_rate`, if set: Adafactor with `relative_step` rejects it. The learning rate of a
+    /// step is passed to [`Optimizer::scalars`].
     pub learning_rate: Option<f64>,
     /// `weight_decay`.
     pub weight_decay: f64,
@@ -34,7 +34,7 @@ pub struct OptimizerOptions {
     pub adam_beta2: f64,
     /// `adam_epsilon`.
     pub adam_epsilon: f64,
-    /// `optim_args`: more for the optimizer, as `key=value,key=value`. SGD takes `momentum`,
+    /// `optim_args`: more arguments, as `key=value,key=value`. SGD takes `momentum`,
     /// `dampening`, `nesterov` and `weight_decay`; Adafactor takes `scale_parameter`,
     /// `relative_step`, `warmup_init`, `beta1`, `clip_threshold`, `decay_rate`, `eps1` and
     /// `eps2`.
@@ -55,12 +55,12 @@ impl Default for OptimizerOptions {
     }
 }
 
-/// The names of all optimizers: ours, then others in the order of their registration.
+/// The names of all optimizers: built-in ones, then others in registration order.
 pub fn optimizers() -> Vec<&'static str> {
     kinds().iter().flat_map(|kind| kind.names).copied().collect()
 }
 
-/// Adds an optimizer of another crate.
+/// Registers an optimizer of another crate.
 pub fn register(kind: OptimizerKind) -> Result<(), Error> {
     let mut registered = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
     let taken = |name: &&&str| BUILT_IN.iter().chain(&*registered).any(|k| k.names.contains(name));
@@ -71,7 +71,7 @@ pub fn register(kind: OptimizerKind) -> Result<(), Error> {
     Ok(())
 }
 
-/// The optimizer of a name.
+/// The optimizer with a name.
 pub fn from_name(name: &str, options: &OptimizerOptions) -> Result<Box<dyn Optimizer>, Error> {
     at_least_zero("weight_decay", options.weight_decay)?;
     match kinds().iter().find(|kind| kind.names.contains(&name)) {

@@ -1,10 +1,10 @@
-//! Learning-rate schedules: a factor of the learning rate for every step, on the host.
+//! Learning-rate schedules: a factor of the learning rate per step, computed on the host.
 
 use crate::error::Error;
 use std::f64::consts::PI;
 use std::str::FromStr;
 
-/// The names of schedules, those of Hugging Face's `lr_scheduler_type`.
+/// The names of schedules, as in Hugging Face's `lr_scheduler_type`.
 pub const SCHEDULES: &[&str] = &[
     "linear",
     "cosine",
@@ -18,84 +18,83 @@ pub const SCHEDULES: &[&str] = &[
     "warmup_stable_decay",
 ];
 
-/// How the learning rate goes over the steps of a run. All but [`Schedule::Constant`] begin with
-/// a warm-up.
+/// A learning-rate schedule. All but [`Schedule::Constant`] begin with a warmup.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Schedule {
-    /// Down to zero in a straight line.
+    /// Linear decay to zero.
     Linear,
-    /// Down to zero along a cosine.
+    /// Cosine decay to zero.
     Cosine {
-        /// How many waves; a half goes from top to bottom.
+        /// The number of cycles; half a cycle decays from one to zero.
         cycles: f64,
     },
-    /// Down to zero along a half cosine, several times.
+    /// Cosine decay to zero with restarts.
     CosineWithRestarts {
-        /// How many times.
+        /// The number of decays.
         cycles: f64,
     },
-    /// Down along a polynomial.
+    /// Polynomial decay.
     Polynomial {
         /// Its power.
         power: f64,
-        /// Where it ends, in units of the learning rate.
+        /// The final value, in units of the learning rate.
         end: f64,
     },
-    /// Always the same, from the first step.
+    /// Constant, without warmup.
     Constant,
-    /// Always the same.
+    /// Constant, after a warmup.
     ConstantWithWarmup,
-    /// Down with the root of the step.
+    /// Inverse square root decay.
     InverseSqrt {
-        /// The number of steps that the root is in units of; that of the warm-up unless given.
+        /// The time scale in steps; the warmup steps by default.
         timescale: Option<f64>,
     },
-    /// Down to a least rate along a cosine.
+    /// Cosine decay to a minimum.
     CosineWithMinLr {
-        /// How many waves.
+        /// The number of cycles.
         cycles: f64,
-        /// The least, in units of the learning rate.
+        /// The minimum, in units of the learning rate.
         min: f64,
     },
-    /// Down to a least rate along a cosine, after a warm-up that does not begin at zero.
+    /// Cosine decay to a minimum, after a warmup that does not begin at zero.
     CosineWarmupWithMinLr {
-        /// How many waves.
+        /// The number of cycles.
         cycles: f64,
-        /// The least, in units of the learning rate.
+        /// The minimum, in units of the learning rate.
         min: f64,
-        /// Where the warm-up begins; with its first step unless given.
+        /// The initial value of the warmup; that of its first step by default.
         start: Option<f64>,
     },
-    /// A warm-up, the whole rate for most of the run, and a decay at its end.
+    /// A warmup, a constant rate for most of the run, and a decay at its end.
     WarmupStableDecay(StableDecay),
 }
 
-/// A warm-up, the whole rate for most of the run, and a decay at its end.
+/// A warmup, a constant rate for most of the run, and a decay at its end.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StableDecay {
-    /// Steps of the whole rate; what the others leave unless given.
+    /// Steps at the constant rate; the remaining steps by default.
     pub stable_steps: Option<f64>,
     /// Steps of the decay.
     pub decay_steps: f64,
-    /// How the warm-up goes.
+    /// The shape of the warmup.
     pub warmup: Shape,
-    /// How the decay goes.
+    /// The shape of the decay.
     pub decay: Shape,
-    /// The least, in units of the learning rate.
+    /// The minimum, in units of the learning rate.
     pub min: f64,
-    /// How many waves, if the decay is a cosine.
+    /// The number of cycles, if the decay is a cosine.
     pub cycles: f64,
 }
 
-/// How a warm-up or a decay goes.
+/// The shape of a warmup or a decay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// In a straight line.
+    /// Linear.
     Linear,
-    /// Along a cosine.
+    /// Cosine.
     Cosine,
-    /// One less the root.
-    OneLessRoot,
+    /// One minus the square root.
+    OneMinusSqrt,
 }
 
 impl FromStr for Shape {
@@ -105,7 +104,7 @@ impl FromStr for Shape {
         match name {
             "linear" => Ok(Shape::Linear),
             "cosine" => Ok(Shape::Cosine),
-            "1-sqrt" => Ok(Shape::OneLessRoot),
+            "1-sqrt" => Ok(Shape::OneMinusSqrt),
             _ => Err(Error::UnknownShape { name: name.to_owned() }),
         }
     }
@@ -114,15 +113,15 @@ impl FromStr for Shape {
 impl FromStr for Schedule {
     type Err = Error;
 
-    /// The schedule of a name, with the defaults of its options.
+    /// The schedule with a name and default options.
     fn from_str(name: &str) -> Result<Schedule, Error> {
         crate::ScheduleOptions::default().schedule(name)
     }
 }
 
 impl Schedule {
-    /// What the learning rate is multiplied by at a step, counted from 0, of a run of `total`
-    /// steps that begins with `warmup` of them.
+    /// The factor of the learning rate at a step, counted from 0, of a run of `total` steps with
+    /// `warmup` warmup steps.
     pub fn factor(&self, step: u64, warmup: u64, total: u64) -> f64 {
         let run = Run { step: step as f64, warmup: warmup as f64, total: total as f64 };
         match *self {
@@ -131,18 +130,20 @@ impl Schedule {
                 run.cosine_after_raised_warmup(cycles, min, start)
             }
             Schedule::WarmupStableDecay(stable) => stable.factor(&run),
-            _ if step < warmup => run.warmed_up(),
+            _ if step < warmup => run.warmup_progress(),
             Schedule::Linear => (run.left() / run.decay_steps()).max(0.0),
-            Schedule::Cosine { cycles } => wave(cycles, run.progress()),
+            Schedule::Cosine { cycles } => cosine(cycles, run.progress()),
             Schedule::CosineWithRestarts { .. } if run.progress() >= 1.0 => 0.0,
-            Schedule::CosineWithRestarts { cycles } => wave(0.5, (cycles * run.progress()) % 1.0),
+            Schedule::CosineWithRestarts { cycles } => cosine(0.5, (cycles * run.progress()) % 1.0),
             Schedule::Polynomial { end, .. } if step > total => end,
             Schedule::Polynomial { power, end } => {
                 (1.0 - end) * (1.0 - run.progress()).powf(power) + end
             }
             Schedule::ConstantWithWarmup => 1.0,
             Schedule::InverseSqrt { timescale } => run.inverse_sqrt(timescale),
-            Schedule::CosineWithMinLr { cycles, min } => above(min, wave(cycles, run.progress())),
+            Schedule::CosineWithMinLr { cycles, min } => {
+                rescale(min, cosine(cycles, run.progress()))
+            }
         }
     }
 }
@@ -152,12 +153,12 @@ impl StableDecay {
         let left = run.total - run.warmup - self.decay_steps;
         let decay_start = run.warmup + self.stable_steps.unwrap_or(left);
         if run.step < run.warmup {
-            above(self.min, self.warmup.rise(run.warmed_up()))
+            rescale(self.min, self.warmup.rise(run.warmup_progress()))
         } else if run.step < decay_start {
             1.0
         } else if run.step < decay_start + self.decay_steps {
             let progress = (run.step - decay_start) / self.decay_steps.max(1.0);
-            above(self.min, self.decay.fall(progress, self.cycles))
+            rescale(self.min, self.decay.fall(progress, self.cycles))
         } else {
             self.min
         }
@@ -169,15 +170,15 @@ impl Shape {
         match self {
             Shape::Linear => progress,
             Shape::Cosine => 0.5 * (1.0 - (PI * progress).cos()),
-            Shape::OneLessRoot => 1.0 - (1.0 - progress).sqrt(),
+            Shape::OneMinusSqrt => 1.0 - (1.0 - progress).sqrt(),
         }
     }
 
     fn fall(self, progress: f64, cycles: f64) -> f64 {
         match self {
             Shape::Linear => 1.0 - progress,
-            Shape::Cosine => wave(cycles, progress),
-            Shape::OneLessRoot => 1.0 - progress.sqrt(),
+            Shape::Cosine => cosine(cycles, progress),
+            Shape::OneMinusSqrt => 1.0 - progress.sqrt(),
         }
     }
 }
@@ -190,12 +191,12 @@ struct Run {
 }
 
 impl Run {
-    /// How far the warm-up has come.
-    fn warmed_up(&self) -> f64 {
+    /// The progress of the warmup.
+    fn warmup_progress(&self) -> f64 {
         self.step / self.warmup.max(1.0)
     }
 
-    /// How far what follows the warm-up has come.
+    /// The progress after the warmup.
     fn progress(&self) -> f64 {
         (self.step - self.warmup) / self.decay_steps()
     }
@@ -216,9 +217,9 @@ impl Run {
 
     fn cosine_after_raised_warmup(&self, cycles: f64, min: f64, start: Option<f64>) -> f64 {
         if self.step >= self.warmup {
-            // One step ahead, as the warm-up is.
+            // One step ahead, like the warmup.
             let ahead = Run { step: self.step + 1.0, ..*self };
-            return above(min, wave(cycles, ahead.progress()));
+            return rescale(min, cosine(cycles, ahead.progress()));
         }
         match start {
             Some(start) => start + (1.0 - start) * self.step / (self.warmup - 1.0).max(1.0),
@@ -227,12 +228,12 @@ impl Run {
     }
 }
 
-/// From one to zero along half a cosine, for half a cycle.
-fn wave(cycles: f64, progress: f64) -> f64 {
+/// Cosine decay from one to zero in half a cycle.
+fn cosine(cycles: f64, progress: f64) -> f64 {
     0.5 * (1.0 + (PI * cycles * 2.0 * progress).cos())
 }
 
-/// A factor between zero and one as one between a least and one.
-fn above(min: f64, factor: f64) -> f64 {
+/// Rescales a factor from `[0, 1]` to `[min, 1]`.
+fn rescale(min: f64, factor: f64) -> f64 {
     (factor * (1.0 - min) + min).max(0.0)
 }

@@ -1,43 +1,42 @@
-//! What Trainer's flags say about a learning-rate schedule.
+//! Trainer's options of learning-rate schedules.
 
 use crate::error::Error;
 use crate::schedule::{SCHEDULES, Schedule, Shape, StableDecay};
 
-/// The options of schedules, named as in Hugging Face's `lr_scheduler_kwargs`. What is not given
-/// has the default of the schedule; what a schedule does not take is refused.
+/// The options of schedules, named as in Hugging Face's `lr_scheduler_kwargs`. Options that are not
+/// set have the default of the schedule; options that a schedule does not take are an error.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ScheduleOptions {
-    /// The learning rate of the run, which `lr_end` and `min_lr` are measured by; 5e-5 unless
-    /// given.
+    /// The learning rate of the run, which `lr_end` and `min_lr` are relative to; 5e-5 by default.
     pub learning_rate: Option<f64>,
-    /// Waves of a cosine, or restarts.
+    /// Cycles of a cosine, or restarts.
     pub num_cycles: Option<f64>,
-    /// The power of a polynomial.
+    /// The power of a polynomial decay.
     pub power: Option<f64>,
-    /// Where a polynomial ends.
+    /// The final learning rate of a polynomial decay.
     pub lr_end: Option<f64>,
-    /// The least learning rate.
+    /// The minimum learning rate.
     pub min_lr: Option<f64>,
-    /// The least learning rate in units of the run's.
+    /// The minimum learning rate relative to the run's.
     pub min_lr_rate: Option<f64>,
     /// The same in `warmup_stable_decay`.
     pub min_lr_ratio: Option<f64>,
-    /// Where the warm-up begins, in units of the run's learning rate.
+    /// The initial learning rate of the warmup, relative to the run's.
     pub warmup_lr_rate: Option<f64>,
-    /// The unit of steps in `inverse_sqrt`.
+    /// The time scale of `inverse_sqrt`, in steps.
     pub timescale: Option<u64>,
-    /// Steps of the whole rate.
+    /// Steps at the constant rate.
     pub num_stable_steps: Option<u64>,
     /// Steps of the decay.
     pub num_decay_steps: Option<u64>,
-    /// How the warm-up goes.
+    /// The shape of the warmup.
     pub warmup_type: Option<Shape>,
-    /// How the decay goes.
+    /// The shape of the decay.
     pub decay_type: Option<Shape>,
 }
 
 impl ScheduleOptions {
-    /// The schedule of a name with these options.
+    /// The schedule with a name and these options.
     pub fn schedule(&self, name: &str) -> Result<Schedule, Error> {
         if ["reduce_lr_on_plateau", "greedy"].contains(&name) {
             return Err(Error::AdaptiveSchedule { name: name.to_owned(), known: SCHEDULES });
@@ -97,11 +96,11 @@ impl ScheduleOptions {
         self.learning_rate.unwrap_or(5e-5)
     }
 
-    /// The least rate in units of the run's.
+    /// The minimum learning rate relative to the run's.
     fn min(&self, schedule: &'static str) -> Result<f64, Error> {
         let option = "min_lr or min_lr_rate";
         match (self.min_lr, self.min_lr_rate) {
-            (Some(_), Some(_)) => Err(Error::TwoMinima),
+            (Some(_), Some(_)) => Err(Error::ConflictingMinLr),
             (Some(rate), None) => Ok(rate / self.rate()),
             (None, Some(rate)) => Ok(rate),
             (None, None) => Err(Error::MissingScheduleOption { schedule, option }),
@@ -123,8 +122,8 @@ impl ScheduleOptions {
             ("warmup_type", self.warmup_type.is_some()),
             ("decay_type", self.decay_type.is_some()),
         ];
-        let taken = taken(schedule);
-        let unused = given.iter().find(|(option, given)| *given && !taken.contains(option));
+        let supported = supported_options(schedule);
+        let unused = given.iter().find(|(option, given)| *given && !supported.contains(option));
         match unused {
             Some((option, _)) => Err(Error::UnusedScheduleOption { schedule, option }),
             None => Ok(()),
@@ -133,7 +132,7 @@ impl ScheduleOptions {
 }
 
 /// The options that a schedule takes.
-fn taken(schedule: &str) -> &'static [&'static str] {
+fn supported_options(schedule: &str) -> &'static [&'static str] {
     match schedule {
         "cosine" | "cosine_with_restarts" => &["num_cycles"],
         "polynomial" => &["power", "lr_end"],

@@ -7,23 +7,23 @@ use crate::optimizer::{Optimizer, Slot, SlotKind, Update, Updated, check, unpack
 use crate::shard::Shard;
 use fullshard_graph::Result;
 
-/// Stochastic gradient descent with torch's semantics.
+/// Stochastic gradient descent, as in torch.
 ///
-/// Weight decay is added to the gradient, as in `torch.optim.SGD`, which is what Trainer runs for
+/// Weight decay is added to the gradient, as in `torch.optim.SGD`, which Trainer uses for
 /// `--optim sgd`: it goes through the momentum, unlike that of [`AdamW`](crate::AdamW).
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Sgd {
-    /// How much of the running sum of gradients stays; without any there is no state.
+    /// The decay of the momentum buffer; without momentum there is no state.
     pub momentum: f64,
-    /// How much of a gradient is kept from the running sum, but for the first.
+    /// The dampening of gradients in the momentum buffer, except for the first.
     pub dampening: f64,
-    /// Looks ahead by one step of the momentum.
+    /// Whether to use Nesterov momentum.
     pub nesterov: bool,
-    /// How much of the parameter is added to its gradient.
+    /// The weight decay: the multiple of the parameter added to its gradient.
     pub weight_decay: f64,
 }
 
-/// SGD by its name.
+/// SGD by name.
 pub(crate) const KIND: OptimizerKind =
     OptimizerKind { names: &["sgd"], make: |options| Ok(Box::new(from_options(options)?)) };
 
@@ -44,8 +44,7 @@ fn from_options(options: &OptimizerOptions) -> std::result::Result<Sgd, Error> {
     Ok(sgd)
 }
 
-/// The numbers of a step: the learning rate, and how much of the gradient goes into the running
-/// sum.
+/// The scalars of a step: the learning rate, and the weight of the gradient in the momentum buffer.
 const SCALARS: usize = 2;
 
 impl Optimizer for Sgd {

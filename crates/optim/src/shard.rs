@@ -1,31 +1,31 @@
-//! Where a device's part of a parameter sits in the whole.
+//! The position of a shard in its full parameter.
 
 use fullshard_core::Layout;
 use fullshard_graph::{DType, Error, Group, Result, Tensor};
 
-/// Where a device's part of a parameter sits in the whole.
+/// The position of a shard in its full parameter.
 #[derive(Debug, Clone)]
 pub struct Shard {
-    /// The dimensions of one whole parameter.
+    /// The dimensions of one full parameter.
     pub dims: Vec<usize>,
-    /// This many equal layers are stacked along a first dimension of the local tensor. Each is
-    /// a parameter by itself: statistics are taken for each layer.
+    /// The number of layers stacked along the first dimension of the local tensor, if any. Each is
+    /// a separate parameter: statistics are per layer.
     pub stack: Option<usize>,
-    /// How the parameter is stored over devices.
+    /// How the parameter is sharded over devices.
     pub layout: Layout,
-    /// The elements of each device's slice of one parameter, padding included, if it is flat.
+    /// The number of elements per device of one parameter, padding included, if it is flat.
     pub slice: usize,
     /// The devices it is sharded over; none if it is replicated.
     pub group: Option<Group>,
 }
 
 impl Shard {
-    /// A parameter that every device holds in full.
+    /// A replicated parameter.
     pub fn replicated(dims: &[usize], stack: Option<usize>) -> Shard {
         Shard { dims: dims.to_vec(), stack, layout: Layout::Replicated, slice: 0, group: None }
     }
 
-    /// The dimensions of the tensor that a device holds, the stack's first.
+    /// The dimensions of the local tensor, that of the stack first.
     pub fn local_dims(&self) -> Vec<usize> {
         let part = match self.layout {
             Layout::Replicated => self.dims.clone(),
@@ -38,27 +38,27 @@ impl Shard {
         self.stacked(&part)
     }
 
-    /// The number of elements of one whole parameter, without padding.
+    /// The number of elements of one full parameter, without padding.
     pub fn elements(&self) -> usize {
         self.dims.iter().product()
     }
 
-    /// The number of parts it is cut into.
+    /// The number of shards.
     pub fn parts(&self) -> usize {
-        self.shared().map_or(1, Group::size)
+        self.shard_group().map_or(1, Group::size)
     }
 
-    /// The devices that have different parts of it.
-    pub(crate) fn shared(&self) -> Option<&Group> {
+    /// The devices that it is sharded over, if more than one.
+    pub(crate) fn shard_group(&self) -> Option<&Group> {
         self.group.as_ref().filter(|group| self.layout != Layout::Replicated && group.size() > 1)
     }
 
-    /// Dimensions behind that of the stack, if there is one.
+    /// Dimensions after that of the stack, if any.
     pub(crate) fn stacked(&self, dims: &[usize]) -> Vec<usize> {
         self.stack.iter().chain(dims).copied().collect()
     }
 
-    /// Whether a tensor can be the part of this parameter that a device holds.
+    /// Checks that a tensor can be the local shard of this parameter.
     pub(crate) fn check(&self, op: &str, what: &str, tensor: &Tensor) -> Result<()> {
         let fail = |reason: String| Err(Error::new(op, reason));
         if self.layout == Layout::Dim0 && self.dims.is_empty() {

@@ -1,11 +1,11 @@
-//! Sums over devices, many for the price of one: latency, not size, is what a small all-reduce
-//! costs, so all sums of a phase travel in one vector.
+//! Sums over devices. The cost of a small all-reduce is latency, not size, so all sums of a phase
+//! are packed into one vector.
 
 use crate::shard::Shard;
 use fullshard_graph::{Group, Result, Tensor, concatenate};
 
-/// The sums of each parameter over the devices that it is cut over, in one all-reduce for each
-/// group of devices. What is whole on every device is left as it is.
+/// The sums of each parameter over the devices that it is sharded over, in one all-reduce per group
+/// of devices. Those of replicated parameters are unchanged.
 pub(crate) fn sum_over_devices(parts: &[(Vec<Tensor>, &Shard)]) -> Result<Vec<Vec<Tensor>>> {
     let mut sums: Vec<Vec<Tensor>> = parts.iter().map(|(parts, _)| parts.clone()).collect();
     for (group, members) in by_group(parts) {
@@ -30,11 +30,11 @@ pub(crate) fn sum_over_devices(parts: &[(Vec<Tensor>, &Shard)]) -> Result<Vec<Ve
     Ok(sums)
 }
 
-/// The groups that parts are cut over, each with the positions of its parts.
+/// The groups that parameters are sharded over, each with the indices of its parameters.
 fn by_group<'a>(parts: &[(Vec<Tensor>, &'a Shard)]) -> Vec<(&'a Group, Vec<usize>)> {
     let mut groups: Vec<(&Group, Vec<usize>)> = Vec::new();
     for (i, (_, shard)) in parts.iter().enumerate() {
-        let Some(group) = shard.shared() else { continue };
+        let Some(group) = shard.shard_group() else { continue };
         match groups.iter_mut().find(|(known, _)| same(known, group)) {
             Some((_, members)) => members.push(i),
             None => groups.push((group, vec![i])),
@@ -43,7 +43,7 @@ fn by_group<'a>(parts: &[(Vec<Tensor>, &'a Shard)]) -> Vec<(&'a Group, Vec<usize
     groups
 }
 
-/// Groups cannot be compared, but their texts name the mesh and its axes in full.
+/// Groups cannot be compared, but their debug output includes the mesh and its axes.
 fn same(a: &Group, b: &Group) -> bool {
     format!("{a:?}") == format!("{b:?}")
 }

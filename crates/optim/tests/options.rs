@@ -1,4 +1,4 @@
-//! Optimizers and schedules by name, bad options, and tensors that do not fit.
+//! Optimizers and schedules by name, invalid options, and tensors of wrong shape.
 #![allow(clippy::unwrap_used)]
 
 use fullshard_graph::{Argument, DType, Program, TensorType};
@@ -13,9 +13,9 @@ fn arguments(arguments: &str) -> OptimizerOptions {
 }
 
 #[track_caller]
-fn refused(name: &str, options: &OptimizerOptions) -> Error {
+fn error_of(name: &str, options: &OptimizerOptions) -> Error {
     match from_name(name, options) {
-        Ok(_) => panic!("{name} takes {options:?}"),
+        Ok(_) => panic!("{name} accepts {options:?}"),
         Err(error) => error,
     }
 }
@@ -25,17 +25,17 @@ fn matrix() -> Shard {
 }
 
 #[test]
-fn every_name_is_an_optimizer() {
+fn all_names_build_an_optimizer() {
     for name in optimizers() {
         let optimizer = from_name(name, &OptimizerOptions::default()).unwrap();
         assert_eq!(optimizer.scalars(1, 0.1).len(), optimizer.scalar_count(), "{name}");
     }
-    let error = refused("adam", &OptimizerOptions::default()).to_string();
+    let error = error_of("adam", &OptimizerOptions::default()).to_string();
     assert!(error.contains("`adam`") && error.contains("adamw_torch"), "{error}");
 }
 
 #[test]
-fn other_crates_add_optimizers() {
+fn other_crates_register_optimizers() {
     let kind = OptimizerKind {
         names: &["plain", "plain_descent"],
         make: |options| {
@@ -47,11 +47,11 @@ fn other_crates_add_optimizers() {
     register(kind).unwrap();
     let found = from_name("plain_descent", &arguments("momentum=0")).unwrap();
     assert_eq!(found.slots(&matrix()), []);
-    assert!(refused("adam", &OptimizerOptions::default()).to_string().contains("plain_descent"));
+    assert!(error_of("adam", &OptimizerOptions::default()).to_string().contains("plain_descent"));
     assert_eq!(register(kind), Err(Error::NameTaken { name: "plain" }));
-    let ours = OptimizerKind { names: &["other", "sgd"], ..kind };
-    let error = register(ours).unwrap_err().to_string();
-    assert!(error.starts_with("`sgd` is an optimizer already"), "{error}");
+    let duplicate = OptimizerKind { names: &["other", "sgd"], ..kind };
+    let error = register(duplicate).unwrap_err().to_string();
+    assert!(error.starts_with("the optimizer `sgd` is already registered"), "{error}");
     assert!(!optimizers().contains(&"other"));
 }
 
@@ -77,17 +77,17 @@ fn arguments_reach_the_optimizer() {
 }
 
 #[test]
-fn bad_options_are_refused() {
+fn rejects_bad_options() {
     let learning_rate = Some(1e-3);
     let relative = OptimizerOptions { learning_rate, ..arguments("relative_step=true") };
     let expected = Error::LearningRateWithRelativeStep { learning_rate: 1e-3 };
-    assert_eq!(refused("adafactor", &relative), expected);
+    assert_eq!(error_of("adafactor", &relative), expected);
     assert_eq!(
-        refused("adafactor", &arguments("warmup_init=true")),
+        error_of("adafactor", &arguments("warmup_init=true")),
         Error::WarmupWithoutRelativeStep
     );
     for nesterov in ["nesterov=true", "nesterov=true,momentum=0.9,dampening=0.1"] {
-        assert_eq!(refused("sgd", &arguments(nesterov)), Error::NesterovWithoutMomentum);
+        assert_eq!(error_of("sgd", &arguments(nesterov)), Error::NesterovWithoutMomentum);
     }
     let cases = [
         (
@@ -121,7 +121,7 @@ fn bad_options_are_refused() {
         ("adafactor", arguments("beta1=1.5"), "beta1 is 1.5"),
     ];
     for (name, options, expected) in cases {
-        let error = refused(name, &options).to_string();
+        let error = error_of(name, &options).to_string();
         assert!(error.contains(expected), "{error}");
     }
 }
@@ -147,20 +147,20 @@ fn schedules_by_name() {
 }
 
 #[test]
-fn bad_schedule_options_are_refused() {
+fn rejects_bad_schedule_options() {
     let default = ScheduleOptions::default;
     let unused = ScheduleOptions { power: Some(2.0), ..default() }.schedule("linear");
     let expected = Error::UnusedScheduleOption { schedule: "linear", option: "power" };
     assert_eq!(unused, Err(expected));
     let both = ScheduleOptions { min_lr: Some(0.0), min_lr_rate: Some(0.0), ..default() };
-    assert_eq!(both.schedule("cosine_with_min_lr"), Err(Error::TwoMinima));
+    assert_eq!(both.schedule("cosine_with_min_lr"), Err(Error::ConflictingMinLr));
     let above = ScheduleOptions { learning_rate: Some(1e-8), ..default() }.schedule("polynomial");
     assert!(matches!(above, Err(Error::OutOfRange { option: "lr_end", .. })));
 }
 
-/// A run as short as its warm-up, or shorter, has a rate at every step.
+/// A run not longer than its warmup has a valid rate at every step.
 #[test]
-fn short_runs_have_rates() {
+fn short_runs_have_valid_rates() {
     for name in SCHEDULES.iter().filter(|name| name.parse::<Schedule>().is_ok()) {
         let schedule: Schedule = name.parse().unwrap();
         for (warmup, total) in [(0, 0), (0, 1), (5, 5), (9, 5)] {
@@ -179,7 +179,7 @@ fn biases_and_norms_do_not_decay() {
         ("model.layers.0.mlp.up_proj.weight", "Linear"),
         ("model.normaliser.weight", "Linear"),
     ];
-    let staying = [
+    let not_decaying = [
         ("transformer.ln_f.weight", "LayerNorm"),
         ("transformer.h.0.mlp.c_fc.bias", "Conv1D"),
         ("relative_attention_bias.weight", "Embedding"),
@@ -191,12 +191,12 @@ fn biases_and_norms_do_not_decay() {
         ("block.ln.weight", "MistralRMSNorm"),
     ];
     assert!(decaying.iter().all(|(name, class)| decays(name, class)));
-    for (name, class) in staying {
+    for (name, class) in not_decaying {
         assert!(!decays(name, class), "{name}");
     }
 }
 
-/// Traces AdamW on a parameter of a shard with tensors of given dimensions.
+/// Traces AdamW on a shard with tensors of given dimensions and returns the error.
 fn trace(shard: Shard, parameter: &[usize], slots: usize, scalars: usize) -> String {
     let argument = |dims: &[usize]| Argument::new(TensorType::new(DType::F32, dims));
     let mut arguments = vec![argument(&[scalars])];
@@ -217,12 +217,12 @@ fn trace(shard: Shard, parameter: &[usize], slots: usize, scalars: usize) -> Str
 }
 
 #[test]
-fn tensors_that_do_not_fit_are_named() {
+fn shape_errors_name_the_tensor() {
     let shard = |layout| Shard { layout, slice: 19, ..Shard::replicated(&[4, 5], None) };
     let cases = [
         (trace(shard(Layout::Replicated), &[5, 4], 2, 3), "the parameter is"),
-        (trace(shard(Layout::Replicated), &[4, 5], 1, 3), "1 tensors of state, not 2"),
-        (trace(shard(Layout::Replicated), &[4, 5], 2, 2), "the numbers of a step are"),
+        (trace(shard(Layout::Replicated), &[4, 5], 1, 3), "expected 2 state tensors, got 1"),
+        (trace(shard(Layout::Replicated), &[4, 5], 2, 2), "the scalars of a step are"),
         (trace(shard(Layout::Flat), &[19], 2, 3), "does not fit into 1 slices of 19"),
         (
             trace(Shard { dims: vec![], ..shard(Layout::Dim0) }, &[], 2, 3),

@@ -1,9 +1,9 @@
-//! Optimizers and schedules against what torch and Hugging Face's library do.
+//! Optimizers and schedules against torch and Hugging Face's library.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
-use common::{Course, Placed, difference, size, train};
+use common::{Placed, TrainingRun, difference, rms, train};
 use fullshard_graph::Mesh;
 use fullshard_optim::{Adafactor, AdamW, Optimizer, ScheduleOptions, Sgd, StepSize};
 use serde::Deserialize;
@@ -26,7 +26,7 @@ struct RecordedRun {
 }
 
 impl Recorded {
-    fn course(&self) -> Course {
+    fn training_run(&self) -> TrainingRun {
         let steps = self.gradients.iter().zip(&self.gradient_exponents);
         let gradients = steps.map(|(gradients, exponent)| {
             let scaled = |gradient: &Vec<f32>| {
@@ -34,7 +34,7 @@ impl Recorded {
             };
             gradients.iter().map(scaled).collect()
         });
-        Course {
+        TrainingRun {
             initial: self.initial.iter().map(|values| vec![values.clone()]).collect(),
             gradients: gradients.collect(),
             learning_rates: self.learning_rates.clone(),
@@ -46,15 +46,16 @@ impl Recorded {
 #[track_caller]
 fn check(name: &str, optimizer: &dyn Optimizer) {
     let recorded: Recorded = serde_json::from_str(include_str!("data/optimizers.json")).unwrap();
-    let parameters: Vec<Placed> = recorded.shapes.iter().map(|dims| Placed::whole(dims)).collect();
+    let parameters: Vec<Placed> =
+        recorded.shapes.iter().map(|dims| Placed::replicated(dims)).collect();
     let mesh = Mesh::new(&[("fsdp", 1)]).unwrap();
-    let trained = train(optimizer, &mesh, &parameters, &recorded.course());
+    let trained = train(optimizer, &mesh, &parameters, &recorded.training_run());
     let run = &recorded.runs[name];
     for (i, trained) in trained.iter().enumerate() {
         let what = format!("{name}, {:?}", recorded.shapes[i]);
         let found: Vec<f32> = trained.parameter.values().unwrap();
         let expected = &run.parameters[i];
-        let worst = difference(&found, expected, size(expected));
+        let worst = difference(&found, expected, rms(expected));
         println!("{what}: parameter {worst:e}");
         assert!(worst < 1e-6, "{what}: parameter {worst:e}");
         assert_eq!(trained.slots.len(), run.states[i].len(), "{what}");
@@ -69,15 +70,15 @@ fn check(name: &str, optimizer: &dyn Optimizer) {
     }
 }
 
-/// What a slot's rounding is measured by, where its numbers are smaller.
+/// The scale that errors of a slot are relative to, where its numbers are smaller.
 fn unit(name: &str, slot: &str, expected: &[f32], parameter: &[f32]) -> f32 {
     match slot {
         // Sums of squares: nothing cancels.
         _ if slot.contains("sq") => 0.0,
-        // A mean of steps with both signs, which can cancel to far less than what a step adds to
-        // it: a tenth of the last learning rate, scaled by the parameter.
-        "exp_avg" if name == "adafactor_beta1" => size(expected).max(5e-4 * size(parameter)),
-        _ => size(expected),
+        // A mean of steps of both signs, which can cancel to far less than one step adds: a tenth
+        // of the last learning rate, scaled by the parameter.
+        "exp_avg" if name == "adafactor_beta1" => rms(expected).max(5e-4 * rms(parameter)),
+        _ => rms(expected),
     }
 }
 
@@ -142,9 +143,9 @@ fn schedules() {
         serde_json::from_str(include_str!("data/schedules.json")).unwrap();
     let mut names: Vec<&str> = recorded.runs.iter().map(|run| run.name.as_str()).collect();
     names.dedup();
-    let mut unseen: Vec<&str> = fullshard_optim::SCHEDULES.to_vec();
-    unseen.retain(|name| !names.contains(name));
-    assert!(unseen.is_empty(), "not recorded: {unseen:?}");
+    let mut missing: Vec<&str> = fullshard_optim::SCHEDULES.to_vec();
+    missing.retain(|name| !names.contains(name));
+    assert!(missing.is_empty(), "not recorded: {missing:?}");
     for run in &recorded.runs {
         let options = &run.options;
         let shape = |name: &Option<String>| name.as_ref().map(|name| name.parse().unwrap());
@@ -166,7 +167,7 @@ fn schedules() {
         let schedule = options.schedule(&run.name).unwrap();
         for (step, expected) in run.factors.iter().enumerate() {
             let found = schedule.factor(step as u64, run.warmup, recorded.total);
-            let what = format!("{schedule:?} at {step}, warmed up for {}", run.warmup);
+            let what = format!("{schedule:?} at {step}, warmup {}", run.warmup);
             assert!((found - expected).abs() <= 1e-12, "{what}: {found} for {expected}");
         }
     }

@@ -1,10 +1,10 @@
-//! However parameters are cut and over however many devices, updates are those of one device.
+//! With any sharding over any number of devices, updates match those of one device.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
 use common::{
-    Course, Layers, Placed, Trained, call, compile, difference, size, step_program, train,
+    Layers, Placed, Trained, TrainingRun, call, compile, difference, rms, step_program, train,
 };
 use fullshard_graph::{Argument, DType, Mesh, MeshExt, Program, Tensor, TensorType};
 use fullshard_optim::{
@@ -18,7 +18,7 @@ const SHAPES: [&[usize]; 6] = [&[7, 5], &[13], &[3, 4, 5], &[1], &[64, 3], &[2, 
 const LAYERS: usize = 3;
 const STEPS: usize = 6;
 
-/// Numbers in [-1, 1) that differ from each other, the same every time.
+/// Distinct pseudorandom numbers in [-1, 1), the same every time.
 fn numbers(count: usize, seed: usize) -> Vec<f32> {
     let mut state = (seed as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let mut next = || {
@@ -29,8 +29,8 @@ fn numbers(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// What a parameter of a shape begins with, or its gradients at a step: each layer and step of
-/// another magnitude, so that statistics of one are none of another.
+/// The initial values of a parameter of a shape, or its gradients at a step: each layer and step
+/// has another magnitude, so that their statistics differ.
 fn layers(shape: usize, step: usize) -> Layers {
     let count = SHAPES[shape].iter().product();
     let layer = |layer: usize| {
@@ -41,31 +41,31 @@ fn layers(shape: usize, step: usize) -> Layers {
     (0..LAYERS).map(layer).collect()
 }
 
-/// A course for parameters of given shapes, picking layers of them.
-fn course(shapes: &[usize], pick: impl Fn(usize, Layers) -> Layers) -> Course {
+/// A run for parameters of given shapes, with selected layers.
+fn training_run(shapes: &[usize], pick: impl Fn(usize, Layers) -> Layers) -> TrainingRun {
     let all = |step: usize| -> Vec<Layers> {
         let values = shapes.iter().enumerate();
         values.map(|(i, &shape)| pick(i, layers(shape, step))).collect()
     };
-    Course {
+    TrainingRun {
         initial: all(0),
         gradients: (1..=STEPS).map(all).collect(),
         learning_rates: (0..STEPS).map(|step| 0.1 / (1 + step) as f64).collect(),
     }
 }
 
-/// Each layer of each shape trained by itself on one device: `[shape][layer]`.
+/// Each layer of each shape trained separately on one device: `[shape][layer]`.
 fn reference(optimizer: &dyn Optimizer) -> Vec<Vec<Trained>> {
     let mesh = Mesh::new(&[("fsdp", 1)]).unwrap();
     let shapes: Vec<usize> = (0..SHAPES.len()).flat_map(|shape| [shape; LAYERS]).collect();
     let parameters: Vec<Placed> =
-        shapes.iter().map(|&shape| Placed::whole(SHAPES[shape])).collect();
-    let course = course(&shapes, |i, layers| vec![layers[i % LAYERS].clone()]);
-    let mut trained = train(optimizer, &mesh, &parameters, &course).into_iter();
+        shapes.iter().map(|&shape| Placed::replicated(SHAPES[shape])).collect();
+    let training_run = training_run(&shapes, |i, layers| vec![layers[i % LAYERS].clone()]);
+    let mut trained = train(optimizer, &mesh, &parameters, &training_run).into_iter();
     (0..SHAPES.len()).map(|_| trained.by_ref().take(LAYERS).collect()).collect()
 }
 
-/// Every shape, cut in every way, stacked and not.
+/// Every shape with every sharding, stacked and not.
 fn every_placement(axes: &[&'static str], devices: usize) -> Vec<(usize, Placed)> {
     let mut placements = Vec::new();
     for (shape, dims) in SHAPES.iter().enumerate() {
@@ -88,13 +88,13 @@ fn assert_same(found: &[f32], expected: &[f32], scale: f32, what: &str) {
     assert!(worst < 1e-6, "{what}: differs by {worst:e}");
 }
 
-/// Compares a parameter and its state with those of its layers trained by themselves.
+/// Compares a parameter and its state with those of its layers trained separately.
 fn compare(placed: &Placed, found: &Trained, expected: &[Trained]) {
     let layers = placed.stack.unwrap_or(1);
     let check = |what: &str, found: Layers, pick: &dyn Fn(&Trained) -> HostTensor| {
         for (layer, (found, expected)) in found.iter().zip(expected).enumerate() {
             let expected: Vec<f32> = pick(expected).values().unwrap();
-            let scale = if what.contains("sq") { 0.0 } else { size(&expected) };
+            let scale = if what.contains("sq") { 0.0 } else { rms(&expected) };
             assert_same(found, &expected, scale, &format!("{placed:?}, layer {layer}: {what}"));
         }
     };
@@ -114,18 +114,18 @@ fn compare(placed: &Placed, found: &Trained, expected: &[Trained]) {
     }
 }
 
-/// Trains every placement on some devices and compares with one device.
+/// Trains every placement on a number of devices and compares with one device.
 fn check(optimizer: &dyn Optimizer, reference: &[Vec<Trained>], devices: usize) {
     let mesh = Mesh::new(&[("fsdp", devices)]).unwrap();
     let (shapes, parameters): (Vec<usize>, Vec<Placed>) =
         every_placement(&["fsdp"], devices).into_iter().unzip();
-    let trained = train(optimizer, &mesh, &parameters, &course(&shapes, |_, layers| layers));
+    let trained = train(optimizer, &mesh, &parameters, &training_run(&shapes, |_, layers| layers));
     for ((shape, placed), found) in shapes.iter().zip(&parameters).zip(&trained) {
         compare(placed, found, &reference[*shape]);
     }
 }
 
-/// A test for each optimizer and number of devices.
+/// A test per optimizer and number of devices.
 macro_rules! optimizers {
     ($($name:ident: $optimizer:expr;)*) => {$(
         mod $name {
@@ -160,26 +160,26 @@ macro_rules! optimizers {
 optimizers! {
     adamw: AdamW { weight_decay: 0.1, ..AdamW::default() };
     sgd: Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.1, dampening: 0.0 };
-    adafactor_of_trainer: Adafactor { weight_decay: 0.1, ..Adafactor::trainer() };
-    adafactor_of_the_paper_with_momentum:
+    adafactor_trainer: Adafactor { weight_decay: 0.1, ..Adafactor::trainer() };
+    adafactor_paper_with_momentum:
         Adafactor { beta1: Some(0.9), weight_decay: 0.1, ..Adafactor::paper() };
 }
 
-/// Some are cut over one axis and some over two: sums go over the devices that share a parameter.
+/// Some are sharded over one axis and some over two: sums are over the devices of each sharding.
 #[test]
-fn parameters_cut_over_different_axes() {
+fn parameters_sharded_over_different_axes() {
     let adafactor = Adafactor::paper();
     let reference = reference(&adafactor);
     let mesh = Mesh::new(&[("replica", 2), ("fsdp", 4)]).unwrap();
     let mut placements = every_placement(&["fsdp"], 4);
     placements.extend(every_placement(&["replica", "fsdp"], 8));
     let (shapes, parameters): (Vec<usize>, Vec<Placed>) = placements.into_iter().unzip();
-    let trained = train(&adafactor, &mesh, &parameters, &course(&shapes, |_, layers| layers));
+    let trained = train(&adafactor, &mesh, &parameters, &training_run(&shapes, |_, layers| layers));
     for ((shape, placed), found) in shapes.iter().zip(&parameters).zip(&trained) {
         compare(placed, found, &reference[*shape]);
     }
     let some: Vec<Placed> = parameters.into_iter().step_by(7).collect();
-    assert_eq!(all_reduces(&adafactor, &mesh, &some), 4, "two for each group");
+    assert_eq!(all_reduces(&adafactor, &mesh, &some), 4, "two per group");
 }
 
 /// All-reduces in the compiled program of a step.
@@ -191,29 +191,29 @@ fn all_reduces(optimizer: &dyn Optimizer, mesh: &Mesh, parameters: &[Placed]) ->
     let others = rows.iter().filter(|row| row.kind != CollectiveKind::AllReduce).count();
     assert_eq!(others, 0, "other collectives");
     let compiled = rows.iter().map(|row| row.count).sum();
-    assert_eq!(traced, compiled, "the compiler has merged some");
+    assert_eq!(traced, compiled, "the compiler merged some");
     compiled
 }
 
 #[test]
-fn a_step_takes_two_sums_over_devices_at_most() {
+fn a_step_takes_at_most_two_all_reduces() {
     let mesh = Mesh::new(&[("fsdp", 4)]).unwrap();
     let all: Vec<Placed> = every_placement(&["fsdp"], 4).into_iter().map(|(_, one)| one).collect();
-    let whole: Vec<Placed> =
+    let replicated: Vec<Placed> =
         all.iter().filter(|one| one.layout == Layout::Replicated).cloned().collect();
-    let cut: Vec<Placed> =
+    let sharded: Vec<Placed> =
         all.iter().filter(|one| one.layout != Layout::Replicated).cloned().collect();
     for adafactor in [Adafactor::trainer(), Adafactor::paper()] {
-        assert_eq!(all_reduces(&adafactor, &mesh, &whole[..3]), 0);
-        assert_eq!(all_reduces(&adafactor, &mesh, &cut[..1]), 2);
-        assert_eq!(all_reduces(&adafactor, &mesh, &cut), 2);
+        assert_eq!(all_reduces(&adafactor, &mesh, &replicated[..3]), 0);
+        assert_eq!(all_reduces(&adafactor, &mesh, &sharded[..1]), 2);
+        assert_eq!(all_reduces(&adafactor, &mesh, &sharded), 2);
     }
-    assert_eq!(all_reduces(&AdamW::default(), &mesh, &cut[..3]), 0);
-    assert_eq!(all_reduces(&Sgd::default(), &mesh, &cut[..3]), 0);
+    assert_eq!(all_reduces(&AdamW::default(), &mesh, &sharded[..3]), 0);
+    assert_eq!(all_reduces(&Sgd::default(), &mesh, &sharded[..3]), 0);
 }
 
 #[test]
-fn the_norm_counts_every_element_once_in_one_sum() {
+fn global_norm_takes_one_all_reduce() {
     let placements = |devices| every_placement(&["fsdp"], devices);
     let expected: f64 = placements(1)
         .iter()
@@ -251,11 +251,11 @@ fn the_norm_counts_every_element_once_in_one_sum() {
         let count: u64 = collectives(&module).iter().map(|row| row.count).sum();
         assert_eq!(count, 1);
         let gradient =
-            |(shape, placed): &(usize, Placed)| placed.lay_out(&mesh, &layers(*shape, 1));
+            |(shape, placed): &(usize, Placed)| placed.to_logical(&mesh, &layers(*shape, 1));
         let results = call(&loaded, &placements.iter().map(gradient).collect::<Vec<_>>());
         let results: Vec<f32> =
             results.iter().flat_map(|result| result.values::<f32>().unwrap()).collect();
-        let wanted = [expected, 1.0 / (expected + 1e-6), 1.0].map(|number| number as f32);
-        assert_same(&results, &wanted, 0.0, "norm and factors");
+        let expected = [expected, 1.0 / (expected + 1e-6), 1.0].map(|number| number as f32);
+        assert_same(&results, &expected, 0.0, "norm and factors");
     }
 }

@@ -1,23 +1,23 @@
-//! How a model is to be sharded, as Hugging Face's `--fsdp` and `--fsdp_config` say it.
+//! How a model is sharded, as in Hugging Face's `--fsdp` and `--fsdp_config`.
 //!
 //! A config is read and checked before anything else happens, so a mistake costs seconds and not
-//! a compilation. Nothing is skipped in silence: a key is used, or it changes nothing here and a
-//! warning says why, or it is refused with the way out. Switching off what there is not is fine.
+//! a compilation. No key is ignored silently: it is used, or it has no effect here and a warning
+//! states why, or it is rejected with a fix. Disabling an unsupported feature is fine.
 //!
 //! | key | here |
 //! |---|---|
-//! | `transformer_layer_cls_to_wrap` | [`WrapPolicy::Classes`]: a name, names with commas, a list |
+//! | `transformer_layer_cls_to_wrap` | [`WrapPolicy::Classes`]: a name, names with commas, a list; an empty list is [`WrapPolicy::Root`], no key [`WrapPolicy::Blocks`] |
 //! | `min_num_params` | [`WrapPolicy::MinSize`]; 0 is none; not together with classes |
-//! | `auto_wrap_policy` | may say once more which of the two it is |
+//! | `auto_wrap_policy` | may repeat which of the two it is |
 //! | `xla_fsdp_grad_ckpt`, `activation_checkpointing` | [`FsdpConfig::gradient_checkpointing`] |
 //! | `xla_fsdp_settings` | [`Settings`] |
 //! | `reshard_after_forward` | that of the settings |
-//! | `xla` | everything runs on XLA: may be missing, false gives a warning |
-//! | `xla_fsdp_v2` | one program for all devices is what always runs: a warning |
-//! | what steers torch's own FSDP only | a warning |
-//! | offloading, hybrid groups, other precisions | refused |
+//! | `xla` | everything runs on XLA: may be missing, false is a warning |
+//! | `xla_fsdp_v2` | one SPMD program always runs: a warning |
+//! | options of PyTorch FSDP only | a warning |
+//! | offloading, hybrid groups, other precisions | rejected |
 //!
-//! Any key may carry the prefix `fsdp_`, as older versions want it. A null is as good as no key.
+//! Any key may have the prefix `fsdp_`, as older versions require. A null is the same as no key.
 
 mod error;
 mod keys;
@@ -30,29 +30,32 @@ pub use fullshard_models::nearest;
 pub use settings::{Settings, default_divide_factors};
 pub use strategy::Strategy;
 
-use keys::{Keys, SWITCH, agreed, whole};
+use keys::{BOOL, Keys, agreed, integer};
 use serde_json::Value;
 use std::path::Path;
 
 /// The contents of an `fsdp_config.json`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct FsdpConfig {
-    /// Which modules become units of their own.
+    /// Which modules become units.
     pub wrap: WrapPolicy,
-    /// Whether each layer is computed again on the way back: `xla_fsdp_grad_ckpt`.
+    /// Whether each layer is recomputed in the backward pass: `xla_fsdp_grad_ckpt`.
     pub gradient_checkpointing: bool,
     /// How a unit is sharded and computed: `xla_fsdp_settings`.
     pub settings: Settings,
-    /// Keys of the config that change nothing here, and why. See [`FsdpConfig::warnings`].
+    /// Keys of the config that have no effect here, and why. See [`FsdpConfig::warnings`].
     pub ignored: Vec<String>,
 }
 
-/// Which modules become FSDP units. The root always is one.
+/// Which modules become FSDP units. The root is always one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum WrapPolicy {
-    /// Only the root.
+    /// The blocks of the model: the modules of its repeated layers, which `transformers` lists as
+    /// `_no_split_modules`.
     #[default]
-    None,
+    Blocks,
+    /// Only the root: the whole model is one unit.
+    Root,
     /// Every module of one of these classes.
     Classes(Vec<String>),
     /// Modules of at least this many elements that no unit inside them owns.
@@ -60,7 +63,7 @@ pub enum WrapPolicy {
 }
 
 impl FsdpConfig {
-    /// Reads the argument of `--fsdp_config`: JSON itself if it begins with `{`, else a path.
+    /// Reads the argument of `--fsdp_config`: JSON if it begins with `{`, else a path.
     pub fn from_argument(argument: &str) -> Result<FsdpConfig, FsdpConfigError> {
         if argument.trim_start().starts_with('{') {
             FsdpConfig::from_json(argument)
@@ -87,15 +90,15 @@ impl FsdpConfig {
 
         let wrap = WrapPolicy::read(&mut keys)?;
         let gradient_checkpointing = agreed(
-            ("xla_fsdp_grad_ckpt", keys.switch("xla_fsdp_grad_ckpt")?),
-            ("activation_checkpointing", keys.switch("activation_checkpointing")?),
+            ("xla_fsdp_grad_ckpt", keys.read_bool("xla_fsdp_grad_ckpt")?),
+            ("activation_checkpointing", keys.read_bool("activation_checkpointing")?),
         )?;
         let mut settings = Settings::read(&mut inner)?;
         settings.reshard_after_forward = agreed(
             ("xla_fsdp_settings.reshard_after_forward", settings.reshard_after_forward),
-            ("reshard_after_forward", keys.switch("reshard_after_forward")?),
+            ("reshard_after_forward", keys.read_bool("reshard_after_forward")?),
         )?;
-        accept_or_refuse(&mut keys)?;
+        check_other_keys(&mut keys)?;
 
         keys.finish(&inner)?;
         inner.finish(&keys)?;
@@ -107,7 +110,7 @@ impl FsdpConfig {
         })
     }
 
-    /// What of the config changes nothing here or does harm, and why, for people to read.
+    /// Warnings about keys that have no effect here or do harm, with the reason.
     pub fn warnings(&self) -> Vec<String> {
         [self.ignored.clone(), self.settings.warnings()].concat()
     }
@@ -116,18 +119,20 @@ impl FsdpConfig {
 impl WrapPolicy {
     fn read(keys: &mut Keys) -> Result<WrapPolicy, FsdpConfigError> {
         let classes = keys.read("transformer_layer_cls_to_wrap", CLASSES, classes)?;
-        let classes = classes.unwrap_or_default();
-        let min_size = keys.read("min_num_params", MIN_SIZE, whole)?.unwrap_or(0);
+        let min_size = keys.read("min_num_params", MIN_SIZE, integer)?.unwrap_or(0);
         let named = keys.read("auto_wrap_policy", NAMES, policy_name)?;
-        let policy = match (classes.is_empty(), min_size) {
-            (true, 0) => WrapPolicy::None,
-            (true, _) => WrapPolicy::MinSize(min_size),
-            (false, 0) => WrapPolicy::Classes(classes),
-            (false, _) => {
+        let policy = match (classes, min_size) {
+            (None, 0) if named.as_deref() == Some("NO_WRAP") => WrapPolicy::Root,
+            (None, 0) => WrapPolicy::Blocks,
+            (Some(classes), 0) if classes.is_empty() => WrapPolicy::Root,
+            (Some(classes), 0) => WrapPolicy::Classes(classes),
+            (None, _) => WrapPolicy::MinSize(min_size),
+            (Some(classes), _) if classes.is_empty() => WrapPolicy::MinSize(min_size),
+            (Some(classes), _) => {
                 return Err(FsdpConfigError::Contradiction {
                     first: format!("`transformer_layer_cls_to_wrap: {classes:?}`"),
                     second: format!("`min_num_params: {min_size}`"),
-                    way_out: "modules are wrapped by class or by size, leave one of them out",
+                    fix: "modules are wrapped by class or by size, leave one of them out",
                 });
             }
         };
@@ -135,18 +140,18 @@ impl WrapPolicy {
             Some(name) if name != policy.name() => Err(FsdpConfigError::Contradiction {
                 first: format!("`auto_wrap_policy: {name}`"),
                 second: policy.to_string(),
-                way_out: "what is wrapped follows from transformer_layer_cls_to_wrap or \
+                fix: "the policy follows from transformer_layer_cls_to_wrap or \
                           min_num_params, leave auto_wrap_policy out",
             }),
             _ => Ok(policy),
         }
     }
 
-    /// The name that newer configs have for it.
+    /// Its name in newer configs.
     fn name(&self) -> &'static str {
         match self {
-            WrapPolicy::None => "NO_WRAP",
-            WrapPolicy::Classes(_) => "TRANSFORMER_BASED_WRAP",
+            WrapPolicy::Root => "NO_WRAP",
+            WrapPolicy::Blocks | WrapPolicy::Classes(_) => "TRANSFORMER_BASED_WRAP",
             WrapPolicy::MinSize(_) => "SIZE_BASED_WRAP",
         }
     }
@@ -155,40 +160,41 @@ impl WrapPolicy {
 impl std::fmt::Display for WrapPolicy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            WrapPolicy::None => f.write_str("nothing to wrap"),
+            WrapPolicy::Blocks => f.write_str("wrapping the blocks of the model"),
+            WrapPolicy::Root => f.write_str("nothing to wrap"),
             WrapPolicy::Classes(classes) => write!(f, "wrapping {}", classes.join(", ")),
             WrapPolicy::MinSize(size) => write!(f, "wrapping from {size} elements"),
         }
     }
 }
 
-/// The keys that are no fields: those that change nothing and those that cannot be.
-fn accept_or_refuse(keys: &mut Keys) -> Result<(), FsdpConfigError> {
-    const SCHEDULE: &str = "when parameters are gathered is decided as the program is compiled";
-    const MADE_THERE: &str = "parameters are made on each device";
+/// The keys without a field: those that have no effect and those that are not supported.
+fn check_other_keys(keys: &mut Keys) -> Result<(), FsdpConfigError> {
+    const SCHEDULE: &str = "the compiler schedules the all-gathers";
+    const ON_DEVICE: &str = "parameters are initialized on each device";
     const OFFLOAD: &str = "shards stay in device memory. Leave it out; more devices or gradient \
                            checkpointing make room";
-    const PRECISION: &str = "say the type to compute in with xla_fsdp_settings.compute_dtype";
+    const PRECISION: &str = "set xla_fsdp_settings.compute_dtype instead";
 
-    if keys.switch("xla")? == Some(false) {
-        let warning = "`xla` is false, which elsewhere chooses torch's own FSDP: here everything \
-                       runs on XLA, and `xla_fsdp_settings` apply";
+    if keys.read_bool("xla")? == Some(false) {
+        let warning = "`xla` is false, which elsewhere selects PyTorch FSDP: here everything runs \
+                       on XLA, and `xla_fsdp_settings` apply";
         keys.ignored.push(warning.to_owned());
     }
     for (key, reason) in [
-        ("xla_fsdp_v2", "one program for all devices always runs, and the settings apply to it"),
+        ("xla_fsdp_v2", "one SPMD program always runs, and the settings apply to it"),
         ("forward_prefetch", SCHEDULE),
         ("limit_all_gathers", SCHEDULE),
         ("use_orig_params", "parameters keep their names however they are sharded"),
-        ("sync_module_states", MADE_THERE),
-        ("cpu_ram_efficient_loading", MADE_THERE),
+        ("sync_module_states", ON_DEVICE),
+        ("cpu_ram_efficient_loading", ON_DEVICE),
     ] {
-        keys.accept(key, SWITCH, Value::is_boolean, reason)?;
+        keys.accept(key, BOOL, Value::is_boolean, reason)?;
     }
-    keys.accept("backward_prefetch", "a text", Value::is_string, SCHEDULE)?;
+    keys.accept("backward_prefetch", "a string", Value::is_string, SCHEDULE)?;
     let unsaved = "there are no checkpoints yet";
-    keys.accept("state_dict_type", "a text", Value::is_string, unsaved)?;
-    let version = "the versions of torch's FSDP train alike, and so does this";
+    keys.accept("state_dict_type", "a string", Value::is_string, unsaved)?;
+    let version = "all versions of PyTorch FSDP train the same way, and so does this";
     keys.accept("version", "a whole number", Value::is_u64, version)?;
 
     for (key, reason) in [
@@ -196,10 +202,10 @@ fn accept_or_refuse(keys: &mut Keys) -> Result<(), FsdpConfigError> {
         ("offload_params", OFFLOAD),
         ("mixed_precision", PRECISION),
         ("mixed_precision_policy", PRECISION),
-        ("sharding_strategy", "say it with `--fsdp`: full_shard, shard_grad_op or no_shard"),
+        ("sharding_strategy", "set `--fsdp` instead: full_shard, shard_grad_op or no_shard"),
         ("ignored_modules", "every parameter is sharded. To keep some from training, freeze them"),
     ] {
-        keys.refuse(key, reason)?;
+        keys.reject(key, reason)?;
     }
     Ok(())
 }

@@ -1,39 +1,44 @@
-//! Gathering the parameters of a unit, with the gradient that fully sharded training is named
-//! for: what was gathered going forth is summed and scattered going back.
+//! All-gathering the parameters of a unit in the forward pass, with the gradient of FSDP:
+//! reduce-scattering their gradients in the backward pass.
 
-use crate::layout::Stored;
+use crate::layout::ShardedParam;
 use fullshard_core::Layout;
 use fullshard_graph::{DType, Group, Result, Tensor, concatenate, custom_vjp, full};
 
-/// What goes over the wire when a unit is gathered and its gradients are scattered.
+/// How a unit is all-gathered and its gradients are reduce-scattered.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Wire {
-    /// The type that parameters are gathered in and computed with.
+pub struct CommPolicy {
+    /// The type that parameters are all-gathered and computed in.
     pub compute: DType,
     /// The type that gradients are summed in.
     pub reduce: DType,
-    /// Whether a unit is gathered in one exchange rather than in one a parameter.
+    /// Whether a unit is all-gathered in one collective rather than one per parameter.
     pub packed: bool,
-    /// Gradients of a unit wait for each other until they are more than this many bytes.
+    /// Gradients of a unit are bucketed until a bucket exceeds this many bytes.
     pub bucket: usize,
-    /// What gradients are divided by before and after they are summed.
+    /// What gradients are divided by before and after the reduction.
     pub divide: (f64, f64),
 }
 
-impl Wire {
-    /// Which parameters of a unit are gathered together.
-    pub(crate) fn gathers(&self, parameters: &[&Stored]) -> Vec<Vec<usize>> {
-        let cut = cut_ones(parameters);
+impl CommPolicy {
+    /// Which parameters of a unit are all-gathered together.
+    pub(crate) fn gathers(&self, parameters: &[&ShardedParam]) -> Vec<Vec<usize>> {
+        let sharded = sharded(parameters);
         match self.packed {
-            true if !cut.is_empty() => vec![cut],
-            _ => cut.into_iter().map(|i| vec![i]).collect(),
+            true if !sharded.is_empty() => vec![sharded],
+            _ => sharded.into_iter().map(|i| vec![i]).collect(),
         }
     }
 
-    /// Which gradients of a unit are scattered together, of so many layers of each at once.
-    pub(crate) fn scatters(&self, parameters: &[&Stored], layers: &[usize]) -> Vec<Vec<usize>> {
+    /// Which gradients of a unit are reduce-scattered together; `layers` is the number of layers
+    /// of each.
+    pub(crate) fn scatters(
+        &self,
+        parameters: &[&ShardedParam],
+        layers: &[usize],
+    ) -> Vec<Vec<usize>> {
         let (mut buckets, mut queued, mut bytes) = (Vec::new(), Vec::new(), 0);
-        for i in cut_ones(parameters) {
+        for i in sharded(parameters) {
             queued.push(i);
             bytes += layers[i] * parameters[i].padded_elements() * self.reduce.size();
             if bytes > self.bucket {
@@ -45,38 +50,38 @@ impl Wire {
         buckets
     }
 
-    /// The whole parameters of a unit, of which this device has the parts.
+    /// The full parameters of a unit, from this device's shards.
     ///
-    /// Of parameters that are whole everywhere the gradients are summed over all devices.
+    /// Gradients of replicated parameters are all-reduced.
     pub(crate) fn gather(
         &self,
         group: &Group,
-        parameters: &[&Stored],
-        parts: &[&Tensor],
+        parameters: &[&ShardedParam],
+        shards: &[&Tensor],
     ) -> Result<Vec<Tensor>> {
-        let wholes = |parts: Vec<Tensor>| self.bring_together(group, parameters, &parts);
+        let unshard = |shards: Vec<Tensor>| self.unshard(group, parameters, &shards);
         custom_vjp(
-            parts,
-            wholes,
-            |parts| Ok((wholes(parts)?, Vec::new())),
+            shards,
+            unshard,
+            |shards| Ok((unshard(shards)?, Vec::new())),
             |_, gradients| self.reduce(group, parameters, &gradients.iter().collect::<Vec<_>>()),
         )
     }
 
-    fn bring_together(
+    fn unshard(
         &self,
         group: &Group,
-        parameters: &[&Stored],
-        parts: &[Tensor],
+        parameters: &[&ShardedParam],
+        shards: &[Tensor],
     ) -> Result<Vec<Tensor>> {
-        let mut wholes =
-            parts.iter().map(|part| part.convert(self.compute)).collect::<Result<Vec<_>>>()?;
+        let mut full_params =
+            shards.iter().map(|shard| shard.convert(self.compute)).collect::<Result<Vec<_>>>()?;
         for bucket in self.gathers(parameters) {
             if let [i] = bucket[..] {
-                wholes[i] = gather_one(group, parameters[i], &wholes[i])?;
+                full_params[i] = gather_one(group, parameters[i], &full_params[i])?;
                 continue;
             }
-            let rows = bucket.iter().map(|&i| parameters[i].to_row(&wholes[i]));
+            let rows = bucket.iter().map(|&i| parameters[i].to_row(&full_params[i]));
             let rows = rows.collect::<Result<Vec<_>>>()?;
             let packed = concatenate(&rows.iter().collect::<Vec<_>>(), 1)?;
             let gathered = group.all_gather(&packed, 0)?;
@@ -84,44 +89,45 @@ impl Wire {
             for (&i, row) in bucket.iter().zip(&rows) {
                 let rows = gathered.narrow(1, start, start + row.dims()[1])?;
                 start += row.dims()[1];
-                let lead = parts[i].rank() - parameters[i].part_dims().len();
-                wholes[i] = parameters[i].whole_of_rows(&rows, &parts[i].dims()[..lead])?;
+                let lead = shards[i].rank() - parameters[i].shard_dims().len();
+                let lead = &shards[i].dims()[..lead];
+                full_params[i] = parameters[i].unsharded_from_rows(&rows, lead)?;
             }
         }
-        Ok(wholes)
+        Ok(full_params)
     }
 
-    /// This device's parts of the mean over devices of whole gradients, in `f32`.
+    /// This device's shards of the mean over devices of full gradients, in `f32`.
     pub(crate) fn reduce(
         &self,
         group: &Group,
-        parameters: &[&Stored],
+        parameters: &[&ShardedParam],
         gradients: &[&Tensor],
     ) -> Result<Vec<Tensor>> {
         let (before, after) = self.divide;
-        let mut parts = Vec::new();
-        for (stored, gradient) in parameters.iter().zip(gradients) {
+        let mut shards = Vec::new();
+        for (param, gradient) in parameters.iter().zip(gradients) {
             let gradient = divide(&gradient.convert(self.reduce)?, before)?;
-            parts.push(match stored.layout {
+            shards.push(match param.layout {
                 Layout::Replicated => group.sum(&gradient)?,
                 Layout::Dim0 | Layout::Flat => gradient,
             });
         }
-        let layers = parameters.iter().zip(gradients).map(|(stored, gradient)| {
-            gradient.dims()[..gradient.rank() - stored.dims.len()].iter().product()
+        let layers = parameters.iter().zip(gradients).map(|(param, gradient)| {
+            gradient.dims()[..gradient.rank() - param.dims.len()].iter().product()
         });
         for bucket in self.scatters(parameters, &layers.collect::<Vec<_>>()) {
-            self.scatter(group, parameters, &bucket, &mut parts)?;
+            self.scatter(group, parameters, &bucket, &mut shards)?;
         }
-        let finish = |part: &Tensor| divide(&part.convert(DType::F32)?, after);
-        parts.iter().map(finish).collect()
+        let finish = |shard: &Tensor| divide(&shard.convert(DType::F32)?, after);
+        shards.iter().map(finish).collect()
     }
 
-    /// Makes the parts of a bucket of whole gradients.
+    /// Reduce-scatters a bucket of full gradients.
     fn scatter(
         &self,
         group: &Group,
-        parameters: &[&Stored],
+        parameters: &[&ShardedParam],
         bucket: &[usize],
         gradients: &mut [Tensor],
     ) -> Result<()> {
@@ -138,44 +144,44 @@ impl Wire {
             let row = scattered.narrow(1, start, start + rows.dims()[1])?;
             start += rows.dims()[1];
             let lead = gradients[i].rank() - parameters[i].dims.len();
-            gradients[i] = parameters[i].part_of_row(&row, &gradients[i].dims()[..lead])?;
+            gradients[i] = parameters[i].shard_from_row(&row, &gradients[i].dims()[..lead])?;
         }
         Ok(())
     }
 }
 
-/// Those of a unit's parameters that are cut.
-fn cut_ones(parameters: &[&Stored]) -> Vec<usize> {
+/// Those of a unit's parameters that are sharded.
+fn sharded(parameters: &[&ShardedParam]) -> Vec<usize> {
     (0..parameters.len()).filter(|&i| parameters[i].layout != Layout::Replicated).collect()
 }
 
-fn gather_one(group: &Group, stored: &Stored, part: &Tensor) -> Result<Tensor> {
-    let lead = stored.lead(part);
-    let tiled = tiled(stored, part)?;
+fn gather_one(group: &Group, param: &ShardedParam, shard: &Tensor) -> Result<Tensor> {
+    let lead = param.lead(shard);
+    let tiled = tiled(param, shard)?;
     let gathered = group.all_gather(&tiled, lead)?;
-    let mut dims = part.dims().to_vec();
-    dims[lead] *= stored.parts;
-    stored.trim(&gathered.reshape(&dims)?)
+    let mut dims = shard.dims().to_vec();
+    dims[lead] *= param.num_shards;
+    param.trim(&gathered.reshape(&dims)?)
 }
 
-fn scatter_one(group: &Group, stored: &Stored, gradient: &Tensor) -> Result<Tensor> {
-    let lead = gradient.rank() - stored.dims.len();
-    let padded = stored.pad(gradient)?;
-    let scattered = group.reduce_scatter(&tiled(stored, &padded)?, lead)?;
+fn scatter_one(group: &Group, param: &ShardedParam, gradient: &Tensor) -> Result<Tensor> {
+    let lead = gradient.rank() - param.dims.len();
+    let padded = param.pad(gradient)?;
+    let scattered = group.reduce_scatter(&tiled(param, &padded)?, lead)?;
     let mut dims = padded.dims().to_vec();
-    dims[lead] /= stored.parts;
+    dims[lead] /= param.num_shards;
     scattered.reshape(&dims)
 }
 
-/// A flat part as a matrix, which devices with tiled memory move without padding every number.
-fn tiled(stored: &Stored, part: &Tensor) -> Result<Tensor> {
-    if stored.layout != Layout::Flat {
-        return Ok(part.clone());
+/// A flat shard as a matrix, which devices with tiled memory move without padding every element.
+fn tiled(param: &ShardedParam, shard: &Tensor) -> Result<Tensor> {
+    if param.layout != Layout::Flat {
+        return Ok(shard.clone());
     }
     let multiple = crate::layout::FLAT_MULTIPLE;
-    let lead = part.rank() - 1;
-    let rows = part.dims()[lead] / multiple;
-    part.reshape(&[&part.dims()[..lead], &[rows, multiple]].concat())
+    let lead = shard.rank() - 1;
+    let rows = shard.dims()[lead] / multiple;
+    shard.reshape(&[&shard.dims()[..lead], &[rows, multiple]].concat())
 }
 
 fn divide(gradient: &Tensor, by: f64) -> Result<Tensor> {

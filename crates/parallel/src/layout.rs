@@ -1,188 +1,188 @@
-//! How one parameter is stored over the devices of an axis: what each holds, and how the whole
-//! and the parts become each other.
+//! How one parameter is sharded over the devices of an axis: the shard of each, and how to convert
+//! between the full parameter and its shards.
 //!
-//! Padding exists in parts alone. It is zero, and so is its gradient.
+//! Only shards have padding. It is zero, and so is its gradient.
 
 use fullshard_core::Layout;
 use fullshard_graph::{Mesh, MeshError, Result, Sharding, Tensor};
 use fullshard_models::Initializer;
 
-/// The flat layout pads each device's part to a multiple of this, so that a part is whole rows of
-/// a tile on every device there is.
+/// The flat layout pads each shard to a multiple of this, so that a shard is full rows of a tile
+/// on every kind of device.
 pub(crate) const FLAT_MULTIPLE: usize = 128;
 
-/// A parameter, or a stack of one parameter of all layers, as it is stored.
+/// A sharded parameter, or the stack of one parameter of all layers.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Stored {
+pub struct ShardedParam {
     /// Its full name, with a `*` for the layer if all layers are stacked.
     pub name: String,
     /// The class of its module.
     pub class: &'static str,
-    /// The dimensions of one whole parameter.
+    /// The dimensions of one full parameter.
     pub dims: Vec<usize>,
-    /// How it begins.
+    /// Its initializer.
     pub initializer: Initializer,
-    /// A row that begins as zeros, whatever the rest.
+    /// A row that is initialized with zeros, whatever the rest.
     pub zero_row: Option<usize>,
     /// The number of layers stacked along a first dimension.
     pub stack: Option<usize>,
     /// Its name with a `*` for the layer, whether stacked or not.
     pub template: String,
-    /// The layer it is of, if it is of one.
+    /// The layer it belongs to, if it belongs to one.
     pub layer: Option<usize>,
-    /// How it is cut.
+    /// How it is sharded.
     pub layout: Layout,
-    /// Into how many parts.
-    pub parts: usize,
-    /// Whether it stays as it is.
+    /// The number of shards.
+    pub num_shards: usize,
+    /// Whether it is frozen.
     pub frozen: bool,
 }
 
-impl Stored {
+impl ShardedParam {
     /// The elements of the parameter, of all layers if it is stacked, without padding.
     pub fn elements(&self) -> usize {
         self.dims.iter().product::<usize>() * self.stack.unwrap_or(1)
     }
 
     /// The elements that one device holds, padding included.
-    pub fn part_elements(&self) -> usize {
-        self.part_dims().iter().product::<usize>() * self.stack.unwrap_or(1)
+    pub fn shard_elements(&self) -> usize {
+        self.shard_dims().iter().product::<usize>() * self.stack.unwrap_or(1)
     }
 
-    /// The dimensions of one device's part of one layer.
-    pub fn part_dims(&self) -> Vec<usize> {
+    /// The dimensions of one device's shard of one layer.
+    pub fn shard_dims(&self) -> Vec<usize> {
         match self.layout {
             Layout::Replicated => self.dims.clone(),
             Layout::Dim0 => {
                 let mut dims = self.dims.clone();
-                dims[0] = dims[0].div_ceil(self.parts);
+                dims[0] = dims[0].div_ceil(self.num_shards);
                 dims
             }
             Layout::Flat => {
                 let elements = self.dims.iter().product::<usize>();
-                vec![elements.div_ceil(self.parts * FLAT_MULTIPLE) * FLAT_MULTIPLE]
+                vec![elements.div_ceil(self.num_shards * FLAT_MULTIPLE) * FLAT_MULTIPLE]
             }
         }
     }
 
-    /// The dimensions of all parts together, with those of the stack.
-    pub fn stored_dims(&self) -> Vec<usize> {
-        let mut dims = self.part_dims();
+    /// The dimensions of all shards together, with those of the stack.
+    pub fn padded_dims(&self) -> Vec<usize> {
+        let mut dims = self.shard_dims();
         if self.layout != Layout::Replicated {
-            dims[0] *= self.parts;
+            dims[0] *= self.num_shards;
         }
         dims.splice(0..0, self.stack);
         dims
     }
 
-    /// How the stored tensor is cut over an axis.
+    /// The sharding of the tensor over an axis.
     pub fn sharding(&self, mesh: &Mesh, axis: &str) -> Result<Sharding, MeshError> {
-        let cut = [axis];
-        let mut dims: Vec<&[&str]> = vec![&[]; self.stored_dims().len()];
+        let sharded = [axis];
+        let mut dims: Vec<&[&str]> = vec![&[]; self.padded_dims().len()];
         if self.layout != Layout::Replicated {
-            dims[usize::from(self.stack.is_some())] = &cut;
+            dims[usize::from(self.stack.is_some())] = &sharded;
         }
         mesh.sharding(&dims)
     }
 
-    /// The stored numbers out of the whole parameters of its layers, one after another.
-    pub fn pack(&self, wholes: &[f32]) -> Vec<f32> {
-        let (whole, stored) = self.lengths();
-        let mut all = Vec::with_capacity(stored * self.stack.unwrap_or(1));
-        for layer in wholes.chunks(whole) {
+    /// The padded values of the full parameters of its layers, concatenated.
+    pub fn pack(&self, full_params: &[f32]) -> Vec<f32> {
+        let (elements, padded) = self.lengths();
+        let mut all = Vec::with_capacity(padded * self.stack.unwrap_or(1));
+        for layer in full_params.chunks(elements) {
             all.extend_from_slice(layer);
-            all.resize(all.len() + stored - layer.len(), 0.0);
+            all.resize(all.len() + padded - layer.len(), 0.0);
         }
         all
     }
 
-    /// The whole parameters of its layers, one after another, out of the stored numbers.
-    pub fn unpack(&self, stored: &[f32]) -> Vec<f32> {
-        let (whole, length) = self.lengths();
-        stored.chunks(length).flat_map(|layer| &layer[..whole]).copied().collect()
+    /// The full parameters of its layers, concatenated, from their padded values.
+    pub fn unpack(&self, values: &[f32]) -> Vec<f32> {
+        let (elements, padded) = self.lengths();
+        values.chunks(padded).flat_map(|layer| &layer[..elements]).copied().collect()
     }
 
-    /// The elements of one layer, without padding and with it, which always is at the end.
+    /// The elements of one layer, without and with padding, which is always at the end.
     fn lengths(&self) -> (usize, usize) {
         (self.dims.iter().product(), self.padded_elements())
     }
 
-    /// The elements of all parts of one layer, padding included.
+    /// The elements of all shards of one layer, padding included.
     pub(crate) fn padded_elements(&self) -> usize {
-        let parts = if self.layout == Layout::Replicated { 1 } else { self.parts };
-        self.part_dims().iter().product::<usize>() * parts
+        let shards = if self.layout == Layout::Replicated { 1 } else { self.num_shards };
+        self.shard_dims().iter().product::<usize>() * shards
     }
 
-    /// How many dimensions a tensor of parts (or of wholes) has before those of one parameter.
-    pub(crate) fn lead(&self, part: &Tensor) -> usize {
-        part.rank() - self.part_dims().len()
+    /// The number of leading dimensions of a shard (or full tensor) before those of one parameter.
+    pub(crate) fn lead(&self, shard: &Tensor) -> usize {
+        shard.rank() - self.shard_dims().len()
     }
 
-    /// The whole out of all parts put together along their first dimension: without padding, in
-    /// its own dimensions.
-    pub(crate) fn trim(&self, parts: &Tensor) -> Result<Tensor> {
-        let lead = self.lead(parts);
+    /// The full parameter from all shards concatenated along their first dimension: without
+    /// padding, in its own dimensions.
+    pub(crate) fn trim(&self, shards: &Tensor) -> Result<Tensor> {
+        let lead = self.lead(shards);
         match self.layout {
-            Layout::Replicated => Ok(parts.clone()),
-            Layout::Dim0 => parts.narrow(lead, 0, self.dims[0]),
+            Layout::Replicated => Ok(shards.clone()),
+            Layout::Dim0 => shards.narrow(lead, 0, self.dims[0]),
             Layout::Flat => {
                 let elements = self.dims.iter().product();
-                let dims = [&parts.dims()[..lead], &self.dims].concat();
-                parts.narrow(lead, 0, elements)?.reshape(&dims)
+                let dims = [&shards.dims()[..lead], &self.dims].concat();
+                shards.narrow(lead, 0, elements)?.reshape(&dims)
             }
         }
     }
 
-    /// The whole with padding, in the dimensions of all parts put together.
-    pub(crate) fn pad(&self, whole: &Tensor) -> Result<Tensor> {
-        let lead = whole.rank() - self.dims.len();
+    /// The full parameter with padding, in the dimensions of all shards concatenated.
+    pub(crate) fn pad(&self, full: &Tensor) -> Result<Tensor> {
+        let lead = full.rank() - self.dims.len();
         let flat = match self.layout {
-            Layout::Replicated => return Ok(whole.clone()),
-            Layout::Dim0 => whole.clone(),
+            Layout::Replicated => return Ok(full.clone()),
+            Layout::Dim0 => full.clone(),
             Layout::Flat => {
                 let elements = self.dims.iter().product();
-                whole.reshape(&[&whole.dims()[..lead], &[elements]].concat())?
+                full.reshape(&[&full.dims()[..lead], &[elements]].concat())?
             }
         };
-        let padded = self.part_dims()[0] * self.parts;
+        let padded = self.shard_dims()[0] * self.num_shards;
         let zeros = vec![0; flat.rank()];
         let mut high = zeros.clone();
         high[lead] = (padded - flat.dims()[lead]) as i64;
         flat.pad(0.0, &zeros, &high, &vec![0; flat.rank()])
     }
 
-    /// A part as a row of numbers.
-    pub(crate) fn to_row(&self, part: &Tensor) -> Result<Tensor> {
-        part.reshape(&[1, part.ty().elements()])
+    /// A shard as a row.
+    pub(crate) fn to_row(&self, shard: &Tensor) -> Result<Tensor> {
+        shard.reshape(&[1, shard.ty().elements()])
     }
 
-    /// The part that a row of numbers is; `lead` are the dimensions before those of one part.
-    pub(crate) fn part_of_row(&self, row: &Tensor, lead: &[usize]) -> Result<Tensor> {
-        row.reshape(&[lead, &self.part_dims()].concat())
+    /// The shard of a row; `lead` are the dimensions before those of one shard.
+    pub(crate) fn shard_from_row(&self, row: &Tensor, lead: &[usize]) -> Result<Tensor> {
+        row.reshape(&[lead, &self.shard_dims()].concat())
     }
 
-    /// The whole out of the rows of all parts.
-    pub(crate) fn whole_of_rows(&self, rows: &Tensor, lead: &[usize]) -> Result<Tensor> {
-        let part = self.part_dims();
-        let all = [&[self.parts], lead, &part[..]].concat();
-        let parts = rows.reshape(&all)?.transpose(&moved(0, lead.len(), all.len()))?;
-        let mut joined = [lead, &part[..]].concat();
-        joined[lead.len()] *= self.parts;
-        self.trim(&parts.reshape(&joined)?)
+    /// The full parameter from the rows of all shards.
+    pub(crate) fn unsharded_from_rows(&self, rows: &Tensor, lead: &[usize]) -> Result<Tensor> {
+        let shard = self.shard_dims();
+        let all = [&[self.num_shards], lead, &shard[..]].concat();
+        let shards = rows.reshape(&all)?.transpose(&moved(0, lead.len(), all.len()))?;
+        let mut joined = [lead, &shard[..]].concat();
+        joined[lead.len()] *= self.num_shards;
+        self.trim(&shards.reshape(&joined)?)
     }
 
-    /// The rows of all parts of a whole.
-    pub(crate) fn to_rows(&self, whole: &Tensor) -> Result<Tensor> {
-        let padded = self.pad(whole)?;
-        let part = self.part_dims();
-        let lead = padded.rank() - part.len();
-        let split = [&padded.dims()[..lead], &[self.parts], &part[..]].concat();
-        let parts = padded.reshape(&split)?.transpose(&moved(lead, 0, split.len()))?;
-        parts.reshape(&[self.parts, padded.ty().elements() / self.parts])
+    /// The rows of all shards of a full parameter.
+    pub(crate) fn to_rows(&self, full: &Tensor) -> Result<Tensor> {
+        let padded = self.pad(full)?;
+        let shard = self.shard_dims();
+        let lead = padded.rank() - shard.len();
+        let split = [&padded.dims()[..lead], &[self.num_shards], &shard[..]].concat();
+        let shards = padded.reshape(&split)?.transpose(&moved(lead, 0, split.len()))?;
+        shards.reshape(&[self.num_shards, padded.ty().elements() / self.num_shards])
     }
 }
 
-/// The permutation that takes dimension `from` to `to` and leaves the others in order.
+/// The permutation that moves dimension `from` to `to` and keeps the order of the others.
 fn moved(from: usize, to: usize, rank: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..rank).filter(|&dim| dim != from).collect();
     order.insert(to, from);

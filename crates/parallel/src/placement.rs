@@ -1,10 +1,10 @@
-//! Where everything lives: units, the parameters they own, how each is stored, and what follows
+//! The placement of a model: units, the parameters they own, how each is sharded, and what follows
 //! from that before anything is traced.
 
 use crate::config::{FsdpConfig, Strategy};
 use crate::error::Error;
-use crate::gather::Wire;
-use crate::layout::Stored;
+use crate::gather::CommPolicy;
+use crate::layout::ShardedParam;
 use crate::remat::Remat;
 use crate::stack::Stacks;
 use crate::wrap::{self, Unit};
@@ -13,66 +13,68 @@ use fullshard_graph::{DType, Dialect, Mesh, Sharding};
 use fullshard_models::{LoweringOptions, Module};
 use std::collections::HashMap;
 
-/// The mesh axis that parameters and batches are cut over.
+/// The mesh axis that parameters and batches are sharded over.
 pub const AXIS: &str = "fsdp";
 
 /// How a model is to be placed.
 #[derive(Debug, Clone, Default)]
 pub struct PlacementOptions {
-    /// What is cut at all.
+    /// What is sharded.
     pub strategy: Strategy,
     /// Units and how they are run.
     pub config: FsdpConfig,
-    /// What layers remember; by default what the configuration says.
+    /// What layers save for the backward pass; by default as the configuration states.
     pub remat: Option<Remat>,
-    /// Whether equal layers are a loop rather than written out.
+    /// Whether identical layers are scanned rather than unrolled.
     pub scan_layers: bool,
-    /// Whether a loop gathers the next layer while it computes one.
+    /// Whether a scan all-gathers the next layer while it computes one.
     pub gather_ahead: bool,
-    /// Which of several equal forms a model is lowered to on the platform.
+    /// Which of several equivalent forms a model is lowered to on the platform.
     pub lowering: LoweringOptions,
     /// How programs are written for the platform.
     pub dialect: Dialect,
-    /// Names of parameters that stay as they are, with `*` for anything.
+    /// Names of frozen parameters, with `*` as a wildcard.
     pub frozen: Vec<String>,
 }
 
-/// A unit whose parameters are stored.
+/// A unit with its sharded parameters.
 #[derive(Debug, Clone)]
 pub struct PlacedUnit {
-    /// The path of its module, with a `*` for the layer in a loop.
+    /// The path of its module, with a `*` for the layer if layers are scanned.
     pub path: String,
     /// The class of its module.
     pub class: &'static str,
-    /// How many units there are of this kind: the layers of a loop.
+    /// Number of units of this kind: the scanned layers.
     pub count: usize,
-    /// Its parameters, by their position in [`Placement::parameters`].
+    /// The positions of its parameters in [`Placement::parameters`].
     pub parameters: Vec<usize>,
-    /// Whether its parameters are let go after the forward pass and gathered again.
+    /// Whether its parameters are resharded after the forward pass and all-gathered again.
     pub reshard: bool,
 }
 
-/// Where everything lives.
+/// Where a model's units and parameters are.
 #[derive(Debug, Clone)]
 pub struct Placement {
     /// The devices, along one axis, [`AXIS`].
     pub mesh: Mesh,
     /// The units, parents first; the first is the root.
     pub units: Vec<PlacedUnit>,
-    /// The stored parameters, in the order of the tree.
-    pub parameters: Vec<Stored>,
-    /// What goes over the wire.
-    pub wire: Wire,
-    /// What layers remember.
+    /// The sharded parameters, in the order of the tree.
+    pub parameters: Vec<ShardedParam>,
+    /// The communication policy.
+    pub comm: CommPolicy,
+    /// What layers save for the backward pass.
     pub remat: Remat,
-    /// How it was asked for.
+    /// The options it was made with.
     pub options: PlacementOptions,
+    /// The classes of its blocks.
+    blocks: Vec<&'static str>,
     pub(crate) stacks: Stacks,
     pub(crate) aliases: HashMap<String, String>,
 }
 
 impl Placement {
-    /// Places a model on so many devices.
+    /// Places a model on `devices` devices.
     pub fn new(
         tree: &Module,
         devices: usize,
@@ -83,11 +85,12 @@ impl Placement {
         let units = wrap::units(tree, &options.config.wrap)?;
         let frozen = wrap::frozen(tree, &options.frozen)?;
         let stacks = Stacks::of(tree);
-        let looped = if options.scan_layers { stacks.clone() } else { Stacks::default() };
+        let scanned = if options.scan_layers { stacks.clone() } else { Stacks::default() };
         let layout = layout(options, devices);
-        let parameters = stored(tree, &stacks, &looped, &frozen, layout, devices)?;
-        check_ahead(options, &units, &looped, reshard)?;
-        let units = placed(&units, &looped, &parameters, reshard, settings.disable_reshard_on_root);
+        let parameters = sharded_params(tree, &stacks, &scanned, &frozen, layout, devices)?;
+        check_gather_ahead(options, &units, &scanned, reshard)?;
+        let keep_root = settings.disable_reshard_on_root;
+        let units = placed_units(&units, &scanned, &parameters, reshard, keep_root);
         let remat = options.remat.unwrap_or(match options.config.gradient_checkpointing {
             true => Remat::Full,
             false => Remat::None,
@@ -96,10 +99,11 @@ impl Placement {
             mesh: Mesh::new(&[(AXIS, devices)])?,
             units,
             parameters,
-            wire: wire(options, devices),
+            comm: comm(options, devices),
             remat,
             options: options.clone(),
-            stacks: looped,
+            blocks: wrap::block_classes(tree),
+            stacks: scanned,
             aliases: aliases(tree),
         })
     }
@@ -109,25 +113,32 @@ impl Placement {
         self.mesh.devices()
     }
 
-    /// How each stored parameter is cut.
+    /// The sharding of each parameter.
     pub fn shardings(&self) -> Result<Vec<Sharding>, Error> {
-        let cut = |stored: &Stored| Ok(stored.sharding(&self.mesh, AXIS)?);
-        self.parameters.iter().map(cut).collect()
+        let sharding = |param: &ShardedParam| Ok(param.sharding(&self.mesh, AXIS)?);
+        self.parameters.iter().map(sharding).collect()
     }
 
-    /// The parameters that are trained, by position.
+    /// The positions of the parameters that are trained.
     pub fn trained(&self) -> Vec<usize> {
         (0..self.parameters.len()).filter(|&i| !self.parameters[i].frozen).collect()
     }
 
-    /// Whether loops gather the next layer while they compute one. One device gathers nothing.
+    /// Whether scans all-gather the next layer while they compute one. One device gathers nothing.
     pub fn gathers_ahead(&self) -> bool {
         self.options.gather_ahead && self.devices() > 1
     }
 
-    /// Whether the last layer keeps all it computes: its way back is next. In a loop it cannot.
-    pub fn keeps_last_layer(&self) -> bool {
-        self.options.lowering.last_layer_kept && !self.options.scan_layers
+    /// Whether the last layer saves everything, since its backward pass is next. A scan cannot.
+    pub fn saves_last_layer(&self) -> bool {
+        self.options.lowering.save_last_layer && !self.options.scan_layers
+    }
+
+    /// The classes of blocks that are not wrapped although all else would be sharded: the whole
+    /// model is then one unit, and all of its parameters are unsharded at once.
+    pub fn unwrapped_blocks(&self) -> &[&'static str] {
+        let sharded = self.devices() > 1 && self.options.strategy != Strategy::NoShard;
+        if sharded && self.units.len() == 1 { &self.blocks } else { &[] }
     }
 
     /// The unit of the module at a path.
@@ -157,9 +168,9 @@ fn layout(options: &PlacementOptions, devices: usize) -> Layout {
     }
 }
 
-fn wire(options: &PlacementOptions, devices: usize) -> Wire {
+fn comm(options: &PlacementOptions, devices: usize) -> CommPolicy {
     let settings = &options.config.settings;
-    Wire {
+    CommPolicy {
         compute: settings.compute_dtype,
         reduce: if settings.fp32_reduce_scatter { DType::F32 } else { settings.compute_dtype },
         packed: settings.flatten_parameters || settings.coalesce_all_gather_ops,
@@ -171,23 +182,23 @@ fn wire(options: &PlacementOptions, devices: usize) -> Wire {
     }
 }
 
-/// Refuses a gather ahead where there is none: it takes a loop, units in it, and weights that are
-/// let go, since the way back gathers ahead in its own order.
-fn check_ahead(
+/// Rejects `gather_ahead` where it cannot be used: it needs a scan, units in it, and weights that
+/// are resharded, since the backward pass gathers ahead in its own order.
+fn check_gather_ahead(
     options: &PlacementOptions,
     units: &[Unit],
-    looped: &Stacks,
+    scanned: &Stacks,
     reshard: bool,
 ) -> Result<(), Error> {
-    let in_loop = |unit: &Unit| looped.template(&unit.path).1.is_some();
+    let in_scan = |unit: &Unit| scanned.template(&unit.path).1.is_some();
     let reason = match options.gather_ahead {
         false => return Ok(()),
-        true if !options.scan_layers => "layers are written out (--scan_layers false)",
-        true if !units.iter().any(in_loop) => "no layer is or has a unit of its own",
-        true if !reshard => "gathered parameters are kept (reshard_after_forward is off)",
+        true if !options.scan_layers => "layers are unrolled (--scan_layers false)",
+        true if !units.iter().any(in_scan) => "no layer is or contains a unit",
+        true if !reshard => "gathered parameters are not resharded (reshard_after_forward is off)",
         true => return Ok(()),
     };
-    Err(Error::NothingAhead { reason })
+    Err(Error::NoGatherAhead { reason })
 }
 
 /// The other names of tied parameters.
@@ -196,16 +207,16 @@ fn aliases(tree: &Module) -> HashMap<String, String> {
     named.filter_map(|(name, parameter)| Some((name, parameter.tied_to.clone()?))).collect()
 }
 
-/// The parameters of a tree as they are stored, those of looped layers stacked.
-fn stored(
+/// The sharded parameters of a tree, those of scanned layers stacked.
+fn sharded_params(
     tree: &Module,
     stacks: &Stacks,
-    looped: &Stacks,
+    scanned: &Stacks,
     frozen: &[String],
     layout: Layout,
-    parts: usize,
-) -> Result<Vec<Stored>, Error> {
-    let mut all: Vec<Stored> = Vec::new();
+    num_shards: usize,
+) -> Result<Vec<ShardedParam>, Error> {
+    let mut all: Vec<ShardedParam> = Vec::new();
     let mut classes = HashMap::new();
     tree.visit(&mut |path, module| {
         classes.insert(path.to_owned(), module.class);
@@ -216,17 +227,17 @@ fn stored(
         }
         let path = name.rsplit_once('.').map_or("", |(path, _)| path);
         let (template, layer) = stacks.template(&name);
-        let (stored_name, _) = looped.template(&name);
+        let (param_name, _) = scanned.template(&name);
         let is_frozen = frozen.contains(&name);
-        if let Some(known) = all.iter().find(|known| known.name == stored_name) {
+        if let Some(known) = all.iter().find(|known| known.name == param_name) {
             if known.frozen != is_frozen {
-                return Err(Error::PartlyFrozen { name: stored_name });
+                return Err(Error::PartiallyFrozen { name: param_name });
             }
             continue;
         }
-        let stack = looped.count(&name);
-        all.push(Stored {
-            name: stored_name,
+        let stack = scanned.count(&name);
+        all.push(ShardedParam {
+            name: param_name,
             class: classes.get(path).copied().unwrap_or(""),
             dims: parameter.dims.clone(),
             initializer: parameter.initializer,
@@ -235,42 +246,42 @@ fn stored(
             template,
             layer: if stack.is_some() { None } else { layer },
             layout: if parameter.dims.is_empty() { Layout::Replicated } else { layout },
-            parts,
+            num_shards,
             frozen: is_frozen,
         });
     }
     Ok(all)
 }
 
-/// Units with the stored parameters that they own; those of looped layers become one.
-fn placed(
+/// Units with the sharded parameters that they own; those of scanned layers become one.
+fn placed_units(
     units: &[Unit],
-    looped: &Stacks,
-    parameters: &[Stored],
+    scanned: &Stacks,
+    parameters: &[ShardedParam],
     reshard: bool,
     keep_root: bool,
 ) -> Vec<PlacedUnit> {
     let positions: HashMap<&str, usize> =
-        parameters.iter().enumerate().map(|(i, stored)| (stored.name.as_str(), i)).collect();
+        parameters.iter().enumerate().map(|(i, param)| (param.name.as_str(), i)).collect();
     let mut placed: Vec<PlacedUnit> = Vec::new();
     for unit in units {
-        let (path, _) = looped.template(&unit.path);
+        let (path, _) = scanned.template(&unit.path);
         if let Some(known) = placed.iter_mut().find(|known| known.path == path) {
             known.count += 1;
             continue;
         }
         let mut owned: Vec<usize> = Vec::new();
         for name in &unit.parameters {
-            if let Some(&position) = positions.get(looped.template(name).0.as_str())
+            if let Some(&position) = positions.get(scanned.template(name).0.as_str())
                 && !owned.contains(&position)
             {
                 owned.push(position);
             }
         }
-        // A loop remembers what goes into it as a whole, so nothing of it can be let go.
-        let around_loop =
+        // A scan saves its full inputs, so they cannot be resharded.
+        let around_scan =
             !path.contains('*') && owned.iter().any(|&i| parameters[i].stack.is_some());
-        let reshard = reshard && !around_loop && !(unit.path.is_empty() && keep_root);
+        let reshard = reshard && !around_scan && !(unit.path.is_empty() && keep_root);
         placed.push(PlacedUnit { path, class: unit.class, count: 1, parameters: owned, reshard });
     }
     placed

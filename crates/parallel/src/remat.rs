@@ -1,4 +1,4 @@
-//! What layers save for the backward pass: the words of `--remat`.
+//! What layers save for the backward pass: the values of `--remat`.
 
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
@@ -16,7 +16,7 @@ pub enum Remat {
     Full,
 }
 
-/// A word that is no remat policy.
+/// A name that is not a remat policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a remat policy; the policies are none, dots and full")]
 pub struct UnknownRemat(pub String);
@@ -25,7 +25,7 @@ impl Remat {
     /// Every policy, from the most memory to the least.
     pub const ALL: [Remat; 3] = [Remat::None, Remat::Dots, Remat::Full];
 
-    /// The word for it.
+    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Remat::None => "none",
@@ -44,9 +44,9 @@ impl std::fmt::Display for Remat {
 impl FromStr for Remat {
     type Err = UnknownRemat;
 
-    fn from_str(word: &str) -> Result<Remat, UnknownRemat> {
-        let named = Remat::ALL.into_iter().find(|remat| remat.name() == word);
-        named.ok_or_else(|| UnknownRemat(word.to_owned()))
+    fn from_str(name: &str) -> Result<Remat, UnknownRemat> {
+        let named = Remat::ALL.into_iter().find(|remat| remat.name() == name);
+        named.ok_or_else(|| UnknownRemat(name.to_owned()))
     }
 }
 
@@ -56,7 +56,7 @@ mod tests {
     use crate::Strategy;
 
     #[test]
-    fn words_read_back() {
+    fn names_round_trip() {
         for remat in Remat::ALL {
             assert_eq!(remat.to_string().parse(), Ok(remat));
             assert_eq!(serde_json::to_value(remat).unwrap(), remat.name());

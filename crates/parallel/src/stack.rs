@@ -1,8 +1,8 @@
-//! Stacks of equal layers, which can be one loop.
+//! Stacks of identical layers, which can be scanned.
 
 use fullshard_models::Module;
 
-/// The lists of equal modules in a tree.
+/// The lists of identical modules in a tree.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stacks {
     /// The path of each list and the number of its modules.
@@ -10,7 +10,7 @@ pub(crate) struct Stacks {
 }
 
 impl Stacks {
-    /// The outermost lists of a tree whose modules are equal.
+    /// The outermost lists of a tree whose modules are identical.
     pub(crate) fn of(tree: &Module) -> Stacks {
         let mut lists: Vec<(String, usize)> = Vec::new();
         tree.visit(&mut |path, module| {

@@ -1,7 +1,7 @@
-//! Tracing a model whose parameters are cut over devices: entering a unit gathers its parameters,
-//! leaving it lets them go.
+//! Tracing a model with sharded parameters: entering a unit all-gathers its parameters, leaving it
+//! reshards them.
 
-use crate::layout::Stored;
+use crate::layout::ShardedParam;
 use crate::placement::{PlacedUnit, Placement};
 use crate::remat::Remat;
 use fullshard_graph::{
@@ -18,119 +18,119 @@ pub struct Sharded<'a> {
     placement: &'a Placement,
     group: Group,
     dropout: Option<Key>,
-    /// This device's parts, by the name they are stored under.
-    parts: RefCell<HashMap<String, Tensor>>,
-    /// The parameters that are whole at the moment.
-    wholes: RefCell<HashMap<String, Tensor>>,
-    /// Whether everything around is computed again anyway.
+    /// This device's shards, by parameter name.
+    shards: RefCell<HashMap<String, Tensor>>,
+    /// The parameters that are currently unsharded.
+    full_params: RefCell<HashMap<String, Tensor>>,
+    /// Whether the surrounding computation is rematerialized anyway.
     in_remat: Cell<bool>,
 }
 
 impl<'a> Sharded<'a> {
-    /// A tracer for the parts of all parameters. With a key the model is being trained.
+    /// A tracer for the shards of all parameters. With a dropout key the model is being trained.
     pub fn new(
         placement: &'a Placement,
         group: &Group,
-        parts: &[Tensor],
+        shards: &[Tensor],
         dropout: Option<Key>,
     ) -> Sharded<'a> {
         let sharded = Sharded {
             placement,
             group: group.clone(),
             dropout,
-            parts: RefCell::default(),
-            wholes: RefCell::default(),
+            shards: RefCell::default(),
+            full_params: RefCell::default(),
             in_remat: Cell::new(false),
         };
-        sharded.parts.replace(named(&placement.parameters, parts));
+        sharded.shards.replace(named(&placement.parameters, shards));
         sharded
     }
 
-    /// A tracer for parameters that are whole already.
-    pub fn with_wholes(
+    /// A tracer for parameters that are unsharded already.
+    pub fn with_full_params(
         placement: &'a Placement,
         group: &Group,
-        wholes: &[Tensor],
+        full_params: &[Tensor],
         dropout: Option<Key>,
     ) -> Sharded<'a> {
         let sharded = Sharded::new(placement, group, &[], dropout);
-        sharded.wholes.replace(named(&placement.parameters, wholes));
+        sharded.full_params.replace(named(&placement.parameters, full_params));
         sharded
     }
 
-    /// All parameters gathered, unit by unit.
+    /// All parameters, all-gathered unit by unit.
     pub fn gather_all(
         placement: &Placement,
         group: &Group,
-        parts: &[Tensor],
+        shards: &[Tensor],
     ) -> Result<Vec<Tensor>> {
-        let sharded = Sharded::new(placement, group, parts, None);
+        let sharded = Sharded::new(placement, group, shards, None);
         for unit in &placement.units {
-            sharded.make_whole(unit, false)?;
+            sharded.unshard(unit, false)?;
         }
-        let wholes = sharded.wholes.borrow();
-        let get = |stored: &Stored| find(&wholes, &stored.name);
+        let full_params = sharded.full_params.borrow();
+        let get = |param: &ShardedParam| find(&full_params, &param.name);
         placement.parameters.iter().map(get).collect()
     }
 
-    /// The parts of whole gradients of the trained parameters, summed over devices unit by unit.
+    /// The shards of full gradients of the trained parameters, reduced over devices unit by unit.
     pub fn reduce_all(
         placement: &Placement,
         group: &Group,
         gradients: &[Tensor],
     ) -> Result<Vec<Tensor>> {
         let trained = placement.trained();
-        let mut parts = gradients.to_vec();
+        let mut shards = gradients.to_vec();
         for unit in &placement.units {
-            let places = unit.parameters.iter().filter_map(|i| trained.binary_search(i).ok());
-            let places: Vec<usize> = places.collect();
-            let parameters: Vec<&Stored> =
-                places.iter().map(|&place| &placement.parameters[trained[place]]).collect();
-            let whole: Vec<&Tensor> = places.iter().map(|&place| &gradients[place]).collect();
-            let reduced = placement.wire.reduce(group, &parameters, &whole)?;
-            for (place, part) in places.into_iter().zip(reduced) {
-                parts[place] = part;
+            let positions = unit.parameters.iter().filter_map(|i| trained.binary_search(i).ok());
+            let positions: Vec<usize> = positions.collect();
+            let parameters: Vec<&ShardedParam> =
+                positions.iter().map(|&i| &placement.parameters[trained[i]]).collect();
+            let full: Vec<&Tensor> = positions.iter().map(|&i| &gradients[i]).collect();
+            let reduced = placement.comm.reduce(group, &parameters, &full)?;
+            for (i, shard) in positions.into_iter().zip(reduced) {
+                shards[i] = shard;
             }
         }
-        Ok(parts)
+        Ok(shards)
     }
 
-    /// Gathers what a unit owns; if it is let go, the way back gathers it again.
-    fn make_whole(&self, unit: &PlacedUnit, let_go: bool) -> Result<()> {
+    /// All-gathers a unit's parameters; if they are resharded, the backward pass does so again.
+    fn unshard(&self, unit: &PlacedUnit, reshard: bool) -> Result<()> {
         let owned = unit.parameters.iter().map(|&i| &self.placement.parameters[i]);
-        let (frozen, trained): (Vec<&Stored>, Vec<&Stored>) =
-            owned.partition(|stored| stored.frozen);
+        let (frozen, trained): (Vec<&ShardedParam>, Vec<&ShardedParam>) =
+            owned.partition(|param| param.frozen);
         for parameters in [trained, frozen].into_iter().filter(|list| !list.is_empty()) {
-            let parts = parameters.iter().map(|stored| find(&self.parts.borrow(), &stored.name));
-            let parts = parts.collect::<Result<Vec<_>>>()?;
-            let gather = |parts: &[Tensor]| {
-                let parts: Vec<&Tensor> = parts.iter().collect();
-                self.placement.wire.gather(&self.group, &parameters, &parts)
+            let shards = parameters.iter().map(|param| find(&self.shards.borrow(), &param.name));
+            let shards = shards.collect::<Result<Vec<_>>>()?;
+            let gather = |shards: &[Tensor]| {
+                let shards: Vec<&Tensor> = shards.iter().collect();
+                self.placement.comm.gather(&self.group, &parameters, &shards)
             };
-            let wholes = match let_go && self.group.size() > 1 {
-                true => transient(&parts.iter().collect::<Vec<_>>(), |parts| gather(&parts))?,
-                false => gather(&parts)?,
+            let full_params = match reshard && self.group.size() > 1 {
+                true => transient(&shards.iter().collect::<Vec<_>>(), |shards| gather(&shards))?,
+                false => gather(&shards)?,
             };
-            let named = parameters.iter().map(|stored| stored.name.clone()).zip(wholes);
-            self.wholes.borrow_mut().extend(named);
+            let named = parameters.iter().map(|param| param.name.clone()).zip(full_params);
+            self.full_params.borrow_mut().extend(named);
         }
         Ok(())
     }
 
-    fn forget(&self, unit: &PlacedUnit) {
-        let mut wholes = self.wholes.borrow_mut();
+    fn reshard(&self, unit: &PlacedUnit) {
+        let mut full_params = self.full_params.borrow_mut();
         for &i in &unit.parameters {
-            wholes.remove(&self.placement.parameters[i].name);
+            full_params.remove(&self.placement.parameters[i].name);
         }
     }
 
-    fn is_whole(&self, unit: &PlacedUnit) -> bool {
-        let wholes = self.wholes.borrow();
-        let is_whole = |&i: &usize| wholes.contains_key(&self.placement.parameters[i].name);
-        unit.parameters.iter().all(is_whole)
+    fn is_unsharded(&self, unit: &PlacedUnit) -> bool {
+        let full_params = self.full_params.borrow();
+        let is_full = |&i: &usize| full_params.contains_key(&self.placement.parameters[i].name);
+        unit.parameters.iter().all(is_full)
     }
 
-    /// One layer: what it remembers, and what has to be done before it.
+    /// One layer under the remat policy. Units that are not resharded are unsharded before it.
     fn layer(
         &self,
         place: &Place,
@@ -146,8 +146,8 @@ impl<'a> Sharded<'a> {
         let path = place.module_path();
         let mut gathered = Vec::new();
         for unit in self.placement.units_under(&path) {
-            if !unit.reshard && !self.is_whole(unit) {
-                self.make_whole(unit, false)?;
+            if !unit.reshard && !self.is_unsharded(unit) {
+                self.unshard(unit, false)?;
                 gathered.push(unit);
             }
         }
@@ -155,12 +155,12 @@ impl<'a> Sharded<'a> {
         let carries: Vec<&Tensor> = carries.iter().collect();
         let results = remat(policy, &carries, |carries| body(place, carries));
         self.in_remat.set(false);
-        gathered.into_iter().for_each(|unit| self.forget(unit));
+        gathered.into_iter().for_each(|unit| self.reshard(unit));
         results
     }
 
-    /// Layers written out, each behind the barriers that the configuration asks for.
-    fn written_out(
+    /// Unrolled layers, each behind the barriers that the configuration requests.
+    fn unrolled(
         &self,
         place: &Place,
         count: usize,
@@ -169,65 +169,65 @@ impl<'a> Sharded<'a> {
     ) -> Result<Vec<Tensor>> {
         (0..count).try_fold(carries, |carries, index| {
             let place = place.layer(Layer::Known(index));
-            let carries = self.behind_barriers(&place, carries)?;
-            match self.placement.keeps_last_layer() && index + 1 == count {
+            let carries = self.with_barriers(&place, carries)?;
+            match self.placement.saves_last_layer() && index + 1 == count {
                 true => body(&place, carries),
                 false => self.layer(&place, carries, body),
             }
         })
     }
 
-    /// Ties the parts of a layer's parameters to what goes into it, so that the compiler gathers
-    /// them no earlier; on the way back, their gradients to what comes out. Frozen parts have no
-    /// gradients to tie.
-    fn behind_barriers(&self, place: &Place, carries: Vec<Tensor>) -> Result<Vec<Tensor>> {
+    /// Ties the shards of a layer's parameters to its inputs, so that the compiler all-gathers them
+    /// no earlier; in the backward pass, their gradients to those of its inputs. Frozen shards have
+    /// no gradients to tie.
+    fn with_barriers(&self, place: &Place, carries: Vec<Tensor>) -> Result<Vec<Tensor>> {
         let settings = &self.placement.options.config.settings;
-        let forward = settings.optimization_barrier_in_forward;
-        let backward = settings.optimization_barrier_in_backward;
+        let forward = settings.optimization_barrier_in_forward.unwrap_or(true);
+        let backward = settings.optimization_barrier_in_backward.unwrap_or(true);
         if self.group.size() == 1 || !(forward || backward) {
             return Ok(carries);
         }
         let path = place.module_path();
         let units = self.placement.units_under(&path).flat_map(|unit| &unit.parameters);
-        let stored = units.map(|&i| &self.placement.parameters[i]);
-        let stored = stored.filter(|stored| self.parts.borrow().contains_key(&stored.name));
-        let (frozen, trained): (Vec<&Stored>, Vec<&Stored>) =
-            stored.partition(|stored| stored.frozen);
-        let parts = |list: &[&Stored]| {
-            let parts = list.iter().map(|stored| find(&self.parts.borrow(), &stored.name));
-            parts.collect::<Result<Vec<_>>>()
+        let params = units.map(|&i| &self.placement.parameters[i]);
+        let params = params.filter(|param| self.shards.borrow().contains_key(&param.name));
+        let (frozen, trained): (Vec<&ShardedParam>, Vec<&ShardedParam>) =
+            params.partition(|param| param.frozen);
+        let shards = |list: &[&ShardedParam]| {
+            let shards = list.iter().map(|param| find(&self.shards.borrow(), &param.name));
+            shards.collect::<Result<Vec<_>>>()
         };
         let pass = |on: bool, values: Vec<Tensor>| match on {
             true => barrier(&values.iter().collect::<Vec<_>>()),
             false => Ok(values),
         };
         if !frozen.is_empty() {
-            let mut tied = parts(&frozen)?;
+            let mut tied = shards(&frozen)?;
             for carry in &carries {
                 tied.push(carry.stop_gradient()?);
             }
-            self.put(&frozen, pass(forward, tied)?);
+            self.set_shards(&frozen, pass(forward, tied)?);
         }
         let mut tied = carries.clone();
-        tied.extend(parts(&trained)?);
+        tied.extend(shards(&trained)?);
         let mut tied = custom_vjp(
             &tied.iter().collect::<Vec<_>>(),
             |values| pass(forward, values),
             |values| Ok((pass(forward, values)?, Vec::new())),
             |_, gradients| pass(backward, gradients),
         )?;
-        self.put(&trained, tied.split_off(carries.len()));
+        self.set_shards(&trained, tied.split_off(carries.len()));
         Ok(tied)
     }
 
-    /// Replaces parts by others.
-    fn put(&self, parameters: &[&Stored], parts: Vec<Tensor>) {
-        let names = parameters.iter().map(|stored| stored.name.clone());
-        self.parts.borrow_mut().extend(names.zip(parts));
+    /// Replaces shards.
+    fn set_shards(&self, parameters: &[&ShardedParam], shards: Vec<Tensor>) {
+        let names = parameters.iter().map(|param| param.name.clone());
+        self.shards.borrow_mut().extend(names.zip(shards));
     }
 
-    /// Layers as a loop over their stacked parameters.
-    fn looped(
+    /// Layers as a scan over their stacked parameters.
+    fn scanned(
         &self,
         place: &Place,
         count: usize,
@@ -239,60 +239,62 @@ impl<'a> Sharded<'a> {
         let index = iota(DType::I32, &[count], 0)?;
         let inputs: Vec<&Tensor> = [&index].into_iter().chain(&stacked).collect();
         let carries: Vec<&Tensor> = carries.iter().collect();
-        let outer = (self.parts.borrow().clone(), self.wholes.borrow().clone());
+        let outer = (self.shards.borrow().clone(), self.full_params.borrow().clone());
         let step = |carries: Vec<Tensor>, slices: &[Tensor]| {
             let place = place.layer(Layer::Traced(slices[0].clone()));
             Ok((self.layer(&place, carries, body)?, Vec::new()))
         };
         let results = match self.placement.gathers_ahead() {
             false => scan(&carries, &inputs).run(|carries, slices| {
-                self.install(&names, &slices[1..]);
+                self.set_slices(&names, &slices[1..]);
                 step(carries, &slices)
             })?,
             true => {
+                let units = self.placement.units_under(&path);
                 let units: Vec<&PlacedUnit> =
-                    self.placement.units_under(&path).filter(|unit| !self.is_whole(unit)).collect();
+                    units.filter(|unit| !self.is_unsharded(unit)).collect();
                 let owned = || units.iter().flat_map(|unit| &unit.parameters);
                 let prepare = |slices: Vec<Tensor>| {
-                    self.install(&names, &slices[1..]);
-                    units.iter().try_for_each(|unit| self.make_whole(unit, false))?;
-                    let wholes = self.wholes.replace(outer.1.clone());
-                    owned().map(|&i| find(&wholes, &self.placement.parameters[i].name)).collect()
+                    self.set_slices(&names, &slices[1..]);
+                    units.iter().try_for_each(|unit| self.unshard(unit, false))?;
+                    let full_params = self.full_params.replace(outer.1.clone());
+                    let names = owned().map(|&i| &self.placement.parameters[i].name);
+                    names.map(|name| find(&full_params, name)).collect()
                 };
                 scan(&carries, &inputs).run_prepared(prepare, |carries, prepared, slices| {
-                    self.install(&names, &slices[1..]);
+                    self.set_slices(&names, &slices[1..]);
                     let owned = owned().map(|&i| self.placement.parameters[i].name.clone());
-                    self.wholes.borrow_mut().extend(owned.zip(prepared));
+                    self.full_params.borrow_mut().extend(owned.zip(prepared));
                     step(carries, &slices)
                 })?
             }
         };
-        self.parts.replace(outer.0);
-        self.wholes.replace(outer.1);
+        self.shards.replace(outer.0);
+        self.full_params.replace(outer.1);
         Ok(results.carries)
     }
 
-    /// The stacked parameters of the layers at a path, parts or whole, by name.
+    /// The stacked parameters of the layers at a path, sharded or full, by name.
     fn stacked(&self, path: &str) -> Result<(Vec<String>, Vec<Tensor>)> {
-        let inside = |stored: &&Stored| stored.name.starts_with(&format!("{path}."));
-        let (parts, wholes) = (self.parts.borrow(), self.wholes.borrow());
+        let inside = |param: &&ShardedParam| param.name.starts_with(&format!("{path}."));
+        let (shards, full_params) = (self.shards.borrow(), self.full_params.borrow());
         let names: Vec<String> =
             self.placement.parameters.iter().filter(inside).map(|s| s.name.clone()).collect();
-        let get = |name: &String| match wholes.get(name) {
-            Some(whole) => Ok(whole.clone()),
-            None => find(&parts, name),
+        let get = |name: &String| match full_params.get(name) {
+            Some(full) => Ok(full.clone()),
+            None => find(&shards, name),
         };
         let tensors = names.iter().map(get).collect::<Result<Vec<_>>>()?;
         Ok((names, tensors))
     }
 
-    /// Makes the slices of stacked parameters those of the layer being traced.
-    fn install(&self, names: &[String], slices: &[Tensor]) {
+    /// Sets the parameters of the layer being traced to slices of stacked ones.
+    fn set_slices(&self, names: &[String], slices: &[Tensor]) {
         for (name, slice) in names.iter().zip(slices) {
-            let mut wholes = self.wholes.borrow_mut();
-            match wholes.contains_key(name) {
-                true => wholes.insert(name.clone(), slice.clone()),
-                false => self.parts.borrow_mut().insert(name.clone(), slice.clone()),
+            let mut full_params = self.full_params.borrow_mut();
+            match full_params.contains_key(name) {
+                true => full_params.insert(name.clone(), slice.clone()),
+                false => self.shards.borrow_mut().insert(name.clone(), slice.clone()),
             };
         }
     }
@@ -301,11 +303,11 @@ impl<'a> Sharded<'a> {
 impl Tracer for Sharded<'_> {
     fn module(&self, place: &Place, body: Body<'_>) -> Result<Vec<Tensor>> {
         let unit = self.placement.unit(&place.module_path());
-        match unit.filter(|unit| !self.is_whole(unit)) {
+        match unit.filter(|unit| !self.is_unsharded(unit)) {
             Some(unit) => {
-                self.make_whole(unit, unit.reshard && !self.in_remat.get())?;
+                self.unshard(unit, unit.reshard && !self.in_remat.get())?;
                 let results = body();
-                self.forget(unit);
+                self.reshard(unit);
                 results
             }
             None => body(),
@@ -324,15 +326,15 @@ impl Tracer for Sharded<'_> {
             self.module(place, Box::new(|| body(place, carries)))
         };
         match self.placement.stacks.contains(&place.path) {
-            true => self.looped(place, count, carries, &module),
-            false => self.written_out(place, count, carries, &module),
+            true => self.scanned(place, count, carries, &module),
+            false => self.unrolled(place, count, carries, &module),
         }
     }
 
     fn parameter(&self, place: &Place, parameter: &Parameter) -> Result<Tensor> {
         let name = place.name(parameter.name);
         let owner = self.placement.aliases.get(&name).unwrap_or(&name);
-        find(&self.wholes.borrow(), owner)
+        find(&self.full_params.borrow(), owner)
     }
 
     fn dropout(&self, place: &Place, name: &str, x: &Tensor, probability: f64) -> Result<Tensor> {
@@ -347,7 +349,7 @@ impl Tracer for Sharded<'_> {
         };
         let mut dims = x.dims().to_vec();
         dims[0] *= self.group.size();
-        key.draw(&dims).cut(0, &self.group)?.dropout(x, probability)
+        key.draw(&dims).shard(0, &self.group)?.dropout(x, probability)
     }
 
     fn is_training(&self) -> bool {
@@ -355,7 +357,7 @@ impl Tracer for Sharded<'_> {
     }
 
     fn compute_dtype(&self) -> DType {
-        self.placement.wire.compute
+        self.placement.comm.compute
     }
 
     fn buffer_dtype(&self) -> DType {
@@ -375,11 +377,11 @@ impl Tracer for Sharded<'_> {
     }
 }
 
-fn named(parameters: &[Stored], tensors: &[Tensor]) -> HashMap<String, Tensor> {
-    parameters.iter().map(|stored| stored.name.clone()).zip(tensors.iter().cloned()).collect()
+fn named(parameters: &[ShardedParam], tensors: &[Tensor]) -> HashMap<String, Tensor> {
+    parameters.iter().map(|param| param.name.clone()).zip(tensors.iter().cloned()).collect()
 }
 
 fn find(tensors: &HashMap<String, Tensor>, name: &str) -> Result<Tensor> {
-    let missing = || Error::new("parameter", format!("`{name}` is not at hand here"));
+    let missing = || Error::new("parameter", format!("`{name}` is not available here"));
     tensors.get(name).cloned().ok_or_else(missing)
 }

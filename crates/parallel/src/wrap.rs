@@ -14,6 +14,7 @@ mod tensors;
 pub use error::WrapError;
 pub use frozen::frozen;
 pub use plan::{Column, Tied, UnitGroup, WrapPlan};
+pub(crate) use policy::block_classes;
 
 use crate::config::WrapPolicy;
 use fullshard_models::Module;
@@ -27,7 +28,7 @@ pub struct Unit {
     pub path: String,
     /// The class of its module.
     pub class: &'static str,
-    /// The full names of the parameters it owns, in the order of the tree. Tied ones stand here
+    /// The full names of the parameters it owns, in the order of the tree. Tied ones are listed
     /// once, under the name that the others are tied to.
     pub parameters: Vec<String>,
     /// The number of elements of those.
@@ -35,12 +36,12 @@ pub struct Unit {
 }
 
 /// The units of a model: the root first, the others in the order of the tree, parents before
-/// what is inside them.
+/// their children.
 ///
 /// By class, every module of one of the classes is a unit, also inside others. By size, a module
-/// is a unit if what it could own, less what units inside it do, has at least that many elements;
-/// a weight tied across a module's edge cannot be owned inside and does not count. The insides of
-/// a `MultiheadAttention` are left alone, and lists are never units.
+/// is a unit if the parameters it can own, less those of units inside it, have at least that many
+/// elements; a weight tied to one outside the module cannot be owned inside and does not count.
+/// Modules inside a `MultiheadAttention` are never units, nor are lists.
 pub fn units(tree: &Module, policy: &WrapPolicy) -> Result<Vec<Unit>, WrapError> {
     let tensors = tensors(tree)?;
     let modules = policy::wrapped(tree, policy, &tensors)?;

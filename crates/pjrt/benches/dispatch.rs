@@ -1,10 +1,10 @@
-//! What a launch costs: a trivial program of eight arguments on one device and on eight, beside
-//! JAX doing the same in the same run.
+//! Launch overhead: a trivial program with eight arguments on one and on eight devices, compared
+//! with JAX in the same run.
 //!
 //!     cargo bench -p fullshard-pjrt --bench dispatch
 //!
-//! JAX is run by `python3`, or by what FULLSHARD_BENCH_PYTHON names; without it our own figures
-//! are printed alone.
+//! JAX runs with `python3`, or the interpreter in FULLSHARD_BENCH_PYTHON; without JAX only our own
+//! figures are printed.
 #![allow(clippy::unwrap_used)]
 
 use fullshard_pjrt::plugins::{Platform, Store, find_or_install};
@@ -19,7 +19,7 @@ const ROUNDS: usize = 15;
 fn main() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/peers/dispatch_jax.py");
     let python = std::env::var("FULLSHARD_BENCH_PYTHON").unwrap_or("python3".into());
-    println!("microseconds a launch, best and median of {ROUNDS} rounds of {LAUNCHES} launches");
+    println!("microseconds per launch, best and median of {ROUNDS} rounds of {LAUNCHES} launches");
     for devices in [1, 8] {
         let ours = measure(devices);
         print_row("fullshard", devices, ours);
@@ -48,7 +48,7 @@ fn print_row(who: &str, devices: usize, (best, median): (f64, f64)) {
     println!("  {who:<10} {devices} devices  best {best:>8.2}  median {median:>8.2}");
 }
 
-/// Best and median microseconds of a launch.
+/// Best and median microseconds per launch.
 fn measure(devices: usize) -> (f64, f64) {
     let store = Store::default_location().unwrap();
     let located = find_or_install(Platform::Cpu, None, &store).unwrap();
@@ -79,7 +79,7 @@ fn measure(devices: usize) -> (f64, f64) {
     (rounds[0], rounds[ROUNDS / 2])
 }
 
-/// The sum of the arguments, which are cut over the devices.
+/// The sum of the arguments, which are sharded over the devices.
 fn text(devices: usize) -> String {
     let ty = format!("tensor<{devices}xf32>");
     let sharding = r#"{sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}"#;

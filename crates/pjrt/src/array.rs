@@ -1,7 +1,6 @@
-//! Arrays: one logical tensor, sharded or replicated over devices.
+//! Arrays: logical tensors, sharded or replicated over devices.
 //!
-//! An array is filled tile by tile and read tile by tile, so that no host ever needs room for
-//! the whole of it.
+//! An array is written and read tile by tile, so that no host needs memory for the full tensor.
 
 use crate::buffer::Buffer;
 use crate::client::Client;
@@ -13,7 +12,7 @@ use fullshard_core::TensorType;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A logical tensor whose tiles lie on devices.
+/// A logical tensor with its shards on devices.
 #[derive(Debug)]
 pub struct Array {
     ty: TensorType,
@@ -21,26 +20,25 @@ pub struct Array {
     shards: Vec<Buffer>,
 }
 
-/// What an array is to be: its logical type and how it is cut.
+/// The logical type and tiling of an array.
 #[derive(Debug, Clone)]
 pub struct ArrayType {
     /// The logical tensor.
     pub ty: TensorType,
-    /// How it is cut.
+    /// Its tiling.
     pub tiling: Arc<Tiling>,
 }
 
 impl ArrayType {
-    /// The type of each device's shard.
+    /// The type of each shard.
     pub fn shard_type(&self) -> Result<TensorType> {
         Ok(TensorType::new(self.ty.dtype, &self.tiling.tile_dims(&self.ty.dims)?))
     }
 }
 
 impl Array {
-    /// Makes an array on `devices` (indices in the client, in the order of the tiling), asking
-    /// `fill` for the bytes of each tile. A tile that several devices hold is asked for once
-    /// when they stand next to each other.
+    /// Creates an array on `devices` (indices in the client, in tiling order), with `fill`
+    /// returning the bytes of each tile. A tile that consecutive devices share is filled once.
     pub fn fill(
         client: &Client,
         array: &ArrayType,
@@ -65,7 +63,7 @@ impl Array {
         Ok(Array { ty: array.ty.clone(), tiling: tiling.clone(), shards })
     }
 
-    /// Makes an array out of a tensor that fits on the host.
+    /// Creates an array from a host tensor.
     pub fn from_host(
         client: &Client,
         tensor: &HostTensor,
@@ -73,10 +71,10 @@ impl Array {
         devices: &[usize],
     ) -> Result<Array> {
         let array = ArrayType { ty: tensor.ty().clone(), tiling };
-        Array::fill(client, &array, devices, |tile| Ok(cut(tensor, &tile.ranges)))
+        Array::fill(client, &array, devices, |tile| Ok(tile_bytes(tensor, &tile.ranges)))
     }
 
-    /// Makes an array out of shards that lie on their devices already.
+    /// Creates an array from shards already on their devices.
     pub fn from_shards(array: &ArrayType, shards: Vec<Buffer>) -> Result<Array> {
         check_devices(&array.tiling, shards.len())?;
         let expected = array.shard_type()?;
@@ -89,7 +87,7 @@ impl Array {
         Ok(Array { ty: array.ty.clone(), tiling: array.tiling.clone(), shards })
     }
 
-    /// Puts results together: `shards[device][index]`, where result `index` is of type
+    /// Assembles results from `shards[device][index]`, where result `index` has type
     /// `types[index]`.
     pub fn gather(types: &[ArrayType], shards: Vec<Vec<Buffer>>) -> Result<Vec<Array>> {
         let mut devices: Vec<_> = shards.into_iter().map(Vec::into_iter).collect();
@@ -104,17 +102,17 @@ impl Array {
         &self.ty
     }
 
-    /// How it is cut.
+    /// Its tiling.
     pub fn tiling(&self) -> &Arc<Tiling> {
         &self.tiling
     }
 
-    /// The shards, in the order of the tiling's devices.
+    /// The shards, in tiling order.
     pub fn shards(&self) -> &[Buffer] {
         &self.shards
     }
 
-    /// Reads the tiles one after the other, each once.
+    /// Reads each tile once.
     pub fn read_tiles(&self, mut read: impl FnMut(&Tile, HostTensor) -> Result<()>) -> Result<()> {
         let mut seen = vec![false; self.tiling.grid().iter().product()];
         for (position, shard) in self.shards.iter().enumerate() {
@@ -126,7 +124,7 @@ impl Array {
         Ok(())
     }
 
-    /// The whole tensor on the host: for tensors that are small enough.
+    /// Copies the full tensor to the host.
     pub fn to_host(&self) -> Result<HostTensor> {
         let mut bytes = Vec::new();
         if bytes.try_reserve_exact(self.ty.bytes()).is_err() {
@@ -135,11 +133,11 @@ impl Array {
         bytes.resize(self.ty.bytes(), 0_u8);
         self.read_tiles(|tile, tensor| {
             let width = self.ty.dtype.size();
-            let mut taken = 0;
+            let mut copied = 0;
             for_each_run(&self.ty.dims, &tile.ranges, width, |run| {
                 let len = run.len();
-                bytes[run].copy_from_slice(&tensor.bytes()[taken..taken + len]);
-                taken += len;
+                bytes[run].copy_from_slice(&tensor.bytes()[copied..copied + len]);
+                copied += len;
             });
             Ok(())
         })?;
@@ -148,14 +146,14 @@ impl Array {
 }
 
 impl LoadedExecutable {
-    /// The logical tensor that argument `index` is a part of.
+    /// The logical type of argument `index`.
     pub fn argument_type(&self, index: usize) -> Result<ArrayType> {
         let signature = self.signature();
         let (types, tilings) = (&signature.parameters, &signature.parameter_tilings);
         self.logical_type("argument", index, types, tilings)
     }
 
-    /// The logical tensor that result `index` is a part of.
+    /// The logical type of result `index`.
     pub fn result_type(&self, index: usize) -> Result<ArrayType> {
         let signature = self.signature();
         let (types, tilings) = (&signature.results, &signature.result_tilings);
@@ -176,7 +174,7 @@ impl LoadedExecutable {
             (Some(tiling), _) => tiling.clone(),
             (None, 1) => Tiling::replicated(local.dims.len(), 1),
             (None, _) => {
-                let reason = format!("`{name}` does not say how {what} {index} is cut");
+                let reason = format!("`{name}` does not state how {what} {index} is sharded");
                 return Err(Error::Array(reason));
             }
         };
@@ -185,9 +183,9 @@ impl LoadedExecutable {
         Ok(ArrayType { ty: TensorType::new(local.dtype, &dims), tiling: Arc::new(tiling) })
     }
 
-    /// Runs the program on arrays, which must be cut as the program takes them.
+    /// Runs the program on arrays, which must be sharded as the program expects.
     pub fn execute_arrays(&self, arguments: &[&Array]) -> Result<Vec<Array>> {
-        self.check_cuts(arguments)?;
+        self.check_shardings(arguments)?;
         let count = self.signature().results.len();
         let results =
             (0..count).map(|index| self.result_type(index)).collect::<Result<Vec<_>>>()?;
@@ -196,15 +194,15 @@ impl LoadedExecutable {
         Array::gather(&results, self.execute(&lists)?)
     }
 
-    /// Checks that arguments are cut as the program takes them: tiles of the right shape on the
-    /// wrong devices would pass for right ones.
-    fn check_cuts(&self, arguments: &[&Array]) -> Result<()> {
+    /// Checks that arguments are sharded as the program expects: tiles of the right shape on the
+    /// wrong devices would otherwise be accepted.
+    fn check_shardings(&self, arguments: &[&Array]) -> Result<()> {
         for (index, argument) in arguments.iter().enumerate() {
             let expected = self.argument_type(index)?;
             if argument.tiling != expected.tiling || argument.ty != expected.ty {
                 let (name, ty, takes) = (self.name(), &argument.ty, &expected.ty);
                 return Err(Error::Array(format!(
-                    "`{name}` takes {takes} cut {:?} as argument {index} but got {ty} cut {:?}",
+                    "`{name}` takes {takes} tiled {:?} as argument {index} but got {ty} tiled {:?}",
                     expected.tiling, argument.tiling
                 )));
             }
@@ -217,13 +215,13 @@ fn check_devices(tiling: &Tiling, found: usize) -> Result<()> {
     match tiling.devices() {
         expected if expected == found => Ok(()),
         expected => Err(Error::Array(format!(
-            "a tiling over {expected} devices does not go with {found} devices"
+            "a tiling over {expected} devices does not match {found} devices"
         ))),
     }
 }
 
 /// The bytes of a tile of a tensor.
-fn cut(tensor: &HostTensor, ranges: &[Range<usize>]) -> Vec<u8> {
+fn tile_bytes(tensor: &HostTensor, ranges: &[Range<usize>]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for_each_run(tensor.dims(), ranges, tensor.dtype().size(), |run| {
         bytes.extend_from_slice(&tensor.bytes()[run]);
@@ -245,11 +243,11 @@ fn for_each_run(
         width: usize,
         visit: &mut impl FnMut(Range<usize>),
     ) {
-        let whole = dims.iter().zip(ranges).skip(1).all(|(&dim, range)| range.len() == dim);
+        let contiguous = dims.iter().zip(ranges).skip(1).all(|(&dim, range)| range.len() == dim);
         let stride = width * dims.iter().skip(1).product::<usize>();
         match ranges.first() {
             None => visit(offset..offset + width),
-            Some(range) if whole => {
+            Some(range) if contiguous => {
                 visit(offset + range.start * stride..offset + range.end * stride);
             }
             Some(range) => {

@@ -1,11 +1,11 @@
-//! Buffers: one tensor in the memory of one device, and its way there and back.
+//! Buffers: tensors in the memory of one device, and transfers from and to the host.
 
 use crate::client::{Client, ClientHandle};
 use crate::dtype;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::host::HostTensor;
-use crate::signature::Stored;
+use crate::signature::DeviceLayout;
 use crate::sys::{self, Args, args};
 use fullshard_core::TensorType;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A tensor in the memory of one device.
 ///
-/// The device may still be writing it: whatever uses it waits by itself, and
-/// [`Buffer::ready_event`] tells when it is done.
+/// The device may still be writing it: all uses wait for it, and [`Buffer::ready_event`] signals
+/// completion.
 pub struct Buffer {
     client: Arc<ClientHandle>,
     raw: *mut sys::Buffer,
-    stored: Arc<Stored>,
+    layout: Arc<DeviceLayout>,
     device: usize,
     donated: AtomicBool,
 }
@@ -28,12 +28,12 @@ unsafe impl Send for Buffer {}
 // SAFETY: as above.
 unsafe impl Sync for Buffer {}
 
-/// Where a buffer is to lie: a device, by its index in the client, and a kind of its memory.
+/// The placement of a buffer: a device, by its index in the client, and a memory kind.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
     /// The index of the device.
     pub device: usize,
-    /// The kind of memory, such as `pinned_host`; the device's own if none is named.
+    /// The memory kind, such as `pinned_host`; the device's default if none.
     pub memory: Option<&'a str>,
 }
 
@@ -44,15 +44,15 @@ impl From<usize> for Place<'_> {
 }
 
 impl Client {
-    /// Copies a host tensor to a device; the tensor is free again when this returns.
+    /// Copies a host tensor to a device; the tensor is no longer used when this returns.
     pub fn upload<'a>(&self, tensor: &HostTensor, place: impl Into<Place<'a>>) -> Result<Buffer> {
         let semantics = sys::IMMUTABLE_ONLY_DURING_CALL;
         let (buffer, _done) = self.start_upload(tensor, place.into(), semantics)?;
         Ok(buffer)
     }
 
-    /// Copies a host tensor to a device while this thread goes on; the tensor is freed when the
-    /// device has it.
+    /// Copies a host tensor to a device asynchronously; the tensor is freed when the transfer is
+    /// complete.
     pub fn upload_async<'a>(
         &self,
         tensor: HostTensor,
@@ -63,7 +63,7 @@ impl Client {
         let tensor = Arc::new(tensor);
         let held = tensor.clone();
         if let Err(error) = done.on_ready(move |_| drop(held)) {
-            // The plugin may still be reading: the bytes may go only when it is known to be done.
+            // The plugin may still be reading: the bytes may only be freed when it is done.
             if done.wait().is_err() {
                 std::mem::forget(tensor);
             }
@@ -72,7 +72,7 @@ impl Client {
         Ok(buffer)
     }
 
-    /// Starts a transfer; the bytes must live as long as `semantics` says.
+    /// Starts a transfer; the bytes must live as long as `semantics` requires.
     fn start_upload(
         &self,
         tensor: &HostTensor,
@@ -94,17 +94,17 @@ impl Client {
             None => call.device = device.raw,
         }
         // SAFETY: client, device and memory are live, the dimensions outlive the call, and a
-        // `HostTensor` has exactly the bytes its type takes.
+        // `HostTensor` has exactly the bytes of its type.
         unsafe { self.handle.plugin.call(&mut call) }?;
         // SAFETY: the call succeeded, so the event is ours.
         let done = unsafe { Event::from_raw(&self.handle, call.done_with_host_buffer) };
         let name = sys::ClientBufferFromHostBuffer::NAME;
         let raw = self.handle.plugin.check_made(call.buffer, name)?;
-        // TPUs choose an order by the shape; the others store what they are given.
+        // TPUs choose an order by the shape; other platforms keep that of the host.
         let order = (self.platform_name() != "tpu").then(|| dtype::row_major(tensor.ty()));
-        let stored = Arc::new(Stored { ty: tensor.ty().clone(), order });
+        let layout = Arc::new(DeviceLayout { ty: tensor.ty().clone(), order });
         // SAFETY: the call succeeded, so the buffer is live and ours.
-        Ok((unsafe { Buffer::from_raw(&self.handle, raw, stored, place.device) }, done))
+        Ok((unsafe { Buffer::from_raw(&self.handle, raw, layout, place.device) }, done))
     }
 }
 
@@ -112,37 +112,37 @@ impl Buffer {
     /// Takes ownership of a buffer of the plugin.
     ///
     /// # Safety
-    /// `raw` is a live buffer of that client and type on that device, which nobody else destroys.
+    /// `raw` is a live buffer of that client and type on that device, that nothing else destroys.
     pub(crate) unsafe fn from_raw(
         client: &Arc<ClientHandle>,
         raw: *mut sys::Buffer,
-        stored: Arc<Stored>,
+        layout: Arc<DeviceLayout>,
         device: usize,
     ) -> Buffer {
-        Buffer { client: client.clone(), raw, stored, device, donated: AtomicBool::new(false) }
+        Buffer { client: client.clone(), raw, layout, device, donated: AtomicBool::new(false) }
     }
 
     /// The element type and dimensions.
     pub fn ty(&self) -> &TensorType {
-        &self.stored.ty
+        &self.layout.ty
     }
 
-    /// The type with the order in which the device stores it.
-    pub(crate) fn stored(&self) -> &Stored {
-        &self.stored
+    /// The type with its dimension order on the device.
+    pub(crate) fn layout(&self) -> &DeviceLayout {
+        &self.layout
     }
 
-    /// The index, in its client, of the device it lies on.
+    /// The index of its device in the client.
     pub fn device(&self) -> usize {
         self.device
     }
 
-    /// Whether it was donated to a launch, so that it holds nothing any more.
+    /// Whether it was donated to a launch, so that it no longer holds data.
     pub fn is_donated(&self) -> bool {
         self.donated.load(Ordering::Relaxed)
     }
 
-    /// The bytes it takes on the device, padding included.
+    /// Its size on the device in bytes, padding included.
     pub fn device_bytes(&self) -> Result<usize> {
         let mut call = args::<sys::BufferOnDeviceSize>();
         call.buffer = self.live_raw()?;
@@ -151,7 +151,7 @@ impl Buffer {
         Ok(call.bytes)
     }
 
-    /// Fires when the device has written the buffer.
+    /// An event that fires when the device has written the buffer.
     pub fn ready_event(&self) -> Result<Event> {
         let mut call = args::<sys::BufferReadyEvent>();
         call.buffer = self.live_raw()?;
@@ -168,7 +168,7 @@ impl Buffer {
         let mut layout = sys::MemoryLayout::in_order(&order);
         let mut call = args::<sys::BufferToHostBuffer>();
         call.src = self.live_raw()?;
-        // The device's own order, since not every plugin permutes when asked for another.
+        // The device's order, since not every plugin permutes to another one.
         call.host_layout = &raw mut layout;
         call.dst = bytes.as_mut_ptr().cast();
         call.dst_size = bytes.len();
@@ -177,22 +177,22 @@ impl Buffer {
         unsafe { self.client.plugin.call(&mut call) }?;
         // SAFETY: the call succeeded, so the event is live and ours.
         let done = unsafe { Event::from_raw(&self.client, call.event) };
-        Ok(Download { stored: self.stored.clone(), order, bytes, done })
+        Ok(Download { layout: self.layout.clone(), order, bytes, done })
     }
 
-    /// The order in which the device stores the dimensions, the fastest-varying first.
+    /// The dimension order on the device, minor to major.
     fn dim_order(&self) -> Result<Vec<i64>> {
         let row_major = dtype::row_major(self.ty());
-        if let Some(order) = &self.stored.order {
+        if let Some(order) = &self.layout.order {
             return Ok(order.clone());
         }
         let mut call = args::<sys::BufferGetMemoryLayout>();
         call.buffer = self.live_raw()?;
-        // SAFETY: the buffer is live, and with it the layout it gives.
+        // SAFETY: the buffer is live, and so is the layout it returns.
         let order = unsafe {
             match self.client.plugin.call(&mut call) {
                 Ok(()) => call.layout.minor_to_major().map(<[i64]>::to_vec),
-                // A plugin that cannot tell stores what it was given.
+                // A plugin that does not report it keeps the host order.
                 Err(_) => None,
             }
         };
@@ -217,7 +217,7 @@ impl Buffer {
         unsafe { self.client.plugin.call(&mut call) }?;
         let raw = self.client.plugin.check_made(call.dst_buffer, sys::BufferCopyToDevice::NAME)?;
         // SAFETY: the call succeeded, so the buffer is live and ours.
-        Ok(unsafe { Buffer::from_raw(&self.client, raw, self.stored.clone(), device) })
+        Ok(unsafe { Buffer::from_raw(&self.client, raw, self.layout.clone(), device) })
     }
 
     /// The plugin's handle, if the buffer still holds data.
@@ -234,7 +234,7 @@ impl Buffer {
         Arc::ptr_eq(&self.client, client)
     }
 
-    /// Notes whether a launch has taken the buffer, which only the plugin knows.
+    /// Updates whether a launch has consumed the buffer, as the plugin reports it.
     pub(crate) fn note_donation(&self) {
         let mut call = args::<sys::BufferIsDeleted>();
         call.buffer = self.raw;
@@ -249,7 +249,7 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         let mut call = args::<sys::BufferDestroy>();
         call.buffer = self.raw;
-        // SAFETY: the buffer is ours and is not used again. Nothing can be done about a failure.
+        // SAFETY: the buffer is ours and is not used again. A failure is ignored.
         let _ = unsafe { self.client.plugin.call(&mut call) };
     }
 }
@@ -261,9 +261,9 @@ impl std::fmt::Debug for Buffer {
     }
 }
 
-/// A copy to the host that is under way.
+/// A running copy to the host.
 pub struct Download {
-    stored: Arc<Stored>,
+    layout: Arc<DeviceLayout>,
     order: Vec<i64>,
     bytes: Vec<u8>,
     done: Event,
@@ -278,7 +278,7 @@ impl Download {
     /// Waits for the copy.
     pub fn wait(mut self) -> Result<HostTensor> {
         self.done.wait()?;
-        let ty = &self.stored.ty;
+        let ty = &self.layout.ty;
         let bytes = to_row_major(std::mem::take(&mut self.bytes), ty, &self.order);
         HostTensor::new(ty.clone(), bytes)
     }
@@ -293,7 +293,7 @@ impl Drop for Download {
     }
 }
 
-/// Puts bytes stored in another dimension order into row-major order.
+/// Transposes bytes in another dimension order to row-major order.
 fn to_row_major(bytes: Vec<u8>, ty: &TensorType, minor_to_major: &[i64]) -> Vec<u8> {
     let rank = ty.dims.len();
     if minor_to_major.iter().rev().map(|&dim| dim as usize).eq(0..rank) || bytes.is_empty() {
@@ -307,16 +307,16 @@ fn to_row_major(bytes: Vec<u8>, ty: &TensorType, minor_to_major: &[i64]) -> Vec<
         stride *= ty.dims[dim as usize];
     }
     let mut ordered = Vec::with_capacity(bytes.len());
-    let mut place = vec![0; rank];
+    let mut index = vec![0; rank];
     while ordered.len() < bytes.len() {
-        let offset: usize = place.iter().zip(&strides).map(|(place, stride)| place * stride).sum();
+        let offset: usize = index.iter().zip(&strides).map(|(index, stride)| index * stride).sum();
         ordered.extend_from_slice(&bytes[offset..offset + width]);
         for dim in (0..rank).rev() {
-            place[dim] += 1;
-            if place[dim] < ty.dims[dim] {
+            index[dim] += 1;
+            if index[dim] < ty.dims[dim] {
                 break;
             }
-            place[dim] = 0;
+            index[dim] = 0;
         }
     }
     ordered

@@ -1,11 +1,12 @@
-//! The compile cache: compiled programs on disk, so that a program is compiled once.
+//! The persistent compilation cache: compiled programs on disk.
 //!
-//! An entry's name is a hash of everything that goes into the compiled program. An entry that
-//! cannot be read, for whatever reason, is as good as absent: it is compiled anew and rewritten.
+//! An entry's name is a hash of everything that determines the compiled program. An entry that
+//! cannot be read, for whatever reason, is a miss: the program is recompiled and the entry
+//! rewritten.
 //!
-//! Programs with collectives are not kept on CPU. The order in which a device comes to its
-//! collectives is lost when its runtime writes a program down, so that a loaded one waits for ever
-//! or lets two collectives of one device meet each other.
+//! Programs with collectives are not cached on CPU. Serialization by the CPU runtime loses the
+//! order of a device's collectives, so that a loaded program hangs or matches two different
+//! collectives of one device.
 
 use crate::client::Client;
 use crate::compile::CompileOptions;
@@ -26,7 +27,7 @@ pub struct CompileCache {
     dir: PathBuf,
 }
 
-/// Whether the cache had a program.
+/// The outcome of a cache lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CacheOutcome {
@@ -34,12 +35,12 @@ pub enum CacheOutcome {
     Hit,
     /// It was compiled and stored.
     Miss,
-    /// It was compiled, but could not be stored, or is of a kind that is not.
+    /// It was compiled, but could not be stored, or is of a kind that is not cached.
     Unstored,
 }
 
 impl CompileCache {
-    /// The cache in a folder, which is made when first written to.
+    /// The cache in a folder, which is created on first write.
     pub fn at(dir: impl Into<PathBuf>) -> CompileCache {
         CompileCache { dir: dir.into() }
     }
@@ -59,13 +60,13 @@ impl CompileCache {
         }
         let loaded = client.compile(text, &options)?;
         tracing::info!(program = loaded.name(), path = %path.display(), "compile cache miss");
-        if !survives_storing(client, &loaded) {
+        if !survives_serialization(client, &loaded) {
             return Ok((loaded, CacheOutcome::Unstored));
         }
         match loaded.executable().serialize().and_then(|bytes| self.store(&path, &bytes)) {
             Ok(()) => Ok((loaded, CacheOutcome::Miss)),
             Err(error) => {
-                tracing::warn!(%error, "the compiled program was not stored");
+                tracing::warn!(%error, "the compiled program was not cached");
                 Ok((loaded, CacheOutcome::Unstored))
             }
         }
@@ -81,20 +82,20 @@ impl CompileCache {
     }
 }
 
-/// Loads an entry; none if there is no such entry or it is damaged.
+/// Loads an entry; none if it does not exist or is corrupt.
 fn load(client: &Client, path: &Path) -> Option<LoadedExecutable> {
     let entry = fs::read(path).ok()?;
     client
         .load(&entry)
         .inspect_err(|error| {
-            tracing::warn!(path = %path.display(), %error, "a compile cache entry is replaced");
+            tracing::warn!(path = %path.display(), %error, "replacing a compile cache entry");
         })
         .ok()
-        .filter(|loaded| survives_storing(client, loaded))
+        .filter(|loaded| survives_serialization(client, loaded))
 }
 
-/// Whether a program works when it is loaded as it does when it is compiled.
-fn survives_storing(client: &Client, loaded: &LoadedExecutable) -> bool {
+/// Whether a program still works after serialization.
+fn survives_serialization(client: &Client, loaded: &LoadedExecutable) -> bool {
     if client.platform_name() != "cpu" || loaded.devices().len() == 1 {
         return true;
     }
@@ -102,7 +103,7 @@ fn survives_storing(client: &Client, loaded: &LoadedExecutable) -> bool {
     module.is_ok_and(|module| hlo::collectives(&module).is_empty())
 }
 
-/// A hash of all that decides what the compiler makes of a program.
+/// A hash of everything that determines the compiled program.
 fn key(client: &Client, text: &str, options: &CompileOptions) -> Result<String> {
     let mut place = format!("{}\n{}", client.platform_name(), client.platform_version());
     for device in client.devices() {
@@ -114,8 +115,8 @@ fn key(client: &Client, text: &str, options: &CompileOptions) -> Result<String> 
     compile_key(client.plugin(), text, options, &place)
 }
 
-/// A hash of all that decides what a plugin makes of a program for a place: devices that are here,
-/// or a machine that is not.
+/// A hash of everything that determines how a plugin compiles a program for `place`: local devices
+/// or an ahead-of-time target.
 pub fn compile_key(
     plugin: &Plugin,
     text: &str,
@@ -130,7 +131,7 @@ pub fn compile_key(
     };
     part(text.as_bytes());
     part(&options.encode());
-    part(&plugin_mark(plugin.path())?);
+    part(&plugin_fingerprint(plugin.path())?);
     part(format!("{major}.{minor}").as_bytes());
     part(place.as_bytes());
     for variable in ["XLA_FLAGS", "LIBTPU_INIT_ARGS"] {
@@ -143,30 +144,30 @@ pub fn compile_key(
     }))
 }
 
-/// What tells one build of a plugin from another: its length and a sample of its pages. Two
-/// builds of the same length differ in far more than one page in a few hundred, and hashing all
-/// of a library of hundreds of megabytes would take longer than many a compile.
-fn plugin_mark(path: &Path) -> Result<Vec<u8>> {
+/// A fingerprint of a plugin build: its length and a sample of its pages. Two builds of the same
+/// length differ in far more than one page in a few hundred, and hashing all of a library of
+/// hundreds of megabytes would take longer than many compiles.
+fn plugin_fingerprint(path: &Path) -> Result<Vec<u8>> {
     const SAMPLES: u64 = 256;
     const PAGE: usize = 4096;
     let io = |source| Error::Io { path: path.to_owned(), source };
     let file = File::open(path).map_err(io)?;
     let length = file.metadata().map_err(io)?.len();
-    let mut mark = length.to_le_bytes().to_vec();
+    let mut fingerprint = length.to_le_bytes().to_vec();
     let mut page = [0; PAGE];
     for sample in 0..SAMPLES {
         let read = file.read_at(&mut page, length / SAMPLES * sample).map_err(io)?;
-        mark.extend_from_slice(&page[..read]);
+        fingerprint.extend_from_slice(&page[..read]);
     }
-    Ok(mark)
+    Ok(fingerprint)
 }
 
 /// What compiled CPU programs depend on: the processor's instruction sets and number of cores.
 fn processor() -> String {
-    const TELLING: [&str; 5] = ["model name", "flags", "Features", "CPU implementer", "CPU part"];
+    const KEYS: [&str; 5] = ["model name", "flags", "Features", "CPU implementer", "CPU part"];
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = |start: &&str| text.lines().find(|line| line.starts_with(start)).unwrap_or_default();
-    let lines: Vec<&str> = TELLING.iter().map(line).collect();
+    let lines: Vec<&str> = KEYS.iter().map(line).collect();
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let threads = std::env::var("PJRT_NPROC").unwrap_or_default();
     format!("{}\n{cores} {threads}", lines.join("\n"))

@@ -10,7 +10,7 @@ use crate::value::{self, NamedValues, Value};
 use std::ffi::c_char;
 use std::sync::Arc;
 
-/// Options for making a client. Each plugin knows only its own and refuses others.
+/// Options for creating a client. Each plugin supports only its own and rejects others.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ClientOptions {
     values: NamedValues,
@@ -22,22 +22,22 @@ impl ClientOptions {
         ClientOptions::default()
     }
 
-    /// How many virtual devices the CPU client has.
+    /// Number of virtual devices of the CPU client.
     pub fn cpu_device_count(self, count: usize) -> ClientOptions {
         self.set("cpu_device_count", Value::Int(i64::try_from(count).unwrap_or(i64::MAX)))
     }
 
-    /// The share of its memory a GPU client takes.
+    /// The fraction of device memory a GPU client allocates.
     pub fn memory_fraction(self, fraction: f32) -> ClientOptions {
         self.set("memory_fraction", Value::Float(fraction))
     }
 
-    /// Whether a GPU client takes its memory at once rather than as needed.
+    /// Whether a GPU client preallocates its memory rather than allocating on demand.
     pub fn preallocate(self, preallocate: bool) -> ClientOptions {
         self.set("preallocate", Value::Bool(preallocate))
     }
 
-    /// Any option, by the plugin's own name for it.
+    /// Any option, by the plugin's name for it.
     pub fn set(mut self, name: &str, value: Value) -> ClientOptions {
         self.values.retain(|(known, _)| known != name);
         self.values.push((name.to_owned(), value));
@@ -51,7 +51,7 @@ pub struct Client {
     pub(crate) handle: Arc<ClientHandle>,
 }
 
-/// What buffers, events and executables share to keep their client alive.
+/// Shared by buffers, events and executables to keep their client alive.
 pub(crate) struct ClientHandle {
     pub(crate) plugin: &'static Plugin,
     pub(crate) raw: *mut sys::Client,
@@ -67,7 +67,7 @@ unsafe impl Send for ClientHandle {}
 unsafe impl Sync for ClientHandle {}
 
 impl Client {
-    /// Starts a client of `plugin`.
+    /// Creates a client of `plugin`.
     pub fn new(plugin: &'static Plugin, options: &ClientOptions) -> Result<Client> {
         let values = value::to_raw(&options.values);
         let mut call = args::<sys::ClientCreate>();
@@ -93,7 +93,7 @@ impl Client {
         Ok(Client { handle: Arc::new(handle) })
     }
 
-    /// The plugin the client is of.
+    /// The plugin of the client.
     pub fn plugin(&self) -> &'static Plugin {
         self.handle.plugin
     }
@@ -103,7 +103,7 @@ impl Client {
         &self.handle.platform
     }
 
-    /// The platform's version, in the plugin's own words.
+    /// The platform's version, as the plugin reports it.
     pub fn platform_version(&self) -> &str {
         &self.handle.version
     }
@@ -148,12 +148,12 @@ impl ClientHandle {
         devices.iter().map(|&device| unsafe { Device::read(self.plugin, device) }).collect()
     }
 
-    /// Whether the devices are virtual ones that share this host's memory and threads.
+    /// Whether the devices are virtual and share the host's memory and threads.
     pub(crate) fn is_cpu(&self) -> bool {
         self.platform == "cpu"
     }
 
-    /// The position of a device of the plugin in the client's list.
+    /// The index of a plugin device in the client's list.
     pub(crate) fn position(&self, raw: *mut sys::Device) -> Option<usize> {
         self.devices.iter().position(|device| device.raw == raw)
     }
@@ -161,16 +161,16 @@ impl ClientHandle {
 
 impl Drop for ClientHandle {
     fn drop(&mut self) {
-        self.in_flight.forget();
+        self.in_flight.clear();
         let mut call = args::<sys::ClientDestroy>();
         call.client = self.raw;
-        // SAFETY: everything that uses the client holds a reference to this handle, so nothing is
-        // left that does. Nothing can be done about a failure.
+        // SAFETY: everything that uses the client holds a reference to this handle, so nothing
+        // uses it anymore. A failure is ignored.
         let _ = unsafe { self.plugin.call(&mut call) };
     }
 }
 
-/// The calls that ask a client for a text, which are alike.
+/// Calls that return a string of a client.
 trait ClientText: Args {
     fn for_client(client: *mut sys::Client) -> Self;
     fn text(&self) -> (*const c_char, usize);

@@ -1,4 +1,4 @@
-//! Compile options: how many devices, which, and the compiler's own flags.
+//! Compile options: devices and compiler flags.
 
 use crate::error::{Error, Result};
 use crate::sys;
@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, HashSet};
 
 /// How a program is compiled.
 ///
-/// Programs are partitioned, not replicated: `partitions` devices run one program each on its
-/// shard, Shardy applies the shardings in the text.
+/// Programs are partitioned, not replicated (SPMD): each of `partitions` devices runs the program
+/// on its shard, and Shardy applies the shardings in the text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompileOptions {
     partitions: usize,
@@ -21,27 +21,27 @@ pub struct CompileOptions {
 /// The value of a compiler flag.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Flag {
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
     /// An integer.
     Int(i64),
-    /// A number; must be positive, which is all the compilers take this way.
+    /// A float; must be positive, the compilers accept no other here.
     Float(f64),
-    /// Text: the name of an enumeration's value, a list with commas, or any of the above for
-    /// flags that take no other form.
+    /// Text: an enum value, a comma-separated list, or any of the above for flags that accept
+    /// only text.
     Text(String),
 }
 
-/// How much effort the compiler spends on something.
+/// A compiler effort level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
     /// As little as possible.
     O0,
     /// More than the default.
     O1,
-    /// What suits a long run.
+    /// Suited to long runs.
     O2,
-    /// Everything, also what is experimental.
+    /// Everything, including experimental passes.
     O3,
 }
 
@@ -74,20 +74,20 @@ impl CompileOptions {
         }
     }
 
-    /// Which device runs which partition, by device id; the first ones in order if not given.
+    /// The device of each partition, by device id; by default the first ones in order.
     pub fn device_ids(mut self, ids: Vec<i32>) -> CompileOptions {
         self.device_ids = Some(ids);
         self
     }
 
-    /// Sets a flag of the compiler for this program alone. The name is that of the field in
-    /// XLA's `DebugOptions` (or of a libtpu flag), without dashes.
+    /// Sets a compiler flag for this program only. The name is that of the field in XLA's
+    /// `DebugOptions` (or of a libtpu flag), without dashes.
     pub fn flag(mut self, name: &str, value: Flag) -> CompileOptions {
         self.flags.insert(name.to_owned(), value);
         self
     }
 
-    /// Sets a flag unless it is set already.
+    /// Sets a flag unless it is already set.
     pub(crate) fn default_flag(&mut self, name: &str, value: &Flag) {
         self.flags.entry(name.to_owned()).or_insert_with(|| value.clone());
     }
@@ -112,13 +112,13 @@ impl CompileOptions {
         Ok(self.flag(name, value))
     }
 
-    /// How hard the compiler tries for speed.
+    /// The effort level for speed.
     pub fn optimization(mut self, effort: Effort) -> CompileOptions {
         self.optimization = Some(effort);
         self
     }
 
-    /// How hard the compiler tries to fit the program into memory.
+    /// The effort level for fitting the program into memory.
     pub fn memory_fitting(mut self, effort: Effort) -> CompileOptions {
         self.memory_fitting = Some(effort);
         self
@@ -129,11 +129,11 @@ impl CompileOptions {
         self.partitions
     }
 
-    /// Gives every partition a device out of those there are.
+    /// Assigns an available device to every partition.
     ///
-    /// By default they go in the order of their ids, which follow a TPU's torus, so that
-    /// neighbours are neighbours; in the order in which libtpu lists them, host by host, its
-    /// compiler gives up on gathering around rings and makes each gather a sum of the whole
+    /// The default order is by device id, which follows a TPU's torus, so that consecutive
+    /// partitions are neighbors. In the order in which libtpu lists devices, host by host, its
+    /// compiler gives up on ring all-gathers and makes each all-gather an all-reduce of the full
     /// tensor.
     pub(crate) fn assign_devices(&mut self, available: &[i32]) -> Result<()> {
         let partitions = self.partitions;
@@ -149,9 +149,9 @@ impl CompileOptions {
         let problem = if partitions == 0 {
             "a program needs at least one device".to_owned()
         } else if partitions > available.len() {
-            let there = available.len();
+            let count = available.len();
             format!(
-                "the program is for {partitions} devices but there are {there}; on CPU ask for \
+                "the program is for {partitions} devices but there are {count}; on CPU request \
                  more virtual devices"
             )
         } else if ids.len() != partitions {
@@ -167,7 +167,7 @@ impl CompileOptions {
         Err(Error::CompileOption(problem))
     }
 
-    /// The options as the plugin takes them.
+    /// The options serialized for the plugin.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let assignment = self.device_ids.as_ref().map(|ids| DeviceAssignment {
             replica_count: 1,
@@ -213,8 +213,8 @@ impl Flag {
     }
 }
 
-// XLA's option messages, as far as we set them. The debug options proper are left out on
-// purpose: sending them would reset every flag that is not named.
+// XLA's option messages, with only the fields we set. The debug options are left out on purpose:
+// sending them would reset every flag that is not listed.
 
 #[derive(Clone, PartialEq, Message)]
 struct Options {
@@ -278,13 +278,13 @@ enum OverrideValue {
     Float(f64),
 }
 
-/// StableHLO text as the plugin takes it. It borrows the text by pointer: use it while that lives.
+/// StableHLO text for the plugin. It borrows the text by pointer, so the text must outlive it.
 pub(crate) fn raw_program(text: &str) -> sys::Program {
     const FORMAT: &str = "mlir";
     sys::Program {
         struct_size: size_of::<sys::Program>(),
         extension_start: std::ptr::null_mut(),
-        // The plugin only reads it; the field is mutable in C because it also serves for output.
+        // The plugin only reads it; the field is mutable in C because it is also used for output.
         code: text.as_ptr().cast_mut().cast(),
         code_size: text.len(),
         format: FORMAT.as_ptr().cast(),

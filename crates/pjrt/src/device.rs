@@ -1,20 +1,20 @@
-//! Devices: what they are and how much memory they have.
+//! Devices: descriptions and memory stats.
 
 use crate::error::{Error, Result};
 use crate::plugin::Plugin;
 use crate::sys::{self, args};
 use crate::value::{self, NamedValues, Value};
 
-/// What is known of a device without asking it: also of devices that are not here.
+/// A static description of a device, also of one that is not present.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceDescription {
-    /// The device's number among all devices of the job or topology.
+    /// The global device id in the job or topology.
     pub id: i32,
-    /// The process that drives it.
+    /// The process it belongs to.
     pub process: i32,
     /// The vendor's name for it, such as `NVIDIA H200`.
     pub kind: String,
-    /// What else the plugin says of it.
+    /// Other attributes the plugin reports.
     pub attributes: NamedValues,
 }
 
@@ -31,8 +31,7 @@ impl DeviceDescription {
         let mut process = sys::DeviceDescriptionProcessIndex { description: raw, ..args() };
         let mut kind = sys::DeviceDescriptionKind { description: raw, ..args() };
         let mut attributes = sys::DeviceDescriptionAttributes { description: raw, ..args() };
-        // SAFETY: the caller promises a live description, and what the calls return lives as long
-        // as it does.
+        // SAFETY: the caller promises a live description, and what the calls return lives as long.
         unsafe {
             plugin.call(&mut id)?;
             plugin.call(&mut process)?;
@@ -47,7 +46,7 @@ impl DeviceDescription {
         }
     }
 
-    /// The device's place in its torus, where it has one.
+    /// The device's coordinates in its torus, if any.
     pub fn coordinates(&self) -> Option<&[i64]> {
         self.attribute("coords").and_then(|value| match value {
             Value::Ints(ints) => Some(ints.as_slice()),
@@ -75,14 +74,14 @@ unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
-/// How much memory a device has and uses. What the plugin does not tell is `None`.
+/// Memory stats of a device. What the plugin does not report is `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct MemoryStats {
-    /// Bytes now in use.
+    /// Bytes in use.
     pub in_use: u64,
-    /// The most there ever were in use.
+    /// Peak bytes in use.
     pub peak: Option<u64>,
-    /// What can be used at most.
+    /// The limit in bytes.
     pub limit: Option<u64>,
     /// The largest single allocation so far.
     pub largest_allocation: Option<u64>,
@@ -113,12 +112,12 @@ impl Device {
         }
     }
 
-    /// What is known of the device.
+    /// The description of the device.
     pub fn description(&self) -> &DeviceDescription {
         &self.description
     }
 
-    /// The device's number among those of this process's hardware.
+    /// The device's local hardware id in this process.
     pub fn local_id(&self) -> i32 {
         self.local_id
     }
@@ -137,7 +136,7 @@ impl Device {
         })
     }
 
-    /// How much memory it has and uses; an error where the plugin cannot tell, as on CPU.
+    /// Memory stats; an error where the plugin does not report them, as on CPU.
     pub fn memory_stats(&self) -> Result<MemoryStats> {
         let mut call = sys::DeviceMemoryStats { device: self.raw, ..args() };
         // SAFETY: a `Device` is only reachable through its client, so it is live.

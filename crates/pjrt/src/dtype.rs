@@ -1,11 +1,11 @@
-//! Dtypes as PJRT numbers them, and their host forms; tensor types as compiled programs have them.
+//! Dtypes: PJRT numbers, host types, and conversion from HLO shapes.
 
 use crate::error::{Error, Result};
 use crate::hlo::{self, ElementType};
 use fullshard_core::{DType, TensorType};
 use half::{bf16, f16};
 
-/// The number of a dtype in `PJRT_Buffer_Type`.
+/// The value of a dtype in `PJRT_Buffer_Type`.
 pub(crate) fn raw(dtype: DType) -> i32 {
     match dtype {
         DType::Bool => 1,
@@ -32,7 +32,7 @@ pub(crate) fn raw(dtype: DType) -> i32 {
     }
 }
 
-/// The dtype of an element in an optimized program, if buffers here can hold it.
+/// The dtype of an HLO element type, if buffers support it.
 pub(crate) fn from_element(element: ElementType) -> Option<DType> {
     let name = element.to_string();
     DType::ALL.iter().copied().find(|dtype| dtype.name() == name)
@@ -49,14 +49,14 @@ pub(crate) fn from_shape(shape: &hlo::Shape, what: &str) -> Result<TensorType> {
     Ok(TensorType::new(dtype, &array.dims))
 }
 
-/// The order of dimensions, the fastest-varying first, of dense row-major data.
+/// The dimension order, minor to major, of dense row-major data.
 pub(crate) fn row_major(ty: &TensorType) -> Vec<i64> {
     (0..ty.rank() as i64).rev().collect()
 }
 
-/// Checks that `found` bytes of host data are what a type takes.
+/// Checks that `found` is the size of a type in bytes.
 pub(crate) fn check_bytes(ty: &TensorType, found: usize) -> Result<()> {
-    // Sizes that overflow are refused even where another dimension is zero.
+    // Sizes that overflow are rejected even where another dimension is zero.
     let extents = ty.dims.iter().filter(|&&dim| dim > 0);
     let largest = extents.fold(ty.dtype.size(), |bytes, &dim| bytes.saturating_mul(dim));
     match ty.bytes() {
@@ -65,9 +65,9 @@ pub(crate) fn check_bytes(ty: &TensorType, found: usize) -> Result<()> {
     }
 }
 
-/// A Rust type that is the host form of an element type.
+/// A Rust type that represents an element type on the host.
 pub trait Element: bytemuck::AnyBitPattern + bytemuck::NoUninit {
-    /// The element type it is the form of.
+    /// Its element type.
     const DTYPE: DType;
 }
 

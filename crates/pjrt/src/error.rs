@@ -1,4 +1,4 @@
-//! What can go wrong, each with the thing at fault and the way out.
+//! Errors. Each names its cause and the fix.
 
 use crate::hlo::HloError;
 use crate::plugins::PluginError;
@@ -17,13 +17,13 @@ pub enum Error {
     NotALibrary {
         /// The file.
         path: PathBuf,
-        /// What the dynamic loader said.
+        /// The message of the dynamic loader.
         reason: String,
     },
     /// The library has no PJRT entry point.
     #[error(
         "{path} is a shared library but not a PJRT plugin: it has no symbol `GetPjrtApi`. \
-         Point at the plugin itself, or let `fullshard plugins install cpu` fetch one"
+         Pass the plugin itself, or run `fullshard plugins install cpu`"
     )]
     NoEntryPoint {
         /// The file.
@@ -37,8 +37,8 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// The plugin is older than the function asked for.
-    #[error("the plugin {plugin} (PJRT API {version}) has no {function}; a newer plugin may")]
+    /// The plugin is older than the requested function.
+    #[error("the plugin {plugin} (PJRT API {version}) has no {function}; use a newer plugin")]
     MissingFunction {
         /// The plugin's file name.
         plugin: String,
@@ -55,7 +55,7 @@ pub enum Error {
         /// The extension.
         extension: &'static str,
     },
-    /// Bytes that are no profile.
+    /// Bytes that are not a profile.
     #[error("the profile cannot be read: {source}")]
     Profile {
         /// What is wrong with them.
@@ -68,15 +68,15 @@ pub enum Error {
         function: &'static str,
         /// The kind of failure.
         code: Code,
-        /// The plugin's own words.
+        /// The plugin's message.
         message: String,
     },
     /// Host data of the wrong length.
     #[error("host data for {expected_type} must be {expected} bytes but is {found}")]
     HostSize {
-        /// What the data was to be.
+        /// The type of the data.
         expected_type: TensorType,
-        /// The bytes that takes.
+        /// The size of that type in bytes.
         expected: usize,
         /// The bytes given.
         found: usize,
@@ -84,17 +84,17 @@ pub enum Error {
     /// A device index past the client's devices.
     #[error("there is no device {index}: this client has {count} (0 to {})", count.saturating_sub(1))]
     NoSuchDevice {
-        /// The index asked for.
+        /// The requested index.
         index: usize,
-        /// How many there are.
+        /// Number of devices.
         count: usize,
     },
     /// A memory kind the device does not have.
     #[error("the device has no memory of kind `{kind}`; it has {known:?}")]
     NoSuchMemory {
-        /// The kind asked for.
+        /// The requested kind.
         kind: String,
-        /// The kinds there are.
+        /// The available kinds.
         known: Vec<String>,
     },
     /// A buffer that was donated to an earlier launch.
@@ -106,39 +106,39 @@ pub enum Error {
         /// The buffer.
         what: String,
     },
-    /// An argument stored in another dimension order than the program reads it in.
+    /// An argument in another dimension order than the program expects.
     #[error(
-        "`{program}` reads argument {argument} in the dimension order {expected:?} (fastest \
-         first) but the buffer is stored in {found:?}"
+        "`{program}` takes argument {argument} in dimension order {expected:?} (minor to major) \
+         but the buffer has {found:?}"
     )]
     ArgumentLayout {
         /// The program.
         program: String,
         /// The argument's position.
         argument: usize,
-        /// The order the program reads.
+        /// The order of the program.
         expected: Vec<i64>,
-        /// The order the buffer has.
+        /// The order of the buffer.
         found: Vec<i64>,
     },
-    /// An argument number past the program's arguments.
+    /// An argument index past the program's arguments.
     #[error("there is no argument {argument} to keep: `{program}` takes {count}")]
     NoSuchArgument {
         /// The program.
         program: String,
-        /// The number given.
+        /// The given index.
         argument: usize,
-        /// The arguments it takes.
+        /// Number of arguments.
         count: usize,
     },
-    /// The same buffer given twice where one use donates it.
+    /// The same buffer passed twice where one use donates it.
     #[error("`{program}` donates argument {argument} but the same buffer is also argument {also}")]
     DonatedTwice {
         /// The program.
         program: String,
-        /// The argument that is donated.
+        /// The donated argument.
         argument: usize,
-        /// Where else it stands.
+        /// The other argument with the same buffer.
         also: usize,
     },
     /// Arguments for the wrong number of devices.
@@ -146,9 +146,9 @@ pub enum Error {
     DeviceCount {
         /// The program.
         program: String,
-        /// The devices it was compiled for.
+        /// Number of devices it was compiled for.
         expected: usize,
-        /// The argument lists given.
+        /// Number of argument lists.
         found: usize,
     },
     /// The wrong number of arguments.
@@ -158,9 +158,9 @@ pub enum Error {
         program: String,
         /// The position of the device in the program.
         device: usize,
-        /// The parameters it has.
+        /// Number of parameters.
         expected: usize,
-        /// The arguments given.
+        /// Number of arguments.
         found: usize,
     },
     /// An argument of the wrong shape or dtype.
@@ -174,14 +174,14 @@ pub enum Error {
         argument: usize,
         /// The position of the device in the program.
         device: usize,
-        /// What the program takes there.
+        /// The type of the parameter.
         expected: String,
-        /// What was given.
+        /// The type of the argument.
         found: String,
     },
-    /// An argument that lies on another device than the one that would read it.
+    /// An argument on the wrong device.
     #[error(
-        "argument {argument} of `{program}` lies on device {found} but the program reads it on \
+        "argument {argument} of `{program}` is on device {found} but the program reads it on \
          device {expected}"
     )]
     ArgumentDevice {
@@ -189,12 +189,12 @@ pub enum Error {
         program: String,
         /// The argument's position.
         argument: usize,
-        /// The device that would read it.
+        /// The device that reads it.
         expected: usize,
         /// The device it is on.
         found: usize,
     },
-    /// A buffer of one client given to a program of another.
+    /// A buffer of one client passed to a program of another.
     #[error("argument {argument} of `{program}` belongs to another client")]
     ForeignBuffer {
         /// The program.
@@ -210,26 +210,26 @@ pub enum Error {
     TooLarge {
         /// The program.
         program: String,
-        /// The bytes a launch takes.
+        /// The bytes needed per launch.
         needed: u64,
-        /// The bytes there are.
+        /// The bytes available.
         available: u64,
     },
-    /// A dtype that has no counterpart here.
-    #[error("{what} has the element type {found}, which host and device buffers here cannot hold")]
+    /// An unsupported dtype.
+    #[error("{what} has element type {found}, which buffers do not support")]
     UnsupportedType {
         /// What has that type.
         what: String,
         /// The type.
         found: String,
     },
-    /// A tiling that does not fit its tensor or devices.
+    /// A tiling that does not match its tensor or devices.
     #[error("bad tiling: {0}")]
     Tiling(String),
-    /// An array given where another tiling or shape is needed.
+    /// An array with the wrong tiling or shape.
     #[error("array mismatch: {0}")]
     Array(String),
-    /// A slice or topology name that is not known.
+    /// An unknown slice or topology name.
     #[error(transparent)]
     UnknownAccelerator(#[from] UnknownAccelerator),
     /// Bad compile options.
@@ -240,16 +240,16 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system error.
         source: std::io::Error,
     },
     /// The optimized program could not be read.
     #[error(transparent)]
     Hlo(#[from] HloError),
-    /// A stored program that is not whole, or not one of ours.
-    #[error("the stored program is damaged; compile it anew")]
+    /// A serialized program that is corrupt, or not one of ours.
+    #[error("the serialized program is corrupt; recompile it")]
     DamagedProgram,
-    /// A plugin that broke the rules of its interface.
+    /// A plugin that violated the PJRT API.
     #[error("the plugin {plugin} misbehaved: {what}")]
     BadPlugin {
         /// The plugin's file name.
@@ -272,10 +272,10 @@ impl Error {
     }
 }
 
-/// Declares [`Code`]: the kinds in the order of their numbers, with what they are called.
+/// Declares [`Code`]: the codes in numeric order, with their messages.
 macro_rules! codes {
-    ($($name:ident => $words:literal,)*) => {
-        /// The kinds of failure a plugin reports.
+    ($($name:ident => $message:literal,)*) => {
+        /// The error codes a plugin reports.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[allow(missing_docs)]
         pub enum Code {
@@ -288,7 +288,7 @@ macro_rules! codes {
 
         impl std::fmt::Display for Code {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(match self { $(Code::$name => $words,)* })
+                f.write_str(match self { $(Code::$name => $message,)* })
             }
         }
     };
@@ -307,14 +307,14 @@ codes! {
     Aborted => "aborted",
     OutOfRange => "out of range",
     Unimplemented => "not implemented by this plugin",
-    Internal => "internal error of the plugin",
+    Internal => "internal plugin error",
     Unavailable => "unavailable",
     DataLoss => "data loss",
     Unauthenticated => "unauthenticated",
 }
 
 impl Code {
-    /// Reads a plugin's number, of which the first is 1; one we do not know is `Unknown`.
+    /// Converts a plugin's code, counted from 1; unknown codes are `Unknown`.
     pub(crate) fn from_raw(raw: i32) -> Code {
         let index = usize::try_from(raw).ok().and_then(|raw| raw.checked_sub(1));
         index.and_then(|index| Code::ALL.get(index)).copied().unwrap_or(Code::Unknown)

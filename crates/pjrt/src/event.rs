@@ -1,4 +1,4 @@
-//! Events: knowing when the device is done.
+//! Events: completion of device work.
 
 use crate::client::ClientHandle;
 use crate::error::Result;
@@ -8,7 +8,7 @@ use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Something the device will have done, or failed to do.
+/// The completion, successful or not, of device work.
 pub struct Event {
     event: OwnedEvent,
     client: Arc<ClientHandle>,
@@ -18,19 +18,19 @@ impl Event {
     /// Takes ownership of an event of the plugin.
     ///
     /// # Safety
-    /// `raw` is null or a live event of that client which nobody else destroys.
+    /// `raw` is null or a live event of that client that nothing else destroys.
     pub(crate) unsafe fn from_raw(client: &Arc<ClientHandle>, raw: *mut sys::Event) -> Event {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller promises it.
         let event = unsafe { OwnedEvent::from_raw(client.plugin, raw) };
         Event { event, client: client.clone() }
     }
 
-    /// Blocks until it has happened, and says whether it went well.
+    /// Blocks until it fires, and returns whether the work succeeded.
     pub fn wait(&self) -> Result<()> {
         self.event.wait()
     }
 
-    /// Whether it has happened, well or not.
+    /// Whether it has fired, successfully or not.
     pub fn is_ready(&self) -> Result<bool> {
         if self.event.raw.is_null() {
             return Ok(true);
@@ -42,9 +42,9 @@ impl Event {
         Ok(call.is_ready)
     }
 
-    /// Calls `callback` once it has happened: on a thread of the plugin, or at once on this one.
+    /// Calls `callback` when it fires: on a plugin thread, or immediately on this one.
     ///
-    /// The callback should be short; a panic in it is swallowed, since it cannot unwind into the
+    /// The callback should be short; a panic in it is caught, since it cannot unwind into the
     /// plugin.
     pub fn on_ready(&self, callback: impl FnOnce(Result<()>) + Send + 'static) -> Result<()> {
         if self.event.raw.is_null() {
@@ -67,8 +67,8 @@ impl Event {
     }
 }
 
-/// An event of the plugin, destroyed when dropped; null stands for what has happened already.
-/// It does not keep its client alive: whoever holds it sees to that.
+/// An event of the plugin, destroyed when dropped; null means already fired. It does not keep its
+/// client alive: the holder must.
 pub(crate) struct OwnedEvent {
     plugin: &'static Plugin,
     raw: *mut sys::Event,
@@ -83,13 +83,13 @@ impl OwnedEvent {
     /// Takes ownership of an event of the plugin.
     ///
     /// # Safety
-    /// `raw` is null or a live event of `plugin` which nobody else destroys, and its client
+    /// `raw` is null or a live event of `plugin` that nothing else destroys, and its client
     /// outlives it.
     pub(crate) unsafe fn from_raw(plugin: &'static Plugin, raw: *mut sys::Event) -> OwnedEvent {
         OwnedEvent { plugin, raw }
     }
 
-    /// Blocks until it has happened, and says whether it went well.
+    /// Blocks until it fires, and returns whether the work succeeded.
     pub(crate) fn wait(&self) -> Result<()> {
         if self.raw.is_null() {
             return Ok(());
@@ -108,7 +108,7 @@ impl Drop for OwnedEvent {
         }
         let mut call = args::<sys::EventDestroy>();
         call.event = self.raw;
-        // SAFETY: the event is ours and is not used again. Nothing can be done about a failure.
+        // SAFETY: the event is ours and is not used again. A failure is ignored.
         let _ = unsafe { self.plugin.call(&mut call) };
     }
 }
@@ -119,18 +119,18 @@ struct OnReady {
 }
 
 unsafe extern "C" fn run_callback(error: *mut sys::Error, state: *mut c_void) {
-    // SAFETY: `on_ready` made this box, and the plugin calls back once.
+    // SAFETY: `on_ready` created this box, and the plugin calls back once.
     let state = unsafe { Box::from_raw(state.cast::<OnReady>()) };
     let OnReady { client, callback } = *state;
     let _ = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: the plugin hands the error to the callback.
+        // SAFETY: the plugin passes ownership of the error to the callback.
         callback(unsafe { client.plugin.take_error("PJRT_Event_OnReady", error) });
     }));
     release_elsewhere(client);
 }
 
-/// Drops what the callback held. The last reference to a client must not go on one of the
-/// client's own threads, which destroying it would wait for.
+/// Drops the callback's client reference. The last reference must not be dropped on one of the
+/// client's threads, since destroying the client waits for them.
 fn release_elsewhere(client: Arc<ClientHandle>) {
     if let Some(client) = Arc::into_inner(client) {
         std::thread::spawn(move || drop(client));

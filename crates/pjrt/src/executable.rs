@@ -1,4 +1,4 @@
-//! Executables: compiled programs and what their compiler says of them.
+//! Executables: compiled programs, their memory and cost analysis.
 
 use crate::client::ClientHandle;
 use crate::error::Result;
@@ -17,7 +17,7 @@ pub struct Executable {
     _owner: Owner,
 }
 
-/// What an executable was made by, and must not outlive.
+/// The creator of an executable, which must outlive it.
 pub(crate) enum Owner {
     Client(#[allow(dead_code)] Arc<ClientHandle>),
     Topology(#[allow(dead_code)] Arc<TopologyHandle>),
@@ -28,34 +28,34 @@ unsafe impl Send for Executable {}
 // SAFETY: as above.
 unsafe impl Sync for Executable {}
 
-/// The memory a compiled program takes on each device, in bytes.
+/// The memory of a compiled program per device, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct CompiledMemory {
     /// The arguments.
     pub arguments: u64,
     /// The results.
     pub outputs: u64,
-    /// The part of the results that lies in donated arguments.
+    /// Results that alias donated arguments.
     pub aliased: u64,
-    /// What it needs besides while it runs.
+    /// Temporary buffers.
     pub temporaries: u64,
-    /// The program itself.
+    /// The generated code.
     pub code: u64,
-    /// Arguments, results and temporaries that lie in the host's memory.
+    /// Arguments, results and temporaries in host memory.
     pub host: u64,
-    /// The most that is alive at once, where the compiler says so.
+    /// Peak live memory, where the compiler reports it.
     pub peak: Option<u64>,
 }
 
 impl CompiledMemory {
-    /// What has to fit into the device for the program to run.
+    /// The device memory needed to run the program.
     pub fn total(&self) -> u64 {
         let parts = [self.arguments, self.outputs, self.temporaries];
         parts.into_iter().fold(0_u64, u64::saturating_add).saturating_sub(self.aliased)
     }
 }
 
-/// An optimized program as the plugin hands it out.
+/// An optimized program as the plugin returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OptimizedProgram {
     /// The format's name, such as `hlo_with_config`.
@@ -65,12 +65,12 @@ pub struct OptimizedProgram {
 }
 
 impl OptimizedProgram {
-    /// Reads the program into its typed form.
+    /// Decodes the program.
     pub fn module(&self) -> Result<hlo::Module> {
         Ok(hlo::Module::decode(&self.format, &self.code)?)
     }
 
-    /// Reads the program's parameters and results alone.
+    /// Decodes only the program's parameters and results.
     pub fn signature(&self) -> Result<hlo::Signature> {
         Ok(hlo::Signature::decode(&self.format, &self.code)?)
     }
@@ -80,7 +80,7 @@ impl Executable {
     /// Takes ownership of an executable of the plugin.
     ///
     /// # Safety
-    /// `raw` is a live executable of `plugin`, made by `owner`, that nobody else destroys.
+    /// `raw` is a live executable of `plugin`, created by `owner`, that nothing else destroys.
     pub(crate) unsafe fn from_raw(
         plugin: &'static Plugin,
         raw: *mut sys::Executable,
@@ -97,14 +97,14 @@ impl Executable {
         Ok(unsafe { value::text(call.text, call.text_size) })
     }
 
-    /// How many results each device gives.
+    /// Number of results per device.
     pub fn num_outputs(&self) -> Result<usize> {
         let mut call = sys::ExecutableNumOutputs { executable: self.raw, ..args() };
         self.call(&mut call)?;
         Ok(call.num_outputs)
     }
 
-    /// The memory it takes on each device.
+    /// Its memory per device.
     pub fn memory(&self) -> Result<CompiledMemory> {
         let mut call = sys::ExecutableGetCompiledMemoryStats { executable: self.raw, ..args() };
         self.call(&mut call)?;
@@ -118,12 +118,12 @@ impl Executable {
             temporaries: bytes(call.temp_size),
             code: bytes(call.generated_code_size),
             host: bytes(host.saturating_sub(call.host_alias_size)),
-            // The field came with 0.72; before, and where not filled, it stays zero.
+            // The field was added in 0.72; before, and where not filled, it stays zero.
             peak: Some(bytes(call.peak_memory)).filter(|&peak| peak > 0),
         })
     }
 
-    /// The compiler's own estimate of the work in it. Loop bodies count once.
+    /// The compiler's cost analysis. Loop bodies count once.
     pub fn cost_analysis(&self) -> Result<NamedValues> {
         let mut call = sys::ExecutableGetCostAnalysis { executable: self.raw, ..args() };
         self.call(&mut call)?;
@@ -131,7 +131,7 @@ impl Executable {
         Ok(unsafe { value::from_raw(call.properties, call.num_properties) })
     }
 
-    /// The program after optimisation.
+    /// The optimized program.
     pub fn optimized_program(&self) -> Result<OptimizedProgram> {
         // SAFETY: integers and raw pointers, for which zero is valid.
         let mut program: sys::Program = unsafe { std::mem::zeroed() };
@@ -139,7 +139,7 @@ impl Executable {
         let mut call = args::<sys::ExecutableOptimizedProgram>();
         call.executable = self.raw;
         call.program = &raw mut program;
-        // The first call tells the size, the second fills the space.
+        // The first call returns the size, the second fills the buffer.
         self.call(&mut call)?;
         let mut code = vec![0_u8; program.code_size];
         program.code = code.as_mut_ptr().cast();
@@ -150,7 +150,7 @@ impl Executable {
         Ok(OptimizedProgram { format, code })
     }
 
-    /// The compiled program as bytes that [`crate::Client::load`] of the same plugin takes.
+    /// Serializes the compiled program for [`crate::Client::load`] of the same plugin.
     pub fn serialize(&self) -> Result<Vec<u8>> {
         let mut call = sys::ExecutableSerialize { executable: self.raw, ..args() };
         self.call(&mut call)?;
@@ -166,8 +166,8 @@ impl Executable {
 
     /// Calls a function whose only pointer is this executable or something as live.
     fn call<A: Args>(&self, call: &mut A) -> Result<()> {
-        // SAFETY: the executable is live, and the callers above put no other pointer into the
-        // arguments than to locals that outlive the call.
+        // SAFETY: the executable is live, and the only other pointers in the arguments are to
+        // locals of the callers above that outlive the call.
         unsafe { self.plugin.call(call) }
     }
 }
@@ -175,7 +175,7 @@ impl Executable {
 impl Drop for Executable {
     fn drop(&mut self) {
         let mut call = sys::ExecutableDestroy { executable: self.raw, ..args() };
-        // Nothing can be done about a failure.
+        // A failure is ignored.
         let _ = self.call(&mut call);
     }
 }

@@ -1,17 +1,17 @@
-//! GPUs that are not here, described to the CUDA plugin's compiler.
+//! Ahead-of-time GPU targets for the CUDA plugin's compiler.
 //!
-//! The plugin compiles for such a GPU from a text that says what it is like. That text is written
-//! here, from the figures in [`fullshard_core::accelerator`].
+//! The plugin compiles for a GPU that is not present from a text description of it. That text is
+//! generated here, from the figures in [`fullshard_core::accelerator`].
 
 use fullshard_core::{Chip, Gpu, GpuTarget};
 use std::fmt::{self, Write};
 
-/// How GPUs are spread: over partitions, hosts of each, and devices of each of those.
+/// The topology as partitions x hosts per partition x devices per host.
 pub(crate) fn arrangement(target: &GpuTarget) -> String {
     format!("1x1x{}", target.devices())
 }
 
-/// What one of the GPUs is like, in the text form of XLA's `GpuTargetConfigProto`.
+/// The description of one GPU, in the text form of XLA's `GpuTargetConfigProto`.
 pub(crate) fn description(target: &GpuTarget) -> String {
     let figures = Figures { chip: target.chip(), gpu: target.gpu() };
     let mut text = Text::default();
@@ -21,21 +21,21 @@ pub(crate) fn description(target: &GpuTarget) -> String {
     text.0
 }
 
-/// What is public of a model.
+/// The published specifications of a model.
 struct Figures<'a> {
     chip: &'static Chip,
     gpu: &'a Gpu,
 }
 
 impl Figures<'_> {
-    /// What the driver calls it, which is what PJRT reports as the device's kind.
+    /// The driver's name for it, which PJRT reports as the device kind.
     fn kind(&self) -> &'static str {
         self.chip.kinds.first().copied().unwrap_or(self.chip.name)
     }
 
     fn write(&self, text: &mut Text) {
         let shared = self.gpu.shared_kib << 10;
-        // One KiB of the shared memory of every block is the system's.
+        // One KiB of the shared memory of every block is reserved for the system.
         let shared_for_one = shared - (1 << 10);
         let (major, minor) = self.gpu.capability;
         for (name, value) in [
@@ -68,28 +68,27 @@ impl Figures<'_> {
         text.nested("cuda_compute_capability", |text| {
             text.field("major", major);
             text.field("minor", minor);
-            // From Hopper on there are instructions for one generation alone, and matrix
-            // products use them.
+            // From Hopper on there are generation-specific instructions, and matmuls use them.
             let extension = if major >= 9 { "ACCELERATED_FEATURES" } else { "NONE" };
             text.field("feature_extension", extension);
         });
         text.nested("scalar_unit_description", |text| self.write_scalar_rates(text));
-        text.nested("matrix_unit_description", |text| self.write_product_rates(text));
+        text.nested("matrix_unit_description", |text| self.write_matmul_rates(text));
         text.nested("device_interconnect_info", |text| text.field("active_links", self.chip.links));
         text.quoted("device_vendor", "NVIDIA Corporation");
         text.quoted("name", self.kind());
         text.quoted("platform_version", &format!("Compute Capability {major}.{minor}"));
-        // The versions our pinned companions have: the compiler avoids what older ones lack.
+        // The versions of our pinned libraries: the compiler avoids features that older ones lack.
         text.quoted("driver_version", "13.0.0");
         text.quoted("runtime_version", "13.0.0");
         text.quoted("compile_time_toolkit_version", "13.0.0");
         text.quoted("dnn_version", "9.10.0");
     }
 
-    /// What the lanes of a multiprocessor do, by element type.
+    /// Rates of the scalar lanes of a multiprocessor, by element type.
     fn write_scalar_rates(&self, text: &mut Text) {
         let (single, double) = (self.gpu.f32_lanes, self.gpu.f64_lanes);
-        // Two halves in one lane.
+        // Two f16 values per lane.
         for (element, lanes, operations) in [
             (element::S32, 64, 1),
             (element::U32, 64, 1),
@@ -102,15 +101,15 @@ impl Figures<'_> {
         }
     }
 
-    /// What the matrix units of a multiprocessor do, by element type.
-    fn write_product_rates(&self, text: &mut Text) {
+    /// Rates of the matrix units of a multiprocessor, by element type.
+    fn write_matmul_rates(&self, text: &mut Text) {
         let fmas = self.gpu.bf16_fmas;
         let clock = self.gpu.matmul_ghz(self.chip.bf16.unwrap_or_default());
         let mut rates = vec![
             (element::S8, 2 * fmas),
             (element::F16, fmas),
             (element::BF16, fmas),
-            // Through TF32.
+            // As TF32.
             (element::F32, fmas / 2),
             (element::F64, self.gpu.f64_fmas),
         ];
@@ -124,7 +123,7 @@ impl Figures<'_> {
     }
 }
 
-/// XLA's numbers of element types.
+/// XLA's element type numbers.
 mod element {
     pub const S8: i32 = 2;
     pub const S32: i32 = 4;
@@ -137,7 +136,7 @@ mod element {
     pub const F8E4M3FN: i32 = 20;
 }
 
-/// A protocol buffer as text.
+/// A protobuf in text format.
 #[derive(Default)]
 struct Text(String);
 
@@ -175,22 +174,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_gpus_are_of_one_host() {
+    fn all_gpus_are_on_one_host() {
         for (text, expected) in [("h200", "1x1x1"), ("h200:8", "1x1x8"), ("a100:3", "1x1x3")] {
             assert_eq!(arrangement(&GpuTarget::parse(text).unwrap()), expected);
         }
     }
 
-    /// The peak that the compiler works out from the description is the data sheet's.
+    /// The peak that the compiler derives from the description matches the data sheet.
     #[test]
-    fn descriptions_hold_the_peak() {
+    fn description_matches_peak_flops() {
         for chip in GpuTarget::models() {
             let target = GpuTarget::parse(chip.short).unwrap();
             let text = description(&target);
             let matrix_units = text.split("matrix_unit_description").nth(1).unwrap();
-            let of_bf16 = matrix_units.split("key: 16\n").nth(1).unwrap();
+            let bf16 = matrix_units.split("key: 16\n").nth(1).unwrap();
             let number = |name: &str| -> f64 {
-                let line = of_bf16.lines().find(|line| line.starts_with(name)).unwrap();
+                let line = bf16.lines().find(|line| line.starts_with(name)).unwrap();
                 line.split(": ").nth(1).unwrap().parse().unwrap()
             };
             let peak = 2e9

@@ -31,7 +31,7 @@ impl HostTensor {
         HostTensor::from_bytes(T::DTYPE, dims, bytemuck::cast_slice(values).to_vec())
     }
 
-    /// A tensor of truth values.
+    /// A boolean tensor.
     pub fn from_bools(dims: &[usize], values: &[bool]) -> Result<HostTensor> {
         let bytes = values.iter().map(|&value| u8::from(value)).collect();
         HostTensor::from_bytes(DType::Bool, dims, bytes)
@@ -66,7 +66,7 @@ impl HostTensor {
     pub fn values<T: Element>(&self) -> Result<Vec<T>> {
         if T::DTYPE != self.dtype() {
             return Err(Error::Array(format!(
-                "asked for {} of a {} tensor",
+                "requested {} values of a {} tensor",
                 T::DTYPE,
                 self.dtype()
             )));
@@ -74,15 +74,15 @@ impl HostTensor {
         Ok(elements(&self.bytes).collect())
     }
 
-    /// The truth values, if that is what they are.
+    /// The values, if they are booleans.
     pub fn bools(&self) -> Result<Vec<bool>> {
         if self.dtype() != DType::Bool {
-            return Err(Error::Array(format!("asked for truth values of {}", self.ty)));
+            return Err(Error::Array(format!("requested booleans of {}", self.ty)));
         }
         Ok(self.bytes.iter().map(|&byte| byte == 1).collect())
     }
 
-    /// The elements as `f64`, for printing; none for the eight-bit floats.
+    /// The elements as `f64`, for printing; none for FP8 types.
     pub fn to_f64(&self) -> Option<Vec<f64>> {
         fn widen<T: Element>(bytes: &[u8], to_f64: impl Fn(T) -> f64) -> Vec<f64> {
             elements::<T>(bytes).map(to_f64).collect()
@@ -106,7 +106,7 @@ impl HostTensor {
     }
 }
 
-/// The elements in row-major bytes, which need not be aligned for them.
+/// The elements of row-major bytes, which need not be aligned.
 fn elements<T: Element>(bytes: &[u8]) -> impl Iterator<Item = T> {
     bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned)
 }

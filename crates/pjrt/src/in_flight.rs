@@ -1,9 +1,9 @@
-//! A bound on launches under way.
+//! A bound on launches in flight.
 //!
-//! The CPU runtime lets 32 launches run ahead on a device and then blocks the thread that
-//! launches. With several devices these are threads of the very pool that has to finish the
-//! earlier launches, so that a program with collectives never ends. Staying below the bound
-//! avoids that, and keeps a host that runs ahead from piling up results.
+//! The CPU runtime allows 32 launches in flight per device and then blocks the launching thread.
+//! With several devices these are threads of the same pool that has to finish the earlier
+//! launches, so a program with collectives deadlocks. Staying below the bound avoids that, and
+//! keeps a host that runs ahead from accumulating results.
 
 use crate::event::OwnedEvent;
 use std::collections::VecDeque;
@@ -15,34 +15,34 @@ pub(crate) struct InFlight {
     launches: Mutex<VecDeque<Vec<OwnedEvent>>>,
 }
 
-/// The right to launch, which one thread has at a time.
-pub(crate) struct Turn<'a> {
+/// Permission to launch, held by one thread at a time.
+pub(crate) struct LaunchSlot<'a> {
     launches: MutexGuard<'a, VecDeque<Vec<OwnedEvent>>>,
 }
 
 impl InFlight {
-    const MOST: usize = 16;
+    const MAX: usize = 16;
 
-    /// Waits until it is this thread's turn and there is room for one more launch.
-    pub(crate) fn wait_turn(&self) -> Turn<'_> {
+    /// Waits until there is room for one more launch.
+    pub(crate) fn acquire(&self) -> LaunchSlot<'_> {
         let mut launches = self.launches.lock().unwrap_or_else(PoisonError::into_inner);
-        while launches.len() >= Self::MOST {
+        while launches.len() >= Self::MAX {
             for device in launches.pop_front().into_iter().flatten() {
-                // A failed launch is over too; whoever reads its results learns why.
+                // A failed launch is done too; reading its results reports the error.
                 let _ = device.wait();
             }
         }
-        Turn { launches }
+        LaunchSlot { launches }
     }
 
-    /// Lets go of all events, before their client goes.
-    pub(crate) fn forget(&mut self) {
+    /// Drops all events, before their client is destroyed.
+    pub(crate) fn clear(&mut self) {
         self.launches.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
-impl Turn<'_> {
-    /// Ends the turn with a launch, given by what tells that each of its devices is done.
+impl LaunchSlot<'_> {
+    /// Records a launch, given the completion event of each device.
     pub(crate) fn launched(mut self, devices: Vec<OwnedEvent>) {
         self.launches.push_back(devices);
     }

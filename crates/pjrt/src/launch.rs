@@ -1,4 +1,4 @@
-//! Launches: checking arguments against a program, and running it.
+//! Launches: argument checks and execution.
 
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
@@ -11,10 +11,10 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 impl LoadedExecutable {
-    /// Runs the program: `arguments[d][a]` is argument `a` on the `d`th of its devices, and so
-    /// are the results. It returns when the launch is under way; the results wait by themselves.
+    /// Runs the program: `arguments[d][a]` is argument `a` on the `d`th of its devices, and
+    /// results are indexed the same way. Execution is asynchronous.
     ///
-    /// Arguments that the program donates hold nothing afterwards.
+    /// Donated arguments hold no data afterwards.
     pub fn execute<'a, List: AsRef<[&'a Buffer]>>(
         &self,
         arguments: &[List],
@@ -22,8 +22,8 @@ impl LoadedExecutable {
         self.execute_keeping(arguments, &[])
     }
 
-    /// Runs the program as [`LoadedExecutable::execute`] does, but keeps the arguments at `kept`
-    /// even if the program would take them over.
+    /// Runs the program like [`LoadedExecutable::execute`], but does not donate the arguments at
+    /// `kept`.
     pub fn execute_keeping<'a, List: AsRef<[&'a Buffer]>>(
         &self,
         arguments: &[List],
@@ -38,7 +38,7 @@ impl LoadedExecutable {
         outputs?.into_iter().enumerate().map(|(d, raw)| self.take_outputs(d, raw)).collect()
     }
 
-    /// Hands checked arguments to the plugin, and gives what it gives on each device.
+    /// Launches with checked arguments, and returns the raw results per device.
     fn launch(
         &self,
         inputs: &[Vec<*mut sys::Buffer>],
@@ -68,25 +68,25 @@ impl LoadedExecutable {
             unsafe { client.plugin.call(&mut call) }?;
             return Ok(outputs);
         }
-        let turn = client.in_flight.wait_turn();
+        let slot = client.in_flight.acquire();
         let mut done: Vec<*mut sys::Event> = vec![ptr::null_mut(); inputs.len()];
         call.device_complete_events = done.as_mut_ptr();
-        // SAFETY: as above, and there is room for an event of each device.
+        // SAFETY: as above, and there is room for an event per device.
         unsafe { client.plugin.call(&mut call) }?;
-        // SAFETY: the launch succeeded, so these are events of ours, and the client that keeps
-        // them lets them go before it goes itself.
+        // SAFETY: the launch succeeded, so we own these events, and the client that holds them
+        // drops them before it is destroyed.
         let own = |raw| unsafe { OwnedEvent::from_raw(client.plugin, raw) };
-        turn.launched(done.into_iter().map(own).collect());
+        slot.launched(done.into_iter().map(own).collect());
         Ok(outputs)
     }
 
     fn take_outputs(&self, device: usize, outputs: Vec<*mut sys::Buffer>) -> Result<Vec<Buffer>> {
         let client = &self.handle.client;
         let device = self.devices()[device];
-        let take = |(raw, stored): (*mut sys::Buffer, &_)| {
+        let take = |(raw, layout): (*mut sys::Buffer, &_)| {
             let raw = client.plugin.check_made(raw, sys::LoadedExecutableExecute::NAME)?;
             // SAFETY: the launch succeeded, so this is a live buffer of ours.
-            Ok(unsafe { Buffer::from_raw(client, raw, std::sync::Arc::clone(stored), device) })
+            Ok(unsafe { Buffer::from_raw(client, raw, std::sync::Arc::clone(layout), device) })
         };
         outputs.into_iter().zip(&self.results).map(take).collect()
     }
@@ -101,7 +101,7 @@ impl LoadedExecutable {
         }
     }
 
-    /// Checks every argument against the program, which plugins do by size alone if at all.
+    /// Checks every argument against the program. Plugins check at most the size.
     fn check_arguments(
         &self,
         arguments: &[&[&Buffer]],
@@ -141,7 +141,7 @@ impl LoadedExecutable {
             let program = program();
             return Err(Error::ArgumentShape { program, argument, device, expected, found });
         }
-        if let Some((expected, found)) = parameter.order_conflict(buffer.stored()) {
+        if let Some((expected, found)) = parameter.order_conflict(buffer.layout()) {
             let (expected, found) = (expected.to_vec(), found.to_vec());
             return Err(Error::ArgumentLayout { program: program(), argument, expected, found });
         }
@@ -154,7 +154,7 @@ impl LoadedExecutable {
         })
     }
 
-    /// Refuses a buffer that is donated in one place and read in another.
+    /// Rejects a buffer that is donated as one argument and read as another.
     fn check_donated_once(&self, list: &[*mut sys::Buffer], kept: &[usize]) -> Result<()> {
         let donated = &self.signature().donated;
         if donated.is_empty() {
@@ -183,15 +183,15 @@ impl LoadedExecutable {
         }
     }
 
-    /// Refuses what the host cannot hold: virtual devices share its memory, and the system
-    /// would sooner kill the process than say no.
+    /// Rejects programs that do not fit in host memory: virtual devices share it, and the OOM
+    /// killer would end the process.
     fn check_memory(&self) -> Result<()> {
         if !self.handle.client.is_cpu() {
             return Ok(());
         }
-        let each = self.memory.outputs.saturating_sub(self.memory.aliased);
-        let each = each.saturating_add(self.memory.temporaries);
-        let needed = each.saturating_mul(self.devices().len() as u64);
+        let per_device = self.memory.outputs.saturating_sub(self.memory.aliased);
+        let per_device = per_device.saturating_add(self.memory.temporaries);
+        let needed = per_device.saturating_mul(self.devices().len() as u64);
         match *HOST_MEMORY {
             Some(available) if needed > available => {
                 Err(Error::TooLarge { program: self.name().to_owned(), needed, available })
@@ -201,14 +201,13 @@ impl LoadedExecutable {
     }
 }
 
-/// A number that is not zero and differs from launch to launch, so that hosts which launch in
-/// different orders are found out.
+/// A nonzero id, unique per launch, so that hosts that launch in different orders are detected.
 fn next_launch_id() -> i32 {
     static LAUNCHES: AtomicI32 = AtomicI32::new(1);
     (LAUNCHES.fetch_add(1, Ordering::Relaxed) & i32::MAX).max(1)
 }
 
-/// The bytes of memory this process can have: the machine's, or its container's.
+/// Host memory available to this process in bytes: the machine's, or its container's.
 static HOST_MEMORY: LazyLock<Option<u64>> = LazyLock::new(|| {
     let container = fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
     let container = container.and_then(|text| text.trim().parse::<u64>().ok());

@@ -1,7 +1,6 @@
-//! Devices: a safe wrapper over the PJRT C API, by which Fullshard runs StableHLO programs on
-//! CPU, GPU and TPU.
+//! A safe wrapper over the PJRT C API. Runs StableHLO programs on CPU, GPU and TPU.
 //!
-//! From a plugin to a result:
+//! Usage:
 //!
 //! ```no_run
 //! use fullshard_pjrt::{Client, ClientOptions, CompileOptions, HostTensor, Plugin};
@@ -20,8 +19,7 @@
 //! ```
 //!
 //! This is the only crate with `unsafe` code: the C declarations are in `sys`, and everything
-//! above them checks what it is given, so that no use of the public interface is undefined
-//! behaviour.
+//! above them checks its inputs, so that no use of the public API is undefined behavior.
 
 mod array;
 mod buffer;
@@ -54,7 +52,7 @@ mod value;
 pub use array::{Array, ArrayType};
 pub use buffer::{Buffer, Download, Place};
 pub use cache::{CacheOutcome, CompileCache, compile_key};
-pub use calls::{LOSS, PRODUCT};
+pub use calls::{LOSS, MATMUL};
 pub use client::{Client, ClientOptions};
 pub use compile::{CompileOptions, Effort, Flag};
 pub use device::{Device, DeviceDescription, MemoryStats};

@@ -5,7 +5,7 @@ use crate::compile::{CompileOptions, raw_program};
 use crate::error::{Error, Result};
 use crate::executable::{CompiledMemory, Executable, Owner};
 use crate::seal::unseal;
-use crate::signature::{Signature, Stored};
+use crate::signature::{DeviceLayout, Signature};
 use crate::sys::{self, Args, args};
 use crate::value;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ pub struct LoadedExecutable {
     executable: Executable,
     name: String,
     signature: Signature,
-    pub(crate) parameters: Vec<Arc<Stored>>,
-    pub(crate) results: Vec<Arc<Stored>>,
+    pub(crate) parameters: Vec<Arc<DeviceLayout>>,
+    pub(crate) results: Vec<Arc<DeviceLayout>>,
     devices: Vec<usize>,
     pub(crate) memory: CompiledMemory,
 }
@@ -50,15 +50,15 @@ impl Client {
         }
     }
 
-    /// Loads a program that [`Executable::serialize`] gave, with the same plugin and kind of
-    /// device. The bytes hold machine code: load only what you would run.
+    /// Loads a program serialized by [`Executable::serialize`] with the same plugin and device
+    /// kind. The bytes contain machine code: load only what you would run.
     pub fn load(&self, serialized: &[u8]) -> Result<LoadedExecutable> {
         let payload = unseal(serialized).ok_or(Error::DamagedProgram)?;
         let mut call = args::<sys::ExecutableDeserializeAndLoad>();
         call.client = self.handle.raw;
         call.serialized_executable = payload.as_ptr().cast();
         call.serialized_executable_size = payload.len();
-        // SAFETY: the client is live, and the bytes, which are whole, outlive the call.
+        // SAFETY: the client is live, and the bytes, whose digest matches, outlive the call.
         unsafe {
             self.handle.plugin.call(&mut call)?;
             let name = sys::ExecutableDeserializeAndLoad::NAME;
@@ -66,7 +66,7 @@ impl Client {
         }
     }
 
-    /// The options with a device for every partition.
+    /// The options with a device assigned to every partition.
     pub(crate) fn complete_options(&self, options: &CompileOptions) -> Result<CompileOptions> {
         let mut options = options.clone();
         let ids: Vec<i32> = self.devices().iter().map(|device| device.description().id).collect();
@@ -76,10 +76,10 @@ impl Client {
 }
 
 impl LoadedExecutable {
-    /// Takes ownership of what `function` of the plugin made.
+    /// Takes ownership of what `function` of the plugin returned.
     ///
     /// # Safety
-    /// `raw` is null or a live loaded executable of that client which nobody else destroys.
+    /// `raw` is null or a live loaded executable of that client that nothing else destroys.
     unsafe fn from_raw(
         client: &Arc<ClientHandle>,
         raw: *mut sys::LoadedExecutable,
@@ -94,12 +94,12 @@ impl LoadedExecutable {
         let signature = Signature::from_hlo(&name, &interface, devices.len())?;
         check_outputs(&executable, &name, signature.results.len())?;
         Ok(LoadedExecutable {
-            parameters: Stored::from_hlo(&signature.parameters, &interface.parameters),
-            results: Stored::from_hlo(&signature.results, &interface.results),
+            parameters: DeviceLayout::from_hlo(&signature.parameters, &interface.parameters),
+            results: DeviceLayout::from_hlo(&signature.results, &interface.results),
             signature,
             name,
             devices,
-            // A plugin that cannot tell is not asked to refuse what is too large.
+            // Without stats the memory check is skipped.
             memory: executable.memory().unwrap_or_default(),
             executable,
             handle,
@@ -111,24 +111,24 @@ impl LoadedExecutable {
         &self.name
     }
 
-    /// What the compiler says of the program.
+    /// The compiled program with its analyses.
     pub fn executable(&self) -> &Executable {
         &self.executable
     }
 
-    /// What it takes and gives on each device.
+    /// Inputs and outputs per device.
     pub fn signature(&self) -> &Signature {
         &self.signature
     }
 
-    /// The devices it runs on, by their index in the client, in the order of its partitions.
+    /// The devices it runs on, by their index in the client, in partition order.
     pub fn devices(&self) -> &[usize] {
         &self.devices
     }
 }
 
-/// Checks that the plugin will give as many results as the program states, since it writes them
-/// into a list of that length.
+/// Checks that the plugin returns as many results as the program states, since it writes them into
+/// a list of that length.
 fn check_outputs(executable: &Executable, program: &str, stated: usize) -> Result<()> {
     match executable.num_outputs()? {
         outputs if outputs == stated => Ok(()),
@@ -149,7 +149,7 @@ impl LoadedHandle {
     fn executable(&self) -> Result<Executable> {
         let mut call = sys::LoadedExecutableGetExecutable { loaded_executable: self.raw, ..args() };
         let plugin = self.client.plugin;
-        // SAFETY: the loaded executable is live, and what it gives is ours.
+        // SAFETY: the loaded executable is live, and we own the returned executable.
         unsafe {
             plugin.call(&mut call)?;
             let raw =
@@ -178,8 +178,7 @@ impl LoadedHandle {
 impl Drop for LoadedHandle {
     fn drop(&mut self) {
         let mut call = sys::LoadedExecutableDestroy { executable: self.raw, ..args() };
-        // SAFETY: the executable is ours and is not used again. Nothing can be done about a
-        // failure.
+        // SAFETY: the executable is ours and is not used again. A failure is ignored.
         let _ = unsafe { self.client.plugin.call(&mut call) };
     }
 }

@@ -1,4 +1,4 @@
-//! A loaded plugin: its function table, and the one way every call goes.
+//! A loaded plugin: its function table and calls into it.
 
 use crate::environment;
 use crate::error::{Code, Error, Result};
@@ -10,12 +10,12 @@ use std::ffi::{c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-/// A PJRT plugin, loaded once a process and never unloaded (plugins do not survive that).
+/// A PJRT plugin, loaded once per process and never unloaded (plugins do not support that).
 pub struct Plugin {
     table: *const Table,
     path: PathBuf,
     attributes: NamedValues,
-    /// Whether it knows our handlers of custom calls.
+    /// Whether our custom call handlers are registered.
     pub(crate) has_handlers: Mutex<bool>,
 }
 
@@ -27,11 +27,11 @@ unsafe impl Sync for Plugin {}
 static LOADED: LazyLock<Mutex<HashMap<PathBuf, &'static Plugin>>> = LazyLock::new(Mutex::default);
 
 impl Plugin {
-    /// Loads the plugin in the file at `path`, or gives the one loaded from there before.
+    /// Loads the plugin at `path`, or returns the one already loaded from there.
     ///
     /// The first load in a process sets environment variables that plugins read (see the
-    /// architecture notes), so it belongs before any thread that reads the environment by other
-    /// means than Rust's standard library.
+    /// architecture notes), so call it before starting threads that read the environment other
+    /// than through Rust's standard library.
     pub fn load(path: &Path) -> Result<&'static Plugin> {
         let path =
             path.canonicalize().map_err(|source| Error::Io { path: path.to_owned(), source })?;
@@ -40,7 +40,7 @@ impl Plugin {
             return Ok(plugin);
         }
         environment::prepare(&path);
-        let mut plugin = environment::hushed(|| {
+        let mut plugin = environment::with_stderr_silenced(|| {
             let plugin = Plugin::open(path.clone())?;
             plugin.check_table()?;
             // SAFETY: the arguments hold no pointers.
@@ -54,7 +54,7 @@ impl Plugin {
     }
 
     fn open(path: PathBuf) -> Result<Plugin> {
-        // SAFETY: loading runs the library's initialisers; that is what the user asked for.
+        // SAFETY: loading runs the library's initializers, as the user requested.
         let library =
             unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
                 Error::NotALibrary { path: path.clone(), reason: error.to_string() }
@@ -64,7 +64,7 @@ impl Plugin {
         // SAFETY: PJRT fixes the type of this symbol.
         let get_api = unsafe { library.get::<GetApi>(b"GetPjrtApi\0") }
             .map_err(|_| Error::NoEntryPoint { path: path.clone() })?;
-        // SAFETY: the function takes nothing and returns a table that lives for ever, or null.
+        // SAFETY: the function takes no arguments and returns a table that is never freed, or null.
         let table = unsafe { get_api() };
         if table.is_null() {
             return Err(Error::BadTable { path, reason: "GetPjrtApi returned null".into() });
@@ -72,28 +72,28 @@ impl Plugin {
         Ok(Plugin { table, path, attributes: Vec::new(), has_handlers: Mutex::new(false) })
     }
 
-    /// Refuses tables without which nothing can be done safely.
+    /// Rejects tables that cannot be used safely.
     fn check_table(&self) -> Result<()> {
         let bad = |reason: String| Err(Error::BadTable { path: self.path.clone(), reason });
-        // SAFETY: the table lives for ever.
+        // SAFETY: the table is never freed.
         let size = unsafe { (*self.table).struct_size };
         if size < size_of::<Table>() {
-            return bad(format!("it states a size of {size} bytes"));
+            return bad(format!("it reports a size of {size} bytes"));
         }
         let (major, minor) = self.api_version();
         if major != 0 {
-            return bad(format!("API {major}.{minor}, but only 0.x is known here"));
+            return bad(format!("API {major}.{minor}, but only 0.x is supported"));
         }
         let needed = [
             (sys::ErrorDestroy::SLOT, "report errors"),
             (sys::ErrorMessage::SLOT, "report errors"),
             (sys::ErrorGetCode::SLOT, "report errors"),
-            (sys::EventDestroy::SLOT, "tell when it is done"),
-            (sys::EventAwait::SLOT, "tell when it is done"),
-            (sys::EventOnReady::SLOT, "tell when it is done"),
+            (sys::EventDestroy::SLOT, "signal completion"),
+            (sys::EventAwait::SLOT, "signal completion"),
+            (sys::EventOnReady::SLOT, "signal completion"),
         ];
         for (slot, what) in needed {
-            // SAFETY: the table lives for ever.
+            // SAFETY: the table is never freed.
             if unsafe { Table::function(self.table, slot) }.is_none() {
                 return bad(format!("it cannot {what}"));
             }
@@ -101,7 +101,7 @@ impl Plugin {
         Ok(())
     }
 
-    /// What the plugin states of itself; old ones state nothing.
+    /// The attributes the plugin reports; old ones report none.
     fn read_attributes(&self) -> NamedValues {
         let mut call = args::<sys::PluginAttributes>();
         // SAFETY: the arguments hold no pointers.
@@ -119,11 +119,11 @@ impl Plugin {
 
     /// The version of the C API the plugin was built with.
     pub fn api_version(&self) -> (i32, i32) {
-        // SAFETY: the table lives for ever.
+        // SAFETY: the table is never freed.
         unsafe { ((*self.table).major, (*self.table).minor) }
     }
 
-    /// What the plugin states of itself, such as its StableHLO version.
+    /// The attributes of the plugin, such as its StableHLO version.
     pub fn attributes(&self) -> &[(String, crate::Value)] {
         &self.attributes
     }
@@ -135,7 +135,7 @@ impl Plugin {
 
     /// The extension of a kind, if the plugin has it.
     pub(crate) fn extension(&self, kind: c_int) -> Option<*const sys::ExtensionBase> {
-        // SAFETY: the table lives for ever.
+        // SAFETY: the table is never freed.
         let mut next = unsafe { (*self.table).extension_start };
         while !next.is_null() {
             // SAFETY: the chain is made of live extension structs and ends with null.
@@ -148,17 +148,17 @@ impl Plugin {
         None
     }
 
-    /// The plugin's name for messages.
+    /// The plugin's name in messages.
     pub(crate) fn name(&self) -> String {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Calls the function that `A` are the arguments of.
+    /// Calls the function whose argument struct is `A`.
     ///
     /// # Safety
-    /// Every pointer in `args` is valid for what that function does with it.
+    /// Every pointer in `args` is valid for its use by that function.
     pub(crate) unsafe fn call<A: Args>(&self, args: &mut A) -> Result<()> {
-        // SAFETY: the table lives for ever.
+        // SAFETY: the table is never freed.
         let Some(function) = (unsafe { Table::function(self.table, A::SLOT) }) else {
             let (major, minor) = self.api_version();
             return Err(Error::MissingFunction {
@@ -174,7 +174,7 @@ impl Plugin {
         unsafe { self.take_error(A::NAME, error) }
     }
 
-    /// Turns an error of the plugin into ours and frees it.
+    /// Converts an error of the plugin and frees it.
     ///
     /// # Safety
     /// `error` is null or an error of this plugin that is ours to free.
@@ -195,7 +195,7 @@ impl Plugin {
         // SAFETY: the error is live until `destroy`, and the text is copied before.
         let message = unsafe {
             self.call_void(&mut message);
-            // A failure to tell the code leaves it zero, which reads as unknown.
+            // If the code is unavailable it stays zero, which is unknown.
             if let Some(get_code) = Table::function(self.table, sys::ErrorGetCode::SLOT) {
                 get_code((&raw mut code).cast::<c_void>());
             }
@@ -211,7 +211,7 @@ impl Plugin {
     /// # Safety
     /// `A` is one of those, and as for [`Plugin::call`].
     unsafe fn call_void<A: Args>(&self, args: &mut A) {
-        // SAFETY: the table lives for ever, the function in this slot has that type, and the
+        // SAFETY: the table is never freed, the function in this slot has that type, and the
         // caller vouches for the pointers.
         unsafe {
             if let Some(function) = Table::function(self.table, A::SLOT) {
@@ -221,10 +221,10 @@ impl Plugin {
         }
     }
 
-    /// The error for an object that a call should have made but did not.
+    /// Returns the object that a call created, or an error if it is null.
     pub(crate) fn check_made<T>(&self, raw: *mut T, function: &'static str) -> Result<*mut T> {
         if raw.is_null() {
-            let what = format!("{function} succeeded but made nothing");
+            let what = format!("{function} succeeded but returned null");
             return Err(Error::BadPlugin { plugin: self.name(), what });
         }
         Ok(raw)

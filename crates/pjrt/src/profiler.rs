@@ -1,4 +1,4 @@
-//! Profiles: what the devices did, and when, as an XSpace that XProf and TensorBoard open.
+//! Profiles: device traces as an XSpace for XProf and TensorBoard.
 
 mod read;
 
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A profile being taken. Dropping it throws the profile away.
+/// A running profile. Dropping it discards the profile.
 pub struct Profile {
     plugin: &'static Plugin,
     api: *const sys::ProfilerApi,
@@ -23,11 +23,11 @@ pub struct Profile {
 }
 
 impl Plugin {
-    /// Starts a profile of everything the plugin's devices do.
+    /// Starts a profile of the plugin's devices.
     pub fn start_profile(&'static self) -> Result<Profile> {
         let missing = || Error::MissingExtension { plugin: self.name(), extension: "profiler" };
         let extension = self.extension(sys::EXTENSION_PROFILER).ok_or_else(missing)?;
-        // SAFETY: an extension lives for ever.
+        // SAFETY: an extension is never freed.
         if unsafe { (*extension).struct_size } < size_of::<sys::ProfilerExtension>() {
             return Err(missing());
         }
@@ -54,7 +54,7 @@ impl Plugin {
 }
 
 impl Profile {
-    /// Ends the profile and gives the XSpace.
+    /// Ends the profile and returns the XSpace.
     pub fn finish(self) -> Result<Vec<u8>> {
         self.call_handle("profiler stop", |api| api.stop)?;
         let mut collect = sys::ProfilerCollectData {
@@ -66,15 +66,15 @@ impl Profile {
         // SAFETY: the profiler is live.
         unsafe { self.call("profiler collect", |api| api.collect_data, &mut collect) }?;
         if collect.buffer.is_null() {
-            // The plugin only told the size and wants a buffer of ours.
+            // The plugin only returned the size and needs a buffer.
             let mut bytes = vec![0_u8; collect.buffer_size];
             collect.buffer = bytes.as_mut_ptr();
-            // SAFETY: the buffer has the size the plugin asked for and outlives the call.
+            // SAFETY: the buffer has the requested size and outlives the call.
             unsafe { self.call("profiler collect", |api| api.collect_data, &mut collect) }?;
             bytes.truncate(bytes.len().saturating_sub(1));
             return Ok(bytes);
         }
-        // Plugins state one byte more than the XSpace has.
+        // Plugins report one byte more than the XSpace has.
         let len = collect.buffer_size.saturating_sub(1);
         // SAFETY: the buffer is the plugin's and lives until the profiler is destroyed.
         Ok(unsafe { value::slice(collect.buffer, len) }.to_vec())
@@ -94,14 +94,14 @@ impl Profile {
     }
 
     /// # Safety
-    /// `args` are the arguments of the function picked, and their pointers are valid for it.
+    /// `args` are the arguments of the picked function, and their pointers are valid for it.
     unsafe fn call<A>(
         &self,
         name: &'static str,
         pick: impl Fn(&sys::ProfilerApi) -> Option<sys::ProfilerFunction>,
         args: &mut A,
     ) -> Result<()> {
-        // SAFETY: the table lives for ever.
+        // SAFETY: the table is never freed.
         let api = unsafe { &*self.api };
         let missing =
             || Error::MissingExtension { plugin: self.plugin.name(), extension: "profiler" };
@@ -146,13 +146,13 @@ impl Profile {
 impl Drop for Profile {
     fn drop(&mut self) {
         if !self.raw.is_null() {
-            // Nothing can be done about a failure.
+            // A failure is ignored.
             let _ = self.call_handle("profiler destroy", |api| api.destroy);
         }
     }
 }
 
-/// Writes an XSpace where XProf and TensorBoard look for one below `dir`, and says where.
+/// Writes an XSpace where XProf and TensorBoard look for it under `dir`, and returns the path.
 pub fn write_profile(dir: &Path, xspace: &[u8]) -> Result<PathBuf> {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -165,7 +165,7 @@ pub fn write_profile(dir: &Path, xspace: &[u8]) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The profiler's options, as far as we set them.
+/// The profiler options we set.
 #[derive(Clone, PartialEq, Message)]
 struct ProfileOptions {
     #[prost(uint32, tag = "2")]
@@ -179,7 +179,7 @@ struct ProfileOptions {
 }
 
 impl ProfileOptions {
-    /// Host and device activity, with the program so that kernels can be traced back to it.
+    /// Host and device activity, with the HLO so that kernels can be traced back to it.
     fn default_for_training() -> ProfileOptions {
         ProfileOptions {
             host_tracer_level: 2,

@@ -1,4 +1,4 @@
-//! What a program takes and gives on each device.
+//! Inputs and outputs of a program per device.
 
 use crate::dtype;
 use crate::error::Result;
@@ -7,31 +7,31 @@ use crate::tiling::Tiling;
 use fullshard_core::TensorType;
 use std::sync::Arc;
 
-/// What a program takes and gives on each device.
+/// Inputs and outputs of a program per device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Signature {
-    /// What it takes.
+    /// Input types.
     pub parameters: Vec<TensorType>,
-    /// What it gives.
+    /// Output types.
     pub results: Vec<TensorType>,
-    /// The parameters whose buffers it may take over, in order.
+    /// Indices of donated parameters, in order.
     pub donated: Vec<usize>,
-    /// How each parameter is a part of a logical tensor, where the program says so.
+    /// The tiling of each parameter, where the program states it.
     pub parameter_tilings: Vec<Option<Tiling>>,
-    /// How each result is a part of a logical tensor, where the program says so.
+    /// The tiling of each result, where the program states it.
     pub result_tilings: Vec<Option<Tiling>>,
 }
 
-/// A tensor as a device stores it.
+/// A tensor type with its layout on a device.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Stored {
+pub(crate) struct DeviceLayout {
     pub(crate) ty: TensorType,
-    /// The dimensions from the fastest-varying to the slowest, where that is known.
+    /// The dimension order, minor to major, where known.
     pub(crate) order: Option<Vec<i64>>,
 }
 
 impl Signature {
-    /// Reads the signature of `program`, which runs on so many devices.
+    /// Reads the signature of `program`, which runs on `devices` devices.
     pub(crate) fn from_hlo(
         program: &str,
         signature: &hlo::Signature,
@@ -41,12 +41,12 @@ impl Signature {
             let named = |i| format!("{what} {i} of `{program}`");
             shapes.iter().enumerate().map(|(i, s)| dtype::from_shape(s, &named(i))).collect()
         };
-        let tilings = |types: &[TensorType], noted: &[Option<hlo::OpSharding>]| {
-            let typed = types.iter().zip(noted);
-            let read = |ty: &TensorType, noted: &hlo::OpSharding| {
-                Tiling::from_hlo(noted, ty.dims.len(), devices).ok()
+        let tilings = |types: &[TensorType], shardings: &[Option<hlo::OpSharding>]| {
+            let typed = types.iter().zip(shardings);
+            let read = |ty: &TensorType, sharding: &hlo::OpSharding| {
+                Tiling::from_hlo(sharding, ty.dims.len(), devices).ok()
             };
-            typed.map(|(ty, noted)| noted.as_ref().and_then(|noted| read(ty, noted))).collect()
+            typed.map(|(ty, it)| it.as_ref().and_then(|sharding| read(ty, sharding))).collect()
         };
         let parameters = types(&signature.parameters, "argument")?;
         let results = types(&signature.results, "result")?;
@@ -60,19 +60,21 @@ impl Signature {
     }
 }
 
-impl Stored {
-    /// Tensors of these types in the orders that `shapes` state.
-    pub(crate) fn from_hlo(types: &[TensorType], shapes: &[hlo::Shape]) -> Vec<Arc<Stored>> {
+impl DeviceLayout {
+    /// Tensors of these types in the dimension orders of `shapes`.
+    pub(crate) fn from_hlo(types: &[TensorType], shapes: &[hlo::Shape]) -> Vec<Arc<DeviceLayout>> {
         let order =
             |shape: &hlo::Shape| Some(shape.as_array()?.layout.as_ref()?.minor_to_major.clone());
         let typed = types.iter().zip(shapes);
-        typed.map(|(ty, shape)| Arc::new(Stored { ty: ty.clone(), order: order(shape) })).collect()
+        typed
+            .map(|(ty, shape)| Arc::new(DeviceLayout { ty: ty.clone(), order: order(shape) }))
+            .collect()
     }
 
     /// The two orders, if they are known and differ.
     pub(crate) fn order_conflict<'a>(
         &'a self,
-        other: &'a Stored,
+        other: &'a DeviceLayout,
     ) -> Option<(&'a [i64], &'a [i64])> {
         let orders = self.order.as_deref().zip(other.order.as_deref());
         orders.filter(|(ours, theirs)| ours != theirs)

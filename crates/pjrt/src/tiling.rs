@@ -1,7 +1,7 @@
-//! How a logical tensor is divided into tiles and which device holds which.
+//! The division of a logical tensor into tiles, and the device of each tile.
 //!
-//! This is the geometry alone, as compiled programs state it. A [`Sharding`] says by which axes of
-//! a mesh, and has one tiling.
+//! This is only the geometry, as compiled programs state it. A [`Sharding`] adds the mesh axes, and
+//! has one tiling.
 
 use crate::error::{Error, Result};
 use crate::hlo;
@@ -21,17 +21,17 @@ pub struct Tiling {
 pub struct Tile {
     /// Its number, row-major over the grid of tiles.
     pub index: usize,
-    /// The part of each dimension of the tensor that it covers.
+    /// The range of each dimension of the tensor that it covers.
     pub ranges: Vec<Range<usize>>,
 }
 
 impl Tiling {
-    /// Every one of `devices` holds the whole of a tensor of `rank` dimensions.
+    /// Each of `devices` holds the full tensor of `rank` dimensions.
     pub fn replicated(rank: usize, devices: usize) -> Tiling {
         Tiling { grid: vec![1; rank], tiles: vec![0; devices] }
     }
 
-    /// The tiles of a sharding over a mesh, on whose devices it is.
+    /// The tiles of a sharding over the devices of its mesh.
     pub fn over_mesh(sharding: &Sharding) -> Tiling {
         let mesh = sharding.mesh().sizes();
         let part = |axes: &[usize], coordinate: &[usize]| {
@@ -86,7 +86,7 @@ impl Tiling {
                 self.grid.len()
             )));
         }
-        let cut = |(dim, (&size, &parts)): (usize, (&usize, &usize))| {
+        let tile_dim = |(dim, (&size, &parts)): (usize, (&usize, &usize))| {
             if size % parts == 0 {
                 return Ok(size / parts);
             }
@@ -94,13 +94,13 @@ impl Tiling {
                 "dimension {dim} of {dims:?} does not divide into {parts} parts; pad it first"
             )))
         };
-        dims.iter().zip(&self.grid).enumerate().map(cut).collect()
+        dims.iter().zip(&self.grid).enumerate().map(tile_dim).collect()
     }
 
     /// The tile that a device holds of a tensor with dimensions `dims`.
     pub fn tile(&self, device: usize, dims: &[usize]) -> Result<Tile> {
         let tile_dims = self.tile_dims(dims)?;
-        let no_device = || Error::Tiling(format!("it has no device {device}"));
+        let no_device = || Error::Tiling(format!("no device {device}"));
         let index = *self.tiles.get(device).ok_or_else(no_device)?;
         let parts = unravel(index, &self.grid);
         let ranges =
@@ -109,11 +109,11 @@ impl Tiling {
     }
 }
 
-/// The coordinates of a row-major position in a box.
+/// The coordinates of a row-major index.
 fn unravel(mut index: usize, sizes: &[usize]) -> Vec<usize> {
     let mut coordinate = vec![0; sizes.len()];
-    for (place, &size) in coordinate.iter_mut().zip(sizes).rev() {
-        *place = index % size;
+    for (entry, &size) in coordinate.iter_mut().zip(sizes).rev() {
+        *entry = index % size;
         index /= size;
     }
     coordinate
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mesh_divides_dimensions_major_axis_first() {
+    fn splits_dims_major_axis_first() {
         let mesh = [("x", 2), ("y", 3)];
         let rows = tiling(&mesh, &[&["y"], &[]]);
         let rows: Vec<_> =
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_divided_is_refused() {
+    fn rejects_indivisible_dims() {
         assert!(Tiling::replicated(1, 2).tile(2, &[1]).is_err());
         let four = tiling(&[("x", 4)], &[&["x"]]);
         let error = four.tile_dims(&[6]).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Topologies: compiling for machines that are not here.
+//! Topologies: ahead-of-time compilation for machines that are not present.
 
 use crate::compile::{CompileOptions, Flag, raw_program};
 use crate::device::DeviceDescription;
@@ -12,15 +12,15 @@ use fullshard_core::{GpuTarget, TpuSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A description of a machine, enough to compile for.
+/// A description of a machine to compile for.
 pub struct Topology {
     handle: Arc<TopologyHandle>,
     devices: Vec<DeviceDescription>,
-    /// Flags that every program for it is compiled with.
+    /// Compiler flags for every program.
     flags: Vec<(&'static str, Flag)>,
 }
 
-/// What a topology shares with the programs compiled for it.
+/// Shared by a topology and the programs compiled for it.
 pub(crate) struct TopologyHandle {
     plugin: &'static Plugin,
     raw: *mut sys::Topology,
@@ -32,7 +32,7 @@ unsafe impl Send for TopologyHandle {}
 unsafe impl Sync for TopologyHandle {}
 
 impl Topology {
-    /// The topology that the plugin knows by `name`, with its options.
+    /// The topology that the plugin calls `name`, with its options.
     pub fn new(plugin: &'static Plugin, name: &str, options: &NamedValues) -> Result<Topology> {
         let values = value::to_raw(options);
         let mut call = args::<sys::TopologyCreate>();
@@ -83,17 +83,17 @@ impl Topology {
         &self.devices
     }
 
-    /// What the plugin says of the machine.
+    /// The attributes of the machine.
     pub fn attributes(&self) -> Result<NamedValues> {
         let mut call = sys::TopologyAttributes { topology: self.handle.raw, ..args() };
-        // SAFETY: the topology is live, and so is what it gives.
+        // SAFETY: the topology is live, and so is what it returns.
         unsafe {
             self.handle.plugin.call(&mut call)?;
             Ok(value::from_raw(call.attributes, call.num_attributes))
         }
     }
 
-    /// The memory of each device, in bytes, where the plugin tells.
+    /// The memory per device in bytes, where the plugin reports it.
     pub fn memory_limit(&self) -> Option<u64> {
         let attributes = self.attributes().ok()?;
         let limit = attributes.into_iter().find(|(name, _)| name == "device_memory_bytes_limit");
@@ -128,8 +128,8 @@ impl Topology {
     }
 }
 
-/// The folder with the assembler and the library of functions that the CUDA compiler calls, where
-/// packages put it beside the plugin.
+/// The folder with `ptxas` and libdevice for the CUDA compiler, where packages install it next to
+/// the plugin.
 fn cuda_tools(plugin: &Path) -> Option<PathBuf> {
     let packages = plugin.ancestors().nth(3)?;
     let folders = ["nvidia/cu13", "nvidia/cuda_nvcc"].map(|folder| packages.join(folder));
@@ -140,7 +140,7 @@ impl TopologyHandle {
     fn list_devices(&self) -> Result<Vec<DeviceDescription>> {
         let mut call = args::<sys::TopologyGetDeviceDescriptions>();
         call.topology = self.raw;
-        // SAFETY: the topology is live, and so are the descriptions it gives.
+        // SAFETY: the topology is live, and so are the descriptions it returns.
         unsafe {
             self.plugin.call(&mut call)?;
             value::slice(call.descriptions, call.num_descriptions)
@@ -154,7 +154,7 @@ impl TopologyHandle {
 impl Drop for TopologyHandle {
     fn drop(&mut self) {
         let mut call = sys::TopologyDestroy { topology: self.raw, ..args() };
-        // SAFETY: the topology is ours and is not used again. Nothing can be done about a failure.
+        // SAFETY: the topology is ours and is not used again. A failure is ignored.
         let _ = unsafe { self.plugin.call(&mut call) };
     }
 }

@@ -1,10 +1,10 @@
-//! Named values: how plugins take options and give attributes.
+//! Named values: plugin options and attributes.
 
 use crate::sys;
 use std::ffi::c_int;
 use std::ptr;
 
-/// A value of one of the kinds plugins understand.
+/// A value of a kind that plugins support.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     /// A string.
@@ -13,9 +13,9 @@ pub enum Value {
     Int(i64),
     /// A list of integers.
     Ints(Vec<i64>),
-    /// A number.
+    /// A float.
     Float(f32),
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
 }
 
@@ -34,7 +34,7 @@ impl std::fmt::Display for Value {
     }
 }
 
-/// The C form of `values`, which it borrows by pointer: use it while `values` is alive.
+/// The C form of `values`. It borrows them by pointer, so `values` must outlive it.
 pub(crate) fn to_raw(values: &[(String, Value)]) -> Vec<sys::NamedValue> {
     values.iter().map(|(name, value)| raw_value(name, value)).collect()
 }
@@ -62,7 +62,7 @@ fn raw_value(name: &str, value: &Value) -> sys::NamedValue {
     }
 }
 
-/// Copies values out of the plugin, leaving out kinds we do not know.
+/// Copies values out of the plugin, skipping unknown kinds.
 ///
 /// # Safety
 /// `values` points to `count` live values of a plugin, or `count` is zero.
@@ -78,7 +78,7 @@ pub(crate) unsafe fn from_raw(values: *const sys::NamedValue, count: usize) -> N
 unsafe fn read_value(raw: &sys::NamedValue) -> Option<(String, Value)> {
     // SAFETY: name and sizes belong together.
     let name = unsafe { text(raw.name, raw.name_size) };
-    // SAFETY: `kind` says which member of the union is live.
+    // SAFETY: `kind` selects the live member of the union.
     let value = unsafe {
         match raw.kind {
             sys::named::STRING => Value::Text(text(raw.value.string, raw.value_size)),
@@ -94,7 +94,7 @@ unsafe fn read_value(raw: &sys::NamedValue) -> Option<(String, Value)> {
     Some((name, value))
 }
 
-/// Copies text that a plugin points at.
+/// Copies a string of a plugin.
 ///
 /// # Safety
 /// `data` points to `size` live bytes, or `size` is zero.
@@ -104,7 +104,7 @@ pub(crate) unsafe fn text(data: *const std::ffi::c_char, size: usize) -> String 
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A slice over what a plugin points at, where null stands for empty.
+/// A slice over plugin memory; null is empty.
 ///
 /// # Safety
 /// `data` points to `len` live values, or is null, or `len` is zero.

@@ -1,4 +1,4 @@
-//! Buffers: every element type there and back, asynchronously, and from device to device.
+//! Buffers: round trips of every element type, asynchronous transfers, and copies between devices.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 #[test]
-fn every_element_type_comes_back_as_it_went() {
+fn every_element_type_round_trips() {
     let client = one_device();
     for &dtype in DType::ALL {
         let dims = [3, 5];
         let count = 15 * dtype.size();
-        // Any bytes will do, except that truth values are 0 or 1.
+        // Any bytes are valid, except that booleans are 0 or 1.
         let bytes: Vec<u8> =
             (0..count).map(|i| if dtype == DType::Bool { i % 2 } else { i * 7 } as u8).collect();
         let tensor = HostTensor::from_bytes(dtype, &dims, bytes).unwrap();
@@ -28,7 +28,7 @@ fn every_element_type_comes_back_as_it_went() {
 }
 
 #[test]
-fn scalars_and_empty_tensors_are_tensors_too() {
+fn scalars_and_empty_tensors_round_trip() {
     let client = one_device();
     for dims in [vec![], vec![0], vec![2, 0, 3]] {
         let count = dims.iter().product();
@@ -38,7 +38,7 @@ fn scalars_and_empty_tensors_are_tensors_too() {
 }
 
 #[test]
-fn transfers_run_beside_each_other_and_tell_when_they_are_done() {
+fn concurrent_transfers_signal_completion() {
     let client = cpu(2);
     let (done, finished) = mpsc::channel();
     let buffers: Vec<_> = (0..32)
@@ -57,8 +57,8 @@ fn transfers_run_beside_each_other_and_tell_when_they_are_done() {
         let tensor = download.wait().unwrap();
         assert!(tensor.values::<f32>().unwrap().iter().all(|&value| value == i as f32));
     }
-    let told: Vec<bool> = finished.iter().collect();
-    assert_eq!(told, vec![true; 32]);
+    let results: Vec<bool> = finished.iter().collect();
+    assert_eq!(results, vec![true; 32]);
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn a_download_that_nobody_waits_for_is_harmless() {
 }
 
 #[test]
-fn a_panic_in_a_callback_stays_there() {
+fn a_panic_in_a_callback_is_caught() {
     let client = one_device();
     let buffer = upload(&client, &[1], &[1.0], 0);
     let event = buffer.ready_event().unwrap();
@@ -83,11 +83,11 @@ fn a_panic_in_a_callback_stays_there() {
 }
 
 #[test]
-fn buffers_go_from_device_to_device_and_into_named_memory() {
+fn copies_between_devices_and_memory_kinds() {
     let client = cpu(2);
-    let here = upload(&client, &[3], &[1.0, 2.0, 3.0], 0);
-    let there = here.copy_to(1).unwrap();
-    assert_eq!((there.device(), values(&there)), (1, vec![1.0, 2.0, 3.0]));
+    let source = upload(&client, &[3], &[1.0, 2.0, 3.0], 0);
+    let copy = source.copy_to(1).unwrap();
+    assert_eq!((copy.device(), values(&copy)), (1, vec![1.0, 2.0, 3.0]));
 
     let kinds: Vec<_> = client.device(0).unwrap().memory_kinds().map(str::to_owned).collect();
     assert!(kinds.contains(&"pinned_host".to_owned()), "{kinds:?}");
@@ -96,13 +96,13 @@ fn buffers_go_from_device_to_device_and_into_named_memory() {
         let place = Place { device: 1, memory: Some(kind) };
         assert_eq!(values(&client.upload(&tensor, place).unwrap()), [4.0]);
     }
-    let place = Place { device: 1, memory: Some("attic") };
+    let place = Place { device: 1, memory: Some("unknown") };
     let error = client.upload(&tensor, place).unwrap_err();
     assert!(matches!(&error, Error::NoSuchMemory { known, .. } if *known == kinds), "{error}");
 }
 
 #[test]
-fn wrong_sizes_and_devices_are_refused() {
+fn rejects_wrong_sizes_and_devices() {
     let client = cpu(2);
     let error = HostTensor::from_values(&[3], &[1.0_f32, 2.0]).unwrap_err();
     assert_eq!(error.to_string(), "host data for f32[3] must be 12 bytes but is 8");
@@ -113,7 +113,7 @@ fn wrong_sizes_and_devices_are_refused() {
 }
 
 #[test]
-fn results_with_another_layout_come_back_row_major() {
+fn results_with_another_layout_are_row_major() {
     let client = one_device();
     let text = r#"
 module @transposed {
@@ -129,14 +129,14 @@ module @transposed {
     assert_eq!(values(&results[0][0]), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
 }
 
-fn counting(client: &Client, mesh: &Mesh, split: &[&[&str]], dims: &[usize]) -> Array {
+fn counting(client: &Client, mesh: &Mesh, dim_axes: &[&[&str]], dims: &[usize]) -> Array {
     let devices: Vec<usize> = (0..mesh.devices()).collect();
     let tensor = counting_tensor(dims);
-    Array::from_host(client, &tensor, tiling(mesh, split), &devices).unwrap()
+    Array::from_host(client, &tensor, tiling(mesh, dim_axes), &devices).unwrap()
 }
 
-fn tiling(mesh: &Mesh, split: &[&[&str]]) -> Arc<Tiling> {
-    Arc::new(Tiling::over_mesh(&mesh.sharding(split).unwrap()))
+fn tiling(mesh: &Mesh, dim_axes: &[&[&str]]) -> Arc<Tiling> {
+    Arc::new(Tiling::over_mesh(&mesh.sharding(dim_axes).unwrap()))
 }
 
 fn counting_tensor(dims: &[usize]) -> HostTensor {
@@ -145,11 +145,11 @@ fn counting_tensor(dims: &[usize]) -> HostTensor {
 }
 
 #[test]
-fn arrays_lie_as_their_tiling_says() {
+fn shards_follow_the_tiling() {
     let client = cpu(8);
     let mesh = Mesh::new(&[("x", 2), ("y", 2), ("z", 2)]).unwrap();
     let dims = [4, 6, 2];
-    for split in [
+    for dim_axes in [
         [&[][..], &[], &[]],
         [&["x"], &[], &[]],
         [&[], &[], &["y"]],
@@ -157,8 +157,8 @@ fn arrays_lie_as_their_tiling_says() {
         [&["y"], &[], &["x"]],
         [&["z"], &[], &["x"]],
     ] {
-        let array = counting(&client, &mesh, &split, &dims);
-        assert_eq!(array.to_host().unwrap(), counting_tensor(&dims), "{split:?}");
+        let array = counting(&client, &mesh, &dim_axes, &dims);
+        assert_eq!(array.to_host().unwrap(), counting_tensor(&dims), "{dim_axes:?}");
     }
     let array = counting(&client, &mesh, &[&["z"], &[], &["x"]], &dims);
     let shard = array.shards()[5].to_host().unwrap();
@@ -173,20 +173,20 @@ fn arrays_are_filled_one_tile_at_a_time() {
     let client = cpu(4);
     let ty = TensorType::new(DType::U8, &[4, 1 << 20]);
     let tiling = tiling(&Mesh::new(&[("x", 2), ("y", 2)]).unwrap(), &[&["x"], &[]]);
-    let mut asked = Vec::new();
+    let mut filled = Vec::new();
     let array = Array::fill(&client, &ArrayType { ty, tiling }, &[0, 1, 2, 3], |tile| {
-        asked.push(tile.ranges[0].clone());
+        filled.push(tile.ranges[0].clone());
         Ok(vec![tile.index as u8; 2 << 20])
     })
     .unwrap();
-    assert_eq!(asked, [0..2, 2..4], "each tile once, though two devices hold it");
+    assert_eq!(filled, [0..2, 2..4], "each tile once, though two devices hold it");
     let firsts: Vec<u8> =
         array.shards().iter().map(|shard| shard.to_host().unwrap().bytes()[0]).collect();
     assert_eq!(firsts, [0, 0, 1, 1]);
 }
 
 #[test]
-fn arrays_refuse_what_does_not_fit() {
+fn arrays_reject_mismatched_tilings() {
     let client = cpu(2);
     let ty = TensorType::new(DType::F32, &[3]);
     let tiling = tiling(&Mesh::new(&[("x", 2)]).unwrap(), &[&["x"]]);
@@ -195,5 +195,5 @@ fn arrays_refuse_what_does_not_fit() {
     let error = Array::fill(&client, &array, &[0, 1], fill).unwrap_err().to_string();
     assert!(error.contains("does not divide into 2 parts"), "{error}");
     let error = Array::fill(&client, &array, &[0], fill).unwrap_err().to_string();
-    assert!(error.contains("over 2 devices does not go with 1"), "{error}");
+    assert!(error.contains("over 2 devices does not match 1"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! The compile cache: hits, misses, and entries that something happened to.
+//! The compile cache: hits, misses, and corrupt entries.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -39,7 +39,7 @@ impl Fixture {
 }
 
 #[test]
-fn the_second_time_is_a_hit() {
+fn second_compile_is_a_hit() {
     let fixture = Fixture::new();
     let options = CompileOptions::new(1);
     assert_eq!(fixture.double(&options), CacheOutcome::Miss);
@@ -49,7 +49,7 @@ fn the_second_time_is_a_hit() {
 }
 
 #[test]
-fn whatever_changes_the_program_changes_the_entry() {
+fn changed_program_or_options_miss() {
     let fixture = Fixture::new();
     let plain = CompileOptions::new(1);
     for options in [
@@ -65,9 +65,9 @@ fn whatever_changes_the_program_changes_the_entry() {
     assert_eq!(outcome, CacheOutcome::Miss);
 }
 
-/// What the CPU's runtime writes down of several collectives has lost their order.
+/// Serialization by the CPU runtime loses the order of collectives.
 #[test]
-fn programs_with_collectives_are_compiled_anew_on_cpu() {
+fn programs_with_collectives_are_not_cached_on_cpu() {
     let fixture = Fixture::new();
     let body = r#"%y = "stablehlo.all_gather"(%x) <{all_gather_dim = 0 : i64,
         channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
@@ -87,15 +87,15 @@ fn programs_with_collectives_are_compiled_anew_on_cpu() {
     assert!(!fixture.folder.path().join("cache").exists());
 }
 
-/// Nor is an entry used that was stored all the same.
+/// An existing entry with collectives is not used either.
 #[test]
-fn a_stored_program_with_collectives_is_not_loaded_on_cpu() {
+fn cached_programs_with_collectives_are_not_loaded_on_cpu() {
     let fixture = Fixture::new();
-    let alone = on_each_device(2, 1, "%y = stablehlo.add %x, %x : tensor<1x4xf32>", 1);
+    let local = on_each_device(2, 1, "%y = stablehlo.add %x, %x : tensor<1x4xf32>", 1);
     let options = CompileOptions::new(2);
     let outcome = |text: &str| fixture.cache.compile(&fixture.client, text, &options).unwrap().1;
-    assert_eq!(outcome(&alone), CacheOutcome::Miss);
-    assert_eq!(outcome(&alone), CacheOutcome::Hit, "without collectives it is");
+    assert_eq!(outcome(&local), CacheOutcome::Miss);
+    assert_eq!(outcome(&local), CacheOutcome::Hit, "without collectives");
     let body = r#"%y = "stablehlo.all_reduce"(%x) <{
         channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
         replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>, use_global_device_ids}> ({
@@ -107,11 +107,11 @@ fn a_stored_program_with_collectives_is_not_loaded_on_cpu() {
     let program = fixture.client.compile(&text, &options).unwrap();
     let [path] = fixture.entries().try_into().unwrap();
     fs::write(&path, program.executable().serialize().unwrap()).unwrap();
-    assert_eq!(outcome(&alone), CacheOutcome::Miss, "what is in its place has collectives");
+    assert_eq!(outcome(&local), CacheOutcome::Miss, "the replaced entry has collectives");
 }
 
 #[test]
-fn a_damaged_entry_is_ignored_and_rewritten() {
+fn corrupt_entries_are_rewritten() {
     let fixture = Fixture::new();
     let options = CompileOptions::new(1);
     fixture.double(&options);
@@ -120,10 +120,10 @@ fn a_damaged_entry_is_ignored_and_rewritten() {
     let mut flipped = good.clone();
     let middle = flipped.len() / 2;
     flipped[middle] ^= 1;
-    // The last is whole, but not a program.
+    // The last has a valid digest, but is not a program.
     let nonsense = seal(b"not a program");
-    for damaged in [&good[..good.len() / 2], &flipped, b"", b"garbage", &nonsense] {
-        fs::write(&path, damaged).unwrap();
+    for corrupt in [&good[..good.len() / 2], &flipped, b"", b"garbage", &nonsense] {
+        fs::write(&path, corrupt).unwrap();
         assert_eq!(fixture.double(&options), CacheOutcome::Miss);
         assert_eq!(fixture.double(&options), CacheOutcome::Hit);
     }
@@ -131,7 +131,7 @@ fn a_damaged_entry_is_ignored_and_rewritten() {
 }
 
 #[test]
-fn a_cache_that_cannot_be_written_costs_a_compile_and_nothing_else() {
+fn unwritable_cache_still_compiles() {
     let fixture = Fixture::new();
     let blocked = fixture.folder.path().join("file");
     fs::write(&blocked, "a file where the folder should be").unwrap();
@@ -141,13 +141,13 @@ fn a_cache_that_cannot_be_written_costs_a_compile_and_nothing_else() {
 
 proptest! {
     #[test]
-    fn entries_come_back(payload in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn entries_round_trip(payload in proptest::collection::vec(any::<u8>(), 0..200)) {
         let entry = seal(&payload);
         prop_assert_eq!(unseal(&entry), Some(payload.as_slice()));
     }
 
     #[test]
-    fn any_change_to_an_entry_is_noticed(
+    fn detects_any_corruption(
         payload in proptest::collection::vec(any::<u8>(), 0..200),
         position in any::<proptest::sample::Index>(),
         bit in 0..8_u32,
@@ -161,7 +161,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_without_harm(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+    fn rejects_arbitrary_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         prop_assert_eq!(unseal(&bytes), None);
     }
 }

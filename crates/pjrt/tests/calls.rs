@@ -1,17 +1,17 @@
-//! Custom calls of the CPU: on every device, and refused where they would leave their tensors.
+//! CPU custom calls: results, and rejection of out-of-bounds access.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
 use common::{cpu, upload, values};
-use fullshard_pjrt::{CompileOptions, LOSS, PRODUCT};
+use fullshard_pjrt::{CompileOptions, LOSS, MATMUL};
 
-/// A product of `f32[2, 3]` and `f32[3, 2]` with given attributes.
+/// A matmul of `f32[2, 3]` and `f32[3, 2]` with the given attributes.
 fn program(attributes: &str) -> String {
     format!(
-        "module @product {{
+        "module @matmul {{
   func.func public @main(%a: tensor<2x3xf32>, %b: tensor<3x2xf32>) -> tensor<2x2xf32> {{
-    %c = stablehlo.custom_call @{PRODUCT}(%a, %b) {{api_version = 4 : i32,
+    %c = stablehlo.custom_call @{MATMUL}(%a, %b) {{api_version = 4 : i32,
         backend_config = {{{attributes}}}}} : (tensor<2x3xf32>, tensor<3x2xf32>) -> tensor<2x2xf32>
     return %c : tensor<2x2xf32>
   }}
@@ -32,31 +32,31 @@ fn attributes_from(sizes: [i64; 5], offsets: [i64; 2], lhs: [i64; 4], rhs: [i64;
 
 fn run(attributes: &str) -> Result<Vec<f32>, String> {
     let client = cpu(1);
-    let product = client.compile(&program(attributes), &CompileOptions::new(1)).unwrap();
+    let matmul = client.compile(&program(attributes), &CompileOptions::new(1)).unwrap();
     let a = upload(&client, &[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 0);
     let b = upload(&client, &[3, 2], &[1.0, 0.0, 0.0, 1.0, 1.0, 1.0], 0);
-    let results = product.execute(&[[&a, &b]]).map_err(|error| error.to_string())?;
+    let results = matmul.execute(&[[&a, &b]]).map_err(|error| error.to_string())?;
     let result = results[0][0].to_host().map_err(|error| error.to_string())?;
     Ok(result.values().unwrap())
 }
 
 #[test]
-fn a_product_is_computed() {
+fn computes_a_matmul() {
     let found = run(&attributes([1, 1, 2, 2, 3], [0, 0, 3, 1], [0, 0, 2, 1]));
     assert_eq!(found.unwrap(), [4.0, 5.0, 10.0, 11.0]);
 }
 
 #[test]
-fn what_leaves_its_tensors_is_refused() {
-    for (sizes, lhs, rhs, said) in [
+fn rejects_out_of_bounds_access() {
+    for (sizes, lhs, rhs, expected) in [
         ([1, 1, 2, 2, 4], [0, 0, 3, 1], [0, 0, 2, 1], "beyond a tensor of 6"),
         ([1, 1, 2, 2, 3], [0, 0, 4, 1], [0, 0, 2, 1], "beyond a tensor of 6"),
         ([1, 2, 2, 2, 3], [0, 0, 3, 1], [0, 0, 2, 1], "beyond a tensor of 4"),
         ([1, 1, 2, 2, -3], [0, 0, 3, 1], [0, 0, 2, 1], "negative"),
-        ([1, 1, 2, 0, 3], [0, 0, 3, 1], [0, 0, 2, 1], "nothing"),
+        ([1, 1, 2, 0, 3], [0, 0, 3, 1], [0, 0, 2, 1], "size 0"),
     ] {
         let error = run(&attributes(sizes, lhs, rhs)).unwrap_err();
-        assert!(error.contains(said), "{error}");
+        assert!(error.contains(expected), "{error}");
     }
     for offset in [-1, 6] {
         let from = attributes_from([1, 1, 2, 2, 3], [offset, 0], [0, 0, 3, 1], [0, 0, 2, 1]);
@@ -68,18 +68,18 @@ fn what_leaves_its_tensors_is_refused() {
 }
 
 #[test]
-fn clients_of_one_plugin_share_the_handlers() {
+fn clients_share_handlers() {
     let (one, two) = (cpu(1), cpu(2));
     let text = program(&attributes([1, 1, 2, 2, 3], [0, 0, 3, 1], [0, 0, 2, 1]));
     for client in [one, two] {
-        let product = client.compile(&text, &CompileOptions::new(1)).unwrap();
+        let matmul = client.compile(&text, &CompileOptions::new(1)).unwrap();
         let a = upload(&client, &[2, 3], &[1.0; 6], 0);
         let b = upload(&client, &[3, 2], &[2.0; 6], 0);
-        assert_eq!(values(&product.execute(&[[&a, &b]]).unwrap()[0][0]), [6.0; 4]);
+        assert_eq!(values(&matmul.execute(&[[&a, &b]]).unwrap()[0][0]), [6.0; 4]);
     }
 }
 
-/// The loss of two tokens of width 1 under a head of three rows, with exponentials of a size.
+/// The loss of two tokens of width 1 with a head of three rows, and the given exponentials shape.
 fn loss(labels: &str, exponentials: &str) -> Result<Vec<f32>, String> {
     let text = format!(
         "module @loss {{
@@ -102,7 +102,7 @@ fn loss(labels: &str, exponentials: &str) -> Result<Vec<f32>, String> {
 }
 
 #[test]
-fn a_loss_is_computed_some_tokens_at_a_time() {
+fn computes_the_loss_in_chunks() {
     let expected = [3_f32.ln(), (1_f32.exp() + 2_f32.exp() + 3_f32.exp()).ln() - 3.0];
     for exponentials in ["1x3", "2x3", "5x3"] {
         for (found, expected) in loss("[0, 2]", exponentials).unwrap().iter().zip(expected) {
@@ -113,9 +113,9 @@ fn a_loss_is_computed_some_tokens_at_a_time() {
 }
 
 #[test]
-fn a_loss_whose_sizes_do_not_fit_is_refused() {
+fn rejects_mismatched_loss_sizes() {
     for exponentials in ["2x2", "0x3"] {
         let error = loss("[0, 2]", exponentials).unwrap_err();
-        assert!(error.contains("do not fit together"), "{error}");
+        assert!(error.contains("do not match"), "{error}");
     }
 }

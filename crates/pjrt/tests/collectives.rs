@@ -1,4 +1,4 @@
-//! Collectives: rank-coded data, checked on every device, against sums done here.
+//! Collectives: rank-coded data, checked on every device against sums computed here.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -10,12 +10,12 @@ const SUM: &str = "({ ^bb0(%p: tensor<f32>, %q: tensor<f32>):
       %s = stablehlo.add %p, %q : tensor<f32>
       stablehlo.return %s : tensor<f32> })";
 
-/// Device `d`'s rows: every element differs from every other on any device.
+/// The rows of a device: every element is unique across devices.
 fn rank_coded(device: usize, rows: usize) -> Vec<f32> {
     (0..rows * 4).map(|i| (1000 * (device + 1) + i) as f32).collect()
 }
 
-/// Runs `body` on `devices` devices, each with `rows` rows of its own, and gives each one's rows.
+/// Runs `body` on `devices` devices with `rows` rows each, and returns the rows per device.
 fn run(devices: usize, rows: usize, body: &str, result_rows: usize) -> Vec<Vec<f32>> {
     let client = cpu(devices);
     let text = on_each_device(devices, rows, body, result_rows);
@@ -112,8 +112,8 @@ fn collective_permute() {
     }
 }
 
-/// The axis `d` is manual and its gather written by hand; the axis `m` is left to Shardy, which
-/// has to put in a sum over it for the product's contracted dimension.
+/// Axis `d` is manual with an explicit all-gather; axis `m` is left to Shardy, which has to insert
+/// an all-reduce over it for the contracting dim of the matmul.
 #[test]
 fn manual_and_automatic_axes_in_one_program() {
     let client = cpu(4);
@@ -142,7 +142,7 @@ module @mixed attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 :
     let program = client.compile(text, &CompileOptions::new(4)).unwrap();
     let a = |i: usize, j: usize| (10 * i + j) as f32;
     let b = |i: usize, j: usize| (i * i + 3 * j + 1) as f32;
-    let product: Vec<f32> =
+    let matmul: Vec<f32> =
         (0..4).flat_map(|i| (0..4).map(move |j| (0..4).map(|k| a(i, k) * b(k, j)).sum())).collect();
     let block = |f: &dyn Fn(usize, usize) -> f32, rows: [usize; 2], columns: &[usize]| {
         rows.iter().flat_map(|&i| columns.iter().map(move |&j| f(i, j))).collect::<Vec<_>>()
@@ -158,11 +158,11 @@ module @mixed attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 :
         .collect();
     let lists: Vec<_> = inputs.iter().map(|[x, w]| [x, w]).collect();
     for result in program.execute(&lists).unwrap() {
-        assert_eq!(values(&result[0]), product);
+        assert_eq!(values(&result[0]), matmul);
     }
 }
 
-/// Far more devices than cores, each of which has to wait for all others, many times over.
+/// Far more devices than cores, with many collectives over all of them.
 #[test]
 fn sixty_four_devices_do_not_time_out() {
     let n = 64;
@@ -184,9 +184,9 @@ fn sixty_four_devices_do_not_time_out() {
     assert_eq!(run(n, 2, &body, 2), vec![mean; n]);
 }
 
-/// Many threads launch programs whose devices wait for each other.
+/// Many threads launch programs with collectives.
 #[test]
-fn threads_may_launch_at_once() {
+fn concurrent_launches() {
     let n = 4;
     let client = cpu(n);
     let body = format!(
@@ -213,9 +213,9 @@ fn threads_may_launch_at_once() {
     });
 }
 
-/// The host launches far ahead of the devices, which wait for each other in every launch.
+/// The host launches far ahead of the devices, with a collective in every launch.
 #[test]
-fn launches_may_run_far_ahead() {
+fn launches_run_far_ahead() {
     let n = 4;
     let client = cpu(n);
     let body = format!(

@@ -1,4 +1,4 @@
-//! Running programs: results on every device, donation, and everything that must be refused.
+//! Execution: results on every device, donation, and errors.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -23,10 +23,10 @@ fn a_program_runs() {
     }
 }
 
-/// Each device gives its number in two results. If the devices shared output slots, they would
-/// all read as the last one's.
+/// Each device returns its index in two results. If the devices shared output slots, all would read
+/// as that of the last device.
 #[test]
-fn every_device_has_results_of_its_own() {
+fn each_device_has_its_own_results() {
     let devices = 8;
     let client = cpu(devices);
     let text = format!(
@@ -55,7 +55,7 @@ module @who attributes {{mhlo.num_partitions = {devices} : i32, mhlo.num_replica
 }
 
 #[test]
-fn a_program_can_run_on_some_devices_in_any_order() {
+fn runs_on_a_subset_of_devices_in_any_order() {
     let client = cpu(4);
     let body = "%i = stablehlo.partition_id : tensor<ui32>
       %f = stablehlo.convert %i : (tensor<ui32>) -> tensor<f32>
@@ -71,7 +71,7 @@ fn a_program_can_run_on_some_devices_in_any_order() {
 }
 
 #[test]
-fn donated_arguments_are_reused_and_then_refused() {
+fn donated_arguments_are_reused_then_rejected() {
     let client = one_device();
     let accumulate = client.compile(ACCUMULATE, &CompileOptions::new(1)).unwrap();
     assert_eq!(accumulate.signature().donated, [0]);
@@ -95,20 +95,20 @@ fn donated_arguments_are_reused_and_then_refused() {
     assert_eq!(values(&sum), [5.0; 4]);
     let error = accumulate.execute(&[[&x, &x]]).map(|_| ()).unwrap_err();
     assert!(matches!(error, Error::DonatedTwice { argument: 0, also: 1, .. }), "{error}");
-    assert!(!x.is_donated(), "a refused launch takes nothing");
+    assert!(!x.is_donated(), "a rejected launch donates nothing");
     let results = accumulate.execute_keeping(&[[&x, &x]], &[0]).unwrap();
-    assert_eq!(values(&results[0][0]), [2.0; 4], "no harm if it is kept");
+    assert_eq!(values(&results[0][0]), [2.0; 4], "valid if it is not donated");
     assert!(matches!(
         accumulate.execute_keeping(&[[&sum, &x]], &[2]),
         Err(Error::NoSuchArgument { argument: 2, count: 2, .. })
     ));
     let results = accumulate.execute_keeping(&[[&sum, &x]], &[0]).unwrap();
     assert_eq!(values(&results[0][0]), [6.0; 4]);
-    assert_eq!(values(&sum), [5.0; 4], "kept although the program would take it");
+    assert_eq!(values(&sum), [5.0; 4], "not donated although the program would");
 }
 
 #[test]
-fn wrong_arguments_are_refused_by_name() {
+fn errors_name_wrong_arguments() {
     let client = cpu(2);
     let double = client.compile(DOUBLE, &CompileOptions::new(1)).unwrap();
     let x = upload(&client, &[4], &[0.0; 4], 0);
@@ -121,7 +121,7 @@ fn wrong_arguments_are_refused_by_name() {
     check(&[vec![&x, &x]], "`double` takes 1 arguments but got 2 (device 0)");
     let short = upload(&client, &[3], &[0.0; 3], 0);
     check(&[vec![&short]], "`double` takes f32[4] as argument 0 but got f32[3] (device 0)");
-    // The same number of bytes, which the plugin alone would take.
+    // The same number of bytes, which the plugin would accept.
     let ints = client.upload(&HostTensor::from_values(&[4], &[1_i32; 4]).unwrap(), 0).unwrap();
     check(&[vec![&ints]], "`double` takes f32[4] as argument 0 but got s32[4] (device 0)");
     let square = upload(&client, &[2, 2], &[0.0; 4], 0);
@@ -129,7 +129,7 @@ fn wrong_arguments_are_refused_by_name() {
     let elsewhere = upload(&client, &[4], &[0.0; 4], 1);
     check(
         &[vec![&elsewhere]],
-        "argument 0 of `double` lies on device 1 but the program reads it on device 0",
+        "argument 0 of `double` is on device 1 but the program reads it on device 0",
     );
     let other = cpu(1);
     let foreign = upload(&other, &[4], &[0.0; 4], 0);
@@ -138,7 +138,7 @@ fn wrong_arguments_are_refused_by_name() {
 }
 
 #[test]
-fn bad_programs_and_options_are_refused() {
+fn rejects_bad_programs_and_options() {
     let client = cpu(2);
     let compile = |text: &str, options: CompileOptions| {
         client.compile(text, &options).map(|_| ()).unwrap_err().to_string()
@@ -169,7 +169,7 @@ fn bad_programs_and_options_are_refused() {
 }
 
 #[test]
-fn flags_are_given_per_program() {
+fn flags_are_per_program() {
     let client = cpu(1);
     let options = CompileOptions::new(1)
         .flag_text("xla_cpu_enable_fast_math=true")
@@ -184,20 +184,20 @@ fn flags_are_given_per_program() {
 }
 
 #[test]
-fn a_client_has_the_devices_asked_for() {
+fn client_has_requested_devices() {
     let client = cpu(3);
     assert_eq!((client.platform_name(), client.devices().len()), ("cpu", 3));
     for (i, device) in client.devices().iter().enumerate() {
         assert_eq!((device.description().id, device.local_id()), (i as i32, i as i32));
         assert_eq!(device.description().kind, "cpu");
         assert_eq!(device.description().coordinates(), None);
-        // This plugin cannot tell, and says so.
+        // The CPU plugin does not report it.
         assert!(device.memory_stats().unwrap_err().code().is_some());
     }
 }
 
 #[test]
-fn what_cannot_fit_into_memory_is_an_error_not_a_crash() {
+fn out_of_memory_is_an_error() {
     let client = cpu(1);
     // Four tebibytes of results.
     let text = "module @huge { func.func public @main() -> tensor<1099511627776xf32> {
@@ -214,7 +214,7 @@ fn what_cannot_fit_into_memory_is_an_error_not_a_crash() {
 }
 
 #[test]
-fn arrays_go_through_programs() {
+fn executes_on_arrays() {
     let client = cpu(4);
     let body = "%y = stablehlo.add %x, %x : tensor<1x4xf32>";
     let program = client.compile(&on_each_device(4, 1, body, 1), &CompileOptions::new(4)).unwrap();
@@ -231,16 +231,16 @@ fn arrays_go_through_programs() {
     assert_eq!(doubled[0].to_host().unwrap().values::<f32>().unwrap(), expected);
     assert!(program.execute_arrays(&[]).is_err());
     // The right tiles on the wrong devices.
-    let turned = ArrayType { ty: tensor.ty().clone(), tiling };
+    let right = ArrayType { ty: tensor.ty().clone(), tiling };
     let shards = [1, 0, 3, 2].map(|d| array.shards()[d].copy_to(d).unwrap());
-    let wrong = ArrayType { tiling: Arc::new(tiled(&["y", "x"])), ..turned };
+    let wrong = ArrayType { tiling: Arc::new(tiled(&["y", "x"])), ..right };
     let array = Array::from_shards(&wrong, shards.into()).unwrap();
     let error = program.execute_arrays(&[&array]).unwrap_err().to_string();
-    assert!(error.contains("takes f32[4,4] cut"), "{error}");
+    assert!(error.contains("takes f32[4,4] tiled"), "{error}");
 }
 
 #[test]
-fn another_dimension_order_is_not_taken_for_the_right_one() {
+fn another_dimension_order_is_rejected() {
     let client = one_device();
     let identity = |layout: &str| {
         format!(
@@ -249,16 +249,16 @@ fn another_dimension_order_is_not_taken_for_the_right_one() {
             return %x : tensor<2x3xf32> }} }}"#
         )
     };
-    let turning = client.compile(&identity("default"), &CompileOptions::new(1)).unwrap();
-    let turned = client.compile(&identity("{0,1}"), &CompileOptions::new(1)).unwrap();
+    let transposing = client.compile(&identity("default"), &CompileOptions::new(1)).unwrap();
+    let transposed = client.compile(&identity("{0,1}"), &CompileOptions::new(1)).unwrap();
     let x = upload(&client, &[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 0);
-    let y = turning.execute(&[[&x]]).unwrap().remove(0).remove(0);
+    let y = transposing.execute(&[[&x]]).unwrap().remove(0).remove(0);
     assert_eq!(values(&y), values(&x));
-    for (program, buffer) in [(&turning, &y), (&turned, &x)] {
+    for (program, buffer) in [(&transposing, &y), (&transposed, &x)] {
         let error = program.execute(&[[buffer]]).unwrap_err();
         assert!(matches!(error, Error::ArgumentLayout { .. }), "{error}");
     }
-    assert_eq!(values(&turned.execute(&[[&y]]).unwrap()[0][0]), values(&x));
+    assert_eq!(values(&transposed.execute(&[[&y]]).unwrap()[0][0]), values(&x));
 }
 
 #[test]
@@ -274,7 +274,7 @@ fn a_program_outlives_its_client() {
 }
 
 #[test]
-fn stored_programs_must_be_whole() {
+fn stored_programs_are_verified() {
     let client = one_device();
     let double = client.compile(DOUBLE, &CompileOptions::new(1)).unwrap();
     let mut bytes = double.executable().serialize().unwrap();
@@ -288,15 +288,15 @@ fn stored_programs_must_be_whole() {
 fn executables_say_what_they_cost() {
     let client = one_device();
     let text =
-        "module @product { func.func public @main(%a: tensor<64x32xf32>, %b: tensor<32x16xf32>)
+        "module @matmul { func.func public @main(%a: tensor<64x32xf32>, %b: tensor<32x16xf32>)
         -> tensor<64x16xf32> {
       %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
         : (tensor<64x32xf32>, tensor<32x16xf32>) -> tensor<64x16xf32>
       return %0 : tensor<64x16xf32> } }";
-    let product = client.compile(text, &CompileOptions::new(1)).unwrap();
-    let memory = product.executable().memory().unwrap();
+    let matmul = client.compile(text, &CompileOptions::new(1)).unwrap();
+    let memory = matmul.executable().memory().unwrap();
     assert_eq!((memory.arguments, memory.outputs), ((64 * 32 + 32 * 16) * 4, 64 * 16 * 4));
-    let cost = product.executable().cost_analysis().unwrap();
+    let cost = matmul.executable().cost_analysis().unwrap();
     let flops = cost.iter().find(|(name, _)| name == "flops").map(|(_, value)| value.clone());
     assert_eq!(flops, Some(Value::Float(2.0 * 64.0 * 32.0 * 16.0)));
 }

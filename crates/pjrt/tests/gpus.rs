@@ -1,4 +1,4 @@
-//! Ahead of time: real compiles for GPUs that are not here.
+//! Ahead-of-time compiles for GPUs that are not present.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -9,7 +9,7 @@ use fullshard_pjrt::plugins::Platform;
 use fullshard_pjrt::{CompileOptions, GpuTarget, Topology};
 
 #[test]
-fn programs_compile_for_gpus_of_every_model() {
+fn compiles_for_every_gpu_model() {
     let plugin = compiler(Platform::Cuda);
     for chip in GpuTarget::models() {
         let target = GpuTarget::parse(chip.short).unwrap();
@@ -23,7 +23,7 @@ fn programs_compile_for_gpus_of_every_model() {
 }
 
 #[test]
-fn collectives_stay_what_they_are_on_eight_gpus() {
+fn collectives_are_preserved_on_eight_gpus() {
     let target = GpuTarget::parse("h200:8").unwrap();
     let topology = Topology::gpu(compiler(Platform::Cuda), &target).unwrap();
     assert_eq!(topology.devices().len(), 8);

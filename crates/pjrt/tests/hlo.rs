@@ -1,4 +1,4 @@
-//! Reads modules that real compilers wrote (see `data/make_samples.py`), and broken ones.
+//! Reads modules of real compilers (see `data/make_samples.py`), and malformed ones.
 
 use fullshard_pjrt::hlo::{
     CollectiveKind, CollectiveSummary, HloError, Module, OpSharding, Signature, collectives,
@@ -58,7 +58,7 @@ fn signatures_are_per_device() {
 }
 
 #[test]
-fn a_single_result_is_one_result() {
+fn single_result_is_not_a_tuple() {
     let wide = TPU_V5E_WIDE.signature();
     assert_eq!(strings(&wide.results), ["bf16[2048,8192]{1,0:T(8,128)(2,1)}"]);
     assert_eq!(wide.result_shardings.len(), 1);
@@ -66,7 +66,7 @@ fn a_single_result_is_one_result() {
 }
 
 #[test]
-fn signatures_say_how_tensors_were_cut() {
+fn signatures_include_shardings() {
     let signature = TPU_V6E.signature();
     let shardings = [&signature.parameter_shardings, &signature.result_shardings];
     for shardings in shardings {
@@ -84,11 +84,11 @@ fn collectives_of_a_training_step() {
     // The CPU widens bf16 collectives to f32.
     for (sample, bytes) in [(CPU, 256 * 256 * 4), (TPU_V4, 256 * 256 * 2), (TPU_V6E, 256 * 256 * 2)]
     {
-        let whole = (Some(bytes), Some(4), true, Some(LAYERS));
+        let full = (Some(bytes), Some(4), true, Some(LAYERS));
         let expected: [Row; 3] = [
             (AllReduce, false, 1, Some(4), Some(4), false, Some(1)),
-            (ReduceScatter, false, 1, whole.0, whole.1, whole.2, whole.3),
-            (AllGather, false, 1, whole.0, whole.1, whole.2, whole.3),
+            (ReduceScatter, false, 1, full.0, full.1, full.2, full.3),
+            (AllGather, false, 1, full.0, full.1, full.2, full.3),
         ];
         assert_eq!(rows(&sample.module()), expected);
     }
@@ -99,11 +99,11 @@ fn collectives_inside_fusions() {
     use CollectiveKind::{AllGather, CollectivePermute, ReduceScatter};
     let gathered = Some(8192 * 8192 * 2);
     let expected: [Row; 4] = [
-        // A fused all-reduce and slice, padded to 8256 rows, and the permute that mends the edges.
+        // A fused all-reduce and slice, padded to 8256 rows, and the permute that fixes the edges.
         (ReduceScatter, false, 1, Some(8256 * 8192 * 2), Some(4), false, Some(1)),
         (CollectivePermute, true, 1, Some(786_432), Some(3), false, Some(1)),
         (AllGather, false, 1, gathered, Some(4), true, Some(LAYERS)),
-        // Spread over a chain of fusions, and still one.
+        // Split into a chain of fusions, still one collective.
         (AllGather, true, 1, gathered, Some(4), true, Some(LAYERS)),
     ];
     let module = TPU_V5E_WIDE.module();
@@ -113,7 +113,7 @@ fn collectives_inside_fusions() {
 }
 
 #[test]
-fn replica_groups_are_written_out() {
+fn replica_groups_are_expanded() {
     for sample in ALL {
         let module = sample.module();
         let gathers: Vec<_> =
@@ -144,17 +144,17 @@ fn loops_run_once_per_layer() {
 }
 
 #[test]
-fn tpu_products_carry_cycle_estimates() {
+fn tpu_matmuls_have_cycle_estimates() {
     for sample in [TPU_V4, TPU_V6E] {
         let module = sample.module();
-        let products: Vec<_> = module
+        let matmuls: Vec<_> = module
             .instructions()
             .filter(|it| it.opcode == "fusion" && it.fusion_kind.as_deref() == Some("kOutput"))
             .filter(|it| it.metadata.op_name.ends_with("dot_general"))
             .collect();
-        assert_eq!(products.len(), 3);
-        for product in products {
-            assert!(product.estimated_cycles().unwrap() > 500);
+        assert_eq!(matmuls.len(), 3);
+        for matmul in matmuls {
+            assert!(matmul.estimated_cycles().unwrap() > 500);
         }
     }
     assert!(CPU.module().instructions().all(|it| it.estimated_cycles().is_none()));
@@ -173,7 +173,7 @@ fn sources_are_resolved() {
 }
 
 #[test]
-fn instructions_come_in_schedule_order() {
+fn instructions_are_in_schedule_order() {
     for sample in ALL {
         let module = sample.module();
         assert!(module.is_scheduled);
@@ -221,7 +221,7 @@ fn formats_are_checked() {
     assert!(Module::decode("hlo", &TPU_V4.1[1..]).is_err());
 }
 
-/// Everything a caller may do with bytes; it must return.
+/// Everything a caller may do with bytes; it must not panic or hang.
 fn exercise(format: &str, bytes: &[u8]) {
     if let Ok(signature) = Signature::decode(format, bytes) {
         let shardings = signature.parameter_shardings.iter().flatten();
@@ -253,18 +253,18 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn random_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..2048)) {
+    fn random_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..2048)) {
         exercise("hlo", &bytes);
         exercise("hlo_with_config", &bytes);
     }
 
     #[test]
-    fn cut_samples_are_survived(sample in sample(), cut in any::<prop::sample::Index>()) {
-        exercise(sample.0, &sample.1[..cut.index(sample.1.len())]);
+    fn truncated_samples_do_not_panic(sample in sample(), end in any::<prop::sample::Index>()) {
+        exercise(sample.0, &sample.1[..end.index(sample.1.len())]);
     }
 
     #[test]
-    fn mutated_samples_are_survived(
+    fn mutated_samples_do_not_panic(
         sample in sample(),
         edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
     ) {

@@ -1,4 +1,4 @@
-//! A thousand times round: clients, buffers, programs and events must leave nothing behind.
+//! Leak tests: clients, buffers, programs and events over a thousand rounds.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -6,17 +6,17 @@ mod common;
 use common::{ACCUMULATE, DOUBLE, cpu, on_each_device, upload, values};
 use fullshard_pjrt::{CompileOptions, HostTensor};
 
-/// The bytes of memory this process holds.
+/// The resident memory of this process in bytes.
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = statm.split_whitespace().nth(1).unwrap().parse().unwrap();
     pages * 4096
 }
 
-/// Runs `round` until memory has settled, then so many times more: memory must not grow.
+/// Runs `round` until memory is stable, then `rounds` times more: memory must not grow.
 ///
-/// A round is done so often that losing one object each time would show: a thousand times where
-/// objects are large or dear, more often where they are mere handles.
+/// There are enough rounds that leaking one object per round would show: a thousand where objects
+/// are large or expensive, more where they are only handles.
 fn check(what: &str, rounds: usize, mut round: impl FnMut()) {
     const ALLOWED: usize = 1 << 20;
     for _ in 0..rounds / 4 {
@@ -31,16 +31,16 @@ fn check(what: &str, rounds: usize, mut round: impl FnMut()) {
     assert!(growth < ALLOWED, "{what}: {growth} bytes over {rounds} rounds");
 }
 
-/// One test, so that nothing else in the process allocates meanwhile.
+/// A single test, so that nothing else in the process allocates meanwhile.
 #[test]
-fn a_thousand_rounds_leave_nothing_behind() {
+fn nothing_leaks() {
     let big = vec![1.0_f32; 1 << 14];
 
     let client = cpu(2);
     check("buffers", 1000, || {
         let tensor = HostTensor::from_values(&[1 << 14], &big).unwrap();
-        let there = client.upload(&tensor, 0).unwrap();
-        let copy = there.copy_to(1).unwrap();
+        let source = client.upload(&tensor, 0).unwrap();
+        let copy = source.copy_to(1).unwrap();
         drop(copy.download().unwrap());
         let again = client.upload_async(tensor, 1).unwrap();
         again.ready_event().unwrap().on_ready(|result| result.unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Ahead of time: real TPU compiles for slices that are not here.
+//! Ahead-of-time TPU compiles for slices that are not present.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -9,13 +9,13 @@ use fullshard_pjrt::hlo::collectives;
 use fullshard_pjrt::plugins::Platform;
 use fullshard_pjrt::{CompileOptions, Error, Flag, Topology, TpuSlice};
 
-/// What a slice is expected to be and to compile to.
+/// The expected topology and collectives of a slice.
 struct Expected {
     devices: usize,
     kind: &'static str,
     gibibytes: u64,
-    /// Past one host the compiler makes the reduce-scatter out of an all-reduce; the all-gather
-    /// it keeps, as long as the devices are in the order of the torus.
+    /// Beyond one host the compiler implements the reduce-scatter as an all-reduce; it keeps the
+    /// all-gather, as long as the devices are in torus order.
     sum: CollectiveKind,
 }
 
@@ -50,7 +50,7 @@ fn has_all_its_devices(name: &str) {
     assert_eq!(topology.devices().len(), slice.devices());
 }
 
-/// A test for each slice.
+/// One test per slice.
 macro_rules! slices {
     ($($test:ident: $name:literal $devices:literal $kind:literal $gibibytes:literal $sum:ident;)*) => {
         mod compiles {
@@ -89,7 +89,7 @@ slices! {
 }
 
 #[test]
-fn the_compilers_own_flags_reach_it() {
+fn flags_reach_the_compiler() {
     let slice = TpuSlice::parse("v4-8").unwrap();
     let topology = Topology::tpu(plugin(Platform::Tpu), &slice).unwrap();
     let text = gather_and_scatter(4);
@@ -101,7 +101,7 @@ fn the_compilers_own_flags_reach_it() {
 }
 
 #[test]
-fn what_cannot_be_compiled_for_a_slice_is_refused() {
+fn rejects_programs_that_do_not_compile() {
     let plugin = plugin(Platform::Tpu);
     let topology = Topology::tpu(plugin, &TpuSlice::parse("v4-8").unwrap()).unwrap();
     let compile = |text: &str, devices: usize| {
@@ -114,7 +114,7 @@ fn what_cannot_be_compiled_for_a_slice_is_refused() {
 }
 
 #[test]
-fn a_plugin_without_topologies_says_so() {
+fn plugin_without_topologies_is_an_error() {
     let error = Topology::new(plugin(Platform::Cpu), "anything", &vec![]).map(|_| ());
     let error = error.unwrap_err();
     assert_eq!(error.code(), Some(fullshard_pjrt::Code::Unimplemented), "{error}");

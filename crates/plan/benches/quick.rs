@@ -1,4 +1,4 @@
-//! How long a quick plan takes: 128 billion parameters on the 256 chips of a v4-512.
+//! Time of a quick plan: 128 billion parameters on the 256 chips of a v4-512.
 //!
 //!     cargo bench -p fullshard-plan --bench quick
 #![allow(missing_docs, clippy::unwrap_used)]
@@ -14,17 +14,17 @@ const ROUNDS: usize = 20;
 
 fn main() {
     let case = Case::new("v4-512", Shape::Gpt2(40, 16384, 128), 4);
-    let written_out = Case { scan: false, ..case.clone() };
-    for (what, case) in [("layers in a loop", case), ("written out", written_out)] {
+    let unrolled = Case { scan: false, ..case.clone() };
+    for (what, case) in [("scanned layers", case), ("unrolled layers", unrolled)] {
         let machine = case.machine();
         let mut best = (f64::INFINITY, f64::INFINITY);
         for _ in 0..ROUNDS {
             let start = Instant::now();
             let spec = case.spec();
-            let made = start.elapsed().as_secs_f64();
+            let spec_time = start.elapsed().as_secs_f64();
             quick(&spec, &machine).unwrap();
-            let all = start.elapsed().as_secs_f64();
-            best = (best.0.min(made), best.1.min(all - made));
+            let total = start.elapsed().as_secs_f64();
+            best = (best.0.min(spec_time), best.1.min(total - spec_time));
         }
         println!("{what}: spec {:.2} ms, plan {:.2} ms", 1e3 * best.0, 1e3 * best.1);
     }

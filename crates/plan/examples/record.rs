@@ -1,9 +1,9 @@
-//! Records what the compiler says of the steps that the quick model is compared on.
+//! Records compiled plans of the steps that the quick model is compared on.
 //!
-//!     cargo run -p fullshard-plan --example record -- tests/data/compiled.json FOLDER [PART OF A NAME]
+//!     cargo run -p fullshard-plan --example record -- tests/data/compiled.json FOLDER [FILTER]
 //!
-//! Rows of the file are renewed, all or those with the part in their names. Compiled programs are
-//! kept in the folder, so that a step is compiled once. Steps on TPUs need libtpu and no TPU.
+//! Updates all rows of the file, or those whose names contain the filter. Compiled programs are
+//! cached in the folder, so that a step is compiled once. Steps on TPUs need libtpu but no TPU.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/common/mod.rs"]
@@ -21,8 +21,8 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     let file = PathBuf::from(arguments.next().expect("the file of the recording"));
     let folder = PathBuf::from(arguments.next().expect("a folder for compiled programs"));
-    let part = arguments.next().unwrap_or_default();
-    for case in common::all().iter().filter(|case| case.name().contains(&part)) {
+    let filter = arguments.next().unwrap_or_default();
+    for case in common::all().iter().filter(|case| case.name().contains(&filter)) {
         let row = row(case, folder.clone());
         let text = std::fs::read_to_string(&file).unwrap_or("{}".into());
         let mut rows: Map<String, Value> = serde_json::from_str(&text).unwrap();
@@ -35,7 +35,7 @@ fn main() {
     }
 }
 
-/// What a plan says of a step.
+/// The compiled plan of a step.
 fn row(case: &Case, folder: PathBuf) -> Value {
     let (spec, machine) = (case.spec(), case.machine());
     let store = Store::default_location().unwrap();
@@ -46,15 +46,15 @@ fn row(case: &Case, folder: PathBuf) -> Value {
     let options = flags.into_iter().try_fold(options, CompileOptions::flag_text).unwrap();
     let compiler = AheadCompiler { plugin, options, folder: Some(folder) };
     let text = spec.step_program().unwrap().to_text();
-    let made = match compiler.compile(&text, &machine) {
-        Ok(made) => made,
+    let step = match compiler.compile(&text, &machine) {
+        Ok(step) => step,
         Err(error) => {
             eprintln!("{}: {error}", case.name());
             return Value::Null;
         }
     };
-    eprintln!("{}: {:.0} s", case.name(), made.seconds);
-    let report = compiled(&spec, &machine, &made, Budget::default()).unwrap();
+    eprintln!("{}: {:.0} s", case.name(), step.seconds);
+    let report = compiled(&spec, &machine, &step, Budget::default()).unwrap();
     let part =
         |what: &str| report.memory.parts.iter().find(|part| part.what == what).unwrap().bytes;
     json!({

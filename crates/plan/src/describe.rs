@@ -1,24 +1,24 @@
-//! What both kinds of plan say alike: the machine, the model, the settings, and the rates that a
-//! step's time comes to.
+//! What both kinds of plan share: the machine summary, and the rates that follow from the step
+//! time.
 
 use crate::machine::Machine;
 use crate::network::Network;
-use crate::report::{MachineSummary, Rates};
+use crate::report::{MachineSummary, Rates, Warning};
 use fullshard_graph::DType;
 use fullshard_parallel::Remat;
-use fullshard_step::{Flops, StepSpec, utilization};
+use fullshard_step::{StepSpec, utilization};
 
-/// What a run is to do, and what it may cost.
+/// Token budget and device price of a run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Budget {
     /// Tokens to train on.
     pub tokens: Option<f64>,
-    /// What a device costs an hour.
+    /// Price of one device per hour, in US dollars.
     pub price: Option<f64>,
 }
 
 impl MachineSummary {
-    /// A machine, for a step that computes in a type.
+    /// Summarizes a machine for a step with the given compute dtype.
     pub fn new(machine: &Machine, compute: DType) -> MachineSummary {
         let (torus, wrap) = match &machine.network {
             Network::Torus { dims, wrap, .. } => (dims.clone(), wrap.clone()),
@@ -35,43 +35,54 @@ impl MachineSummary {
     }
 }
 
+/// Warns of blocks that are not wrapped, so that the whole model is unsharded at once.
+pub(crate) fn one_unit(spec: &StepSpec) -> Option<Warning> {
+    let classes = spec.placement.unwrapped_blocks().join(", ");
+    let bytes = spec.parameter_count() * spec.placement.comm.compute.size();
+    (!classes.is_empty()).then(|| Warning {
+        what: format!(
+            "the whole model is one FSDP unit: {:.1} GiB of parameters are all-gathered at once",
+            bytes as f64 / f64::from(1 << 30)
+        ),
+        fix: wrap_fix(spec).unwrap_or_default(),
+    })
+}
+
+/// How to wrap blocks that are not wrapped.
+pub fn wrap_fix(spec: &StepSpec) -> Option<String> {
+    let classes = spec.placement.unwrapped_blocks().join(",");
+    let flag = format!("--fsdp_transformer_layer_cls_to_wrap {classes}");
+    (!classes.is_empty()).then(|| format!("wrap the blocks of the model with {flag}"))
+}
+
+/// What makes a step need less memory, the most effective first.
+pub fn memory_fix(spec: &StepSpec) -> String {
+    let mut fixes: Vec<String> = wrap_fix(spec).into_iter().collect();
+    if spec.placement.remat != Remat::Full {
+        fixes.push("add --remat full".to_owned());
+    }
+    fixes.push("lower --per_device_train_batch_size".to_owned());
+    format!("{}, or use more devices", fixes.join(", "))
+}
+
 impl Rates {
-    /// What a step of so many seconds comes to.
+    /// The rates of a step that takes `step` seconds.
     pub fn new(spec: &StepSpec, machine: &Machine, step: f64, budget: Budget) -> Rates {
         let tokens = spec.tokens_per_step();
-        let parameters = spec.parameter_count();
-        let dimensions = spec.model.dimensions();
-        let flops = Flops::new(parameters, dimensions, tokens, spec.batch.tokens);
-        let again = computed_again(spec, flops);
-        let peak = machine.chip.peak(spec.placement.wire.compute);
+        let (model, hardware) = (spec.model_flops(), spec.hardware_flops());
+        let peak = machine.chip.peak(spec.placement.comm.compute);
         let share = |flops: f64| peak.map(|peak| utilization(flops, step, machine.devices, peak));
         let tokens_per_second = tokens as f64 / step;
         let days = budget.tokens.map(|tokens| tokens / tokens_per_second / 86_400.0);
         let hourly = budget.price.map(|price| price * machine.devices as f64);
         Rates {
             tokens_per_second,
-            mfu: share(flops.post),
-            mfu_palm: share(flops.palm),
-            hfu: share(flops.post + again.post),
-            hfu_palm: share(flops.palm + again.palm),
+            mfu: share(model.flops_6n),
+            mfu_palm: share(model.palm),
+            hfu: share(hardware.flops_6n),
+            hfu_palm: share(hardware.palm),
             days,
-            cost: days.zip(hourly).map(|(days, hourly)| days * 24.0 * hourly),
+            cost_usd: days.zip(hourly).map(|(days, hourly)| days * 24.0 * hourly),
         }
     }
-}
-
-/// What is computed twice: the forward pass of all layers where they remember nothing, a third
-/// of what the conventions count for them. Products that are remembered are not computed again.
-fn computed_again(spec: &StepSpec, flops: Flops) -> Flops {
-    if spec.placement.remat != Remat::Full {
-        return Flops { post: 0.0, palm: 0.0 };
-    }
-    let of_layers = spec
-        .placement
-        .parameters
-        .iter()
-        .filter(|stored| stored.stack.is_some() || stored.layer.is_some());
-    let weights: usize = of_layers.map(|stored| stored.elements()).sum();
-    let weights = 2.0 * weights as f64 * spec.tokens_per_step() as f64;
-    Flops { post: weights, palm: weights + (flops.palm - flops.post) / 3.0 }
 }

@@ -1,15 +1,15 @@
-//! What can go wrong while planning.
+//! Planning errors.
 
 use fullshard_pjrt::Code;
 
-/// Why there is no plan.
+/// An error while planning.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no such machine.
+    /// The machine is unknown.
     #[error(transparent)]
     Machine(#[from] crate::machine::MachineError),
     /// The spec is for another number of devices than the machine has.
-    #[error("the step is for {spec} devices, but {machine} has {devices}")]
+    #[error("the step spec has {spec} devices, but {machine} has {devices}")]
     Devices {
         /// Devices of the spec.
         spec: usize,
@@ -20,45 +20,46 @@ pub enum Error {
     },
     /// A step that is far too large to be worth compiling.
     #[error(
-        "it cannot fit: about {needed:.1} GiB on each device, of {limit:.1} GiB there are; lower \
-         --per_device_train_batch_size, add --remat full, or take more devices"
+        "does not fit: needs about {needed:.1} GiB per device, {limit:.1} GiB available; {fix}"
     )]
     TooLarge {
-        /// GiB it would need.
+        /// GiB needed.
         needed: f64,
-        /// GiB there are.
+        /// GiB available.
         limit: f64,
+        /// What makes it fit.
+        fix: String,
     },
-    /// The compiler cannot make it fit.
-    #[error("the compiler finds no room for it: {reason}")]
-    NoRoom {
-        /// What it says.
+    /// The compiler ran out of device memory.
+    #[error("out of memory at compile time: {reason}")]
+    OutOfMemory {
+        /// The compiler's message.
         reason: String,
-        /// The bytes it would need beside its arguments, where the compiler says so.
+        /// Bytes needed besides the arguments, if the compiler reports them.
         temporaries: Option<u64>,
     },
-    /// Something about the plugin or the compiler.
+    /// An error of the plugin or the compiler.
     #[error(transparent)]
     Pjrt(#[from] fullshard_pjrt::Error),
-    /// Something about the spec.
+    /// An error in the spec.
     #[error(transparent)]
     Step(#[from] fullshard_step::Error),
 }
 
 impl Error {
-    /// An error of a compiler, which may be that there is no room.
-    pub(crate) fn of_compiler(error: fullshard_pjrt::Error) -> Error {
+    /// Converts a compiler error, recognizing out of memory.
+    pub(crate) fn from_compiler(error: fullshard_pjrt::Error) -> Error {
         match error {
             fullshard_pjrt::Error::Call { code: Code::ResourceExhausted, message, .. } => {
                 let reason = message.lines().next().unwrap_or_default().to_owned();
-                Error::NoRoom { temporaries: first_size(&reason), reason }
+                Error::OutOfMemory { temporaries: first_size(&reason), reason }
             }
             other => Error::Pjrt(other),
         }
     }
 }
 
-/// The first size in a text, written as compilers do: `1.10T`, `30.75G`.
+/// The first size in a compiler message, such as `1.10T` or `30.75G`.
 fn first_size(text: &str) -> Option<u64> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '.'));
     words.into_iter().find_map(|word| {
@@ -73,10 +74,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn compilers_say_how_much_is_missing() {
-        let words = "CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for \
-                     HLO temporaries (1.50T) exceeds available HBM (30.75G). HLO module: train_step.";
-        assert_eq!(first_size(words), Some(3 << 39));
+    fn first_size_parses_oom_messages() {
+        let message = "CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for \
+                       HLO temporaries (1.50T) exceeds available HBM (30.75G). HLO module: \
+                       train_step.";
+        assert_eq!(first_size(message), Some(3 << 39));
         assert_eq!(first_size("Ran out of memory. Used 40.00G of 30.75G hbm"), Some(40 << 30));
         assert_eq!(first_size("TOO MUCH"), None);
     }

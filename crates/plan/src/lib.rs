@@ -1,8 +1,8 @@
-//! Planning: will a run fit a machine that is not here, how fast will it be, and what is in the way?
+//! Planning: does a run fit a machine that is not attached, how fast is it, and what limits it?
 //!
-//! A [`Machine`] is what a run is planned for. Two ways lead to the same [`Report`]: the quick one
-//! computes it from the spec alone, and the compiled one reads it from what the real compiler
-//! makes of the very step program that training would run.
+//! A run is planned for a [`Machine`]. Two methods produce the same [`Report`]: the quick one
+//! computes it from the spec alone, and the compiled one reads it from the step program that
+//! training would run, compiled by the real compiler.
 #![forbid(unsafe_code)]
 
 mod breakdown;
@@ -17,15 +17,15 @@ mod report;
 mod search;
 
 pub use breakdown::{Breakdown, BreakdownError, KernelTime, Kind, KindTime, ModuleShare};
-pub use compiled::{AheadCompiler, Made, compiled};
-pub use describe::Budget;
+pub use compiled::{AheadCompiler, CompiledStep, compiled};
+pub use describe::{Budget, memory_fix, wrap_fix};
 pub use error::Error;
 pub use html::page;
 pub use machine::{Machine, MachineError};
 pub use network::{Network, Streams};
 pub use quick::{MemoryEstimate, quick};
 pub use report::{
-    Basis, Exchanged, LargeBuffer, MachineSummary, Memory, ModuleTime, Part, Rates, Report, Time,
-    Warning,
+    Basis, CollectiveTime, LargeBuffer, MachineSummary, Memory, ModuleTime, Part, Rates, Report,
+    Time, Warning,
 };
 pub use search::{Callbacks, Candidate, Frontier, Point, Progress, Space, search};

@@ -1,51 +1,50 @@
 //! Networks between devices, and how long collectives take on them.
 //!
-//! The forms are the usual ones of a latency α for each hop and a rate W of a link one way. For V
-//! bytes over p devices in a row, of which each has a part and wants the whole (or, the other way
-//! around, a part of the sum):
+//! The formulas are the usual ones, with latency α per hop and rate W per link and direction. For
+//! an all-gather (or reduce-scatter) of V bytes over p devices:
 //!
-//! - ring, both ways at once: ⌈p/2⌉·α + (p−1)/p · V/2W
-//! - line: (p−1)·α + (p−1)/p · V/W, since its ends have one neighbour only
+//! - bidirectional ring: ⌈p/2⌉·α + (p−1)/p · V/2W
+//! - line: (p−1)·α + (p−1)/p · V/W, since its ends have only one neighbor
 //! - torus, one dimension after another: the first moves V, the next V over the first's length,
 //!   and so on. Rings go first, so that lines have less to move.
 //! - torus, rotated: k dimensions move k streams of V/k at once, each starting with another
-//! - switch, a ring over it: (p−1)·α + (p−1)/p · V/W
+//! - ring over a switch: (p−1)·α + (p−1)/p · V/W
 //!
-//! A sum that every device wants whole is both ways after each other.
+//! An all-reduce is a reduce-scatter followed by an all-gather.
 
 use fullshard_pjrt::hlo::CollectiveKind;
 
-/// What is between the devices of a machine.
+/// The network between the devices of a machine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Network {
     /// A mesh of links, some of its dimensions closed to rings.
     Torus {
-        /// Chips in each dimension. Ids of devices count along the first dimension first.
+        /// Chips in each dimension. Device ids count along the first dimension first.
         dims: Vec<usize>,
         /// Which dimensions are rings.
         wrap: Vec<bool>,
-        /// Bytes a second over one link one way.
+        /// Bytes/s of one link in one direction.
         link: f64,
         /// Seconds from one chip to the next.
         latency: f64,
-        /// How dimensions take part.
+        /// How collectives use the dimensions.
         streams: Streams,
     },
     /// A switch that every device is connected to.
     Switch {
-        /// Bytes a second out of (and into) one device.
+        /// Bytes/s out of (and into) one device.
         bandwidth: f64,
         /// Seconds from one device to another.
         latency: f64,
     },
 }
 
-/// How the dimensions of a torus take part in a collective.
+/// How a collective uses the dimensions of a torus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Streams {
     /// One dimension after another.
-    InTurn,
-    /// All at once, each with a share of the tensor, and then the next dimension.
+    Sequential,
+    /// All at once: each stream has a share of the tensor and moves on to the next dimension.
     Rotated,
 }
 
@@ -57,15 +56,14 @@ struct Side {
 }
 
 impl Side {
-    /// Seconds to bring so many bytes together, or to sum them apart, along this dimension.
+    /// Seconds to all-gather or reduce-scatter bytes along this dimension.
     fn gather(self, bytes: f64, link: f64) -> f64 {
         let length = self.length as f64;
         (length - 1.0) / length * bytes / self.rate(link)
     }
 
-    /// Seconds in which every device gives each other its part of so many bytes, which is what
-    /// the busiest link takes.
-    fn exchange(self, bytes: f64, link: f64) -> f64 {
+    /// Seconds of an all-to-all of bytes along this dimension, limited by the busiest link.
+    fn all_to_all(self, bytes: f64, link: f64) -> f64 {
         let crossing = (self.length * self.length / 4) as f64 / self.length as f64;
         crossing * bytes / self.rate(link)
     }
@@ -80,7 +78,7 @@ impl Side {
 }
 
 impl Network {
-    /// The same links, used by streams that each begin with another dimension.
+    /// The same links with rotated streams.
     pub fn rotated(&self) -> Network {
         match self.clone() {
             Network::Torus { dims, wrap, link, latency, .. } => {
@@ -92,13 +90,12 @@ impl Network {
 
     /// Seconds of a collective over `group` of `devices` devices.
     ///
-    /// `bytes` are of the whole tensor as one device has it before or after: the result of an
-    /// all-gather, the operand of a reduce-scatter; of an all-to-all or a permutation what one
-    /// device gives.
+    /// `bytes` is the size of the full tensor: the result of an all-gather, the operand of a
+    /// reduce-scatter; for an all-to-all or a permute what one device sends.
     ///
-    /// Devices of a group are next to one another, as partitions are in the order of the torus: a
-    /// group that is smaller than the machine covers the first dimensions and perhaps a part of
-    /// the next, where it is a line.
+    /// Devices of a group are neighbors, since partitions follow the order of the torus: a group
+    /// smaller than the machine covers the first dimensions and perhaps a part of the next, where
+    /// it is a line.
     pub fn seconds(&self, kind: CollectiveKind, bytes: u64, group: usize, devices: usize) -> f64 {
         if group < 2 {
             return 0.0;
@@ -125,17 +122,17 @@ impl Network {
     }
 }
 
-/// How often everything is sent around.
+/// Number of times the data goes around.
 fn rounds(kind: CollectiveKind) -> f64 {
     if kind == CollectiveKind::AllReduce { 2.0 } else { 1.0 }
 }
 
-/// The hops that one after another wait for; a permutation is taken to be between neighbours.
+/// The number of sequential hops; a permute is assumed to be between neighbors.
 fn hops_of(kind: CollectiveKind, hops: usize) -> f64 {
     if kind == CollectiveKind::CollectivePermute { 1.0 } else { hops as f64 }
 }
 
-/// The dimensions that a group of neighbours covers.
+/// The dimensions that a group of neighbors covers.
 fn covered(dims: &[usize], wrap: &[bool], group: usize) -> Vec<Side> {
     let mut left = group;
     let mut sides = Vec::new();
@@ -151,12 +148,12 @@ fn covered(dims: &[usize], wrap: &[bool], group: usize) -> Vec<Side> {
     sides
 }
 
-/// Seconds that the links need, without latency.
+/// Transfer time in seconds, without latency.
 fn on_torus(kind: CollectiveKind, bytes: f64, sides: &[Side], link: f64, streams: Streams) -> f64 {
     match kind {
         CollectiveKind::CollectivePermute | CollectiveKind::Broadcast => bytes / link,
         CollectiveKind::AllToAll | CollectiveKind::RaggedAllToAll => {
-            phases(sides, bytes, streams, |side, bytes| (side.exchange(bytes, link), bytes))
+            phases(sides, bytes, streams, |side, bytes| (side.all_to_all(bytes, link), bytes))
         }
         CollectiveKind::AllGather | CollectiveKind::ReduceScatter | CollectiveKind::AllReduce => {
             phases(sides, bytes, streams, |side, bytes| {
@@ -166,7 +163,7 @@ fn on_torus(kind: CollectiveKind, bytes: f64, sides: &[Side], link: f64, streams
     }
 }
 
-/// Seconds of all dimensions, of which each takes a time and leaves bytes to the next.
+/// Seconds over all dimensions. `phase` returns the time of one and the bytes left for the next.
 fn phases(
     sides: &[Side],
     bytes: f64,
@@ -174,16 +171,16 @@ fn phases(
     phase: impl Fn(Side, f64) -> (f64, f64),
 ) -> f64 {
     let count = match streams {
-        Streams::InTurn => 1,
+        Streams::Sequential => 1,
         Streams::Rotated => sides.len().max(1),
     };
     let mut left = vec![bytes / count as f64; count];
     let mut seconds = 0.0;
-    for turn in 0..sides.len() {
+    for offset in 0..sides.len() {
         let mut slowest: f64 = 0.0;
         for (first, left) in left.iter_mut().enumerate() {
-            let (taken, rest) = phase(sides[(first + turn) % sides.len()], *left);
-            slowest = slowest.max(taken);
+            let (time, rest) = phase(sides[(first + offset) % sides.len()], *left);
+            slowest = slowest.max(time);
             *left = rest;
         }
         seconds += slowest;

@@ -1,39 +1,40 @@
-//! The quick plan: from the spec alone, by formula, in no time.
+//! The quick plan: computed by formula from the spec alone.
 //!
-//! Memory is what is alive at the moment of a step when most is. Time is that of matrix products
-//! at the speed a chip reaches, of passes over memory at its bandwidth, and of collectives over its
-//! network, which some chips do beside computing. What it is worth against the compiled plan is in
-//! `tests/quick.rs`.
+//! Memory is the peak of live buffers in a step. Time is that of matmuls at the rate a chip
+//! reaches, of memory traffic at its bandwidth, and of collectives over its network, which some
+//! chips overlap with compute. `tests/quick.rs` compares it with the compiled plan.
 
-mod exchanges;
+mod collectives;
 mod memory;
 mod speeds;
 mod work;
 
 pub use memory::MemoryEstimate;
 
-use crate::describe::Budget;
+use crate::describe::{Budget, memory_fix, one_unit};
 use crate::error::Error;
 use crate::machine::Machine;
-use crate::report::{Basis, Exchanged, MachineSummary, ModuleTime, Rates, Report, Time, Warning};
+use crate::report::{
+    Basis, CollectiveTime, MachineSummary, ModuleTime, Rates, Report, Time, Warning,
+};
 use fullshard_step::StepSpec;
 use speeds::{FUSED_ATTENTION, Speeds};
 use work::Work;
 
-/// The most of computing that collectives hide behind.
+/// The most of compute that collectives can overlap with.
 const HIDEABLE: f64 = 0.8;
 
 /// Plans a step by formula.
 pub fn quick(spec: &StepSpec, machine: &Machine) -> Result<Report, Error> {
     let devices = spec.placement.devices();
     if devices != machine.devices {
-        let (name, there) = (machine.name.clone(), machine.devices);
-        return Err(Error::Devices { spec: devices, machine: name, devices: there });
+        let (name, available) = (machine.name.clone(), machine.devices);
+        return Err(Error::Devices { spec: devices, machine: name, devices: available });
     }
-    let compute = spec.placement.wire.compute;
+    let compute = spec.placement.comm.compute;
     let memory = MemoryEstimate::new(spec, machine.kind)?.of(machine.memory);
     let speeds = Speeds::of(&machine.chip, machine.kind, machine.chip.peak(compute));
-    let mut collectives = exchanges::exchanged(spec, machine);
+    let mut collectives = collectives::collective_times(spec, machine);
     let time = time(spec, machine, &speeds, &mut collectives);
     let rates = Rates::new(spec, machine, time.step, Budget::default());
     let mut report = Report {
@@ -49,29 +50,29 @@ pub fn quick(spec: &StepSpec, machine: &Machine) -> Result<Report, Error> {
         warnings: Vec::new(),
         notes: notes(spec, machine),
     };
-    report.warnings = warnings(&report);
+    report.warnings = one_unit(spec).into_iter().chain(warnings(spec, &report)).collect();
     Ok(report)
 }
 
-/// The time of a step, of which collectives take what they cannot hide.
+/// The step time: compute and exposed collectives.
 fn time(
     spec: &StepSpec,
     machine: &Machine,
     speeds: &Speeds,
-    collectives: &mut [Exchanged],
+    collectives: &mut [CollectiveTime],
 ) -> Time {
     let head = spec.model.dimensions().head as f64;
-    let narrow = match spec.attention_unsupported_reason() {
+    let attention_efficiency = match spec.attention_unsupported_reason() {
         None => FUSED_ATTENTION,
         // A model without attention has no heads.
         Some(_) if head == 0.0 => 1.0,
         Some(_) => (head / speeds.wide_head).min(1.0),
     };
-    let through_memory = speeds.through_memory(work::stream(spec));
+    let through_memory = speeds.through_memory(work::residual_bytes(spec));
     let seconds = |work: &Work| {
-        let operations = work.products + work.attention / narrow;
+        let flops = work.matmul_flops + work.attention_flops / attention_efficiency;
         let bytes = through_memory * work.bytes + work.stacked;
-        operations / speeds.products + bytes / speeds.bandwidth
+        flops / speeds.matmul_rate + bytes / speeds.bandwidth
     };
     let all = work::work(spec, machine.kind, &speeds::passes(machine.kind));
     let mut modules: Vec<ModuleTime> = all
@@ -84,12 +85,12 @@ fn time(
         })
         .collect();
     let compute: f64 = modules.iter().map(|module| module.compute).sum();
-    let sent: f64 = collectives.iter().map(|row| row.seconds).sum();
-    let hidden = (speeds.overlap * sent).min(HIDEABLE * compute);
-    if sent > 0.0 {
-        exchanges::hide(collectives, hidden / sent);
+    let communication: f64 = collectives.iter().map(|row| row.seconds).sum();
+    let hidden = (speeds.overlap * communication).min(HIDEABLE * compute);
+    if communication > 0.0 {
+        collectives::hide(collectives, hidden / communication);
     }
-    let exposed = sent - hidden;
+    let exposed = communication - hidden;
     for module in &mut modules {
         module.exposed = exposed * module.compute / compute;
     }
@@ -97,49 +98,49 @@ fn time(
 }
 
 fn notes(spec: &StepSpec, machine: &Machine) -> Vec<String> {
-    let mut notes = vec!["by formula: nothing was compiled".to_owned()];
+    let mut notes = vec!["estimated by formula, nothing was compiled".to_owned()];
     if machine.chip.peak(fullshard_graph::DType::Bf16).is_none() {
         notes.push(
-            "of processors only the order of magnitude is known, and they share the host's memory"
+            "CPU figures are only an order of magnitude, and devices share the host's memory"
                 .to_owned(),
         );
     }
-    if spec.eight_bit_products().is_some() {
-        let slow = "products in 8 bits are taken to be as slow as those in 16: the compiled plan \
-                    knows better";
+    if spec.fp8_matmuls().is_some() {
+        let slow = "FP8 matmuls are assumed to be as slow as 16-bit ones: the compiled plan is \
+                    more accurate";
         notes.push(slow.to_owned());
     }
     notes
 }
 
-/// The share of a step that may be exposed communication before that is worth a word.
+/// The share of exposed communication in a step above which to warn.
 const MUCH_EXPOSED: f64 = 0.2;
 
-fn warnings(report: &Report) -> Vec<Warning> {
+fn warnings(spec: &StepSpec, report: &Report) -> Vec<Warning> {
     let mut warnings = Vec::new();
-    let mut warn = |what: String, remedy: &str| {
-        warnings.push(Warning { what, remedy: remedy.to_owned() });
+    let mut warn = |what: String, fix: &str| {
+        warnings.push(Warning { what, fix: fix.to_owned() });
     };
     let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
     let (memory, time) = (&report.memory, &report.time);
     if !memory.fits() {
         warn(
             format!(
-                "a step needs about {:.1} GiB on each device, where {:.1} GiB are",
+                "a step needs about {:.1} GiB per device, {:.1} GiB available",
                 gib(memory.total),
                 gib(memory.limit)
             ),
-            "lower --per_device_train_batch_size, add --remat full, or take more devices",
+            &memory_fix(spec),
         );
     }
     if time.exposed > MUCH_EXPOSED * time.step {
         warn(
             format!(
-                "devices wait for each other {:.0} % of the time: the batch is too small for the \
+                "exposed communication takes {:.0} % of the step: the batch is too small for the \
                  network",
                 100.0 * time.exposed / time.step
             ),
-            "raise --per_device_train_batch_size, with --remat full if memory is short",
+            "raise --per_device_train_batch_size, with --remat full if memory is tight",
         );
     }
     warnings

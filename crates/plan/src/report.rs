@@ -1,6 +1,6 @@
-//! What a plan says, however it came about: for people, for machines and for the page.
+//! The contents of a plan, for printing, JSON and the HTML page.
 //!
-//! Bytes are of one device. Seconds are of one step.
+//! Bytes are per device. Seconds are per step.
 
 use fullshard_step::{ModelSummary, StepSettings};
 use serde::Serialize;
@@ -8,44 +8,44 @@ use serde::Serialize;
 /// A plan.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
-    /// What it is for.
+    /// The machine planned for.
     pub machine: MachineSummary,
-    /// What is trained.
+    /// The model.
     pub model: ModelSummary,
-    /// How it is trained.
+    /// The training settings.
     pub settings: StepSettings,
     /// Where the figures come from.
     pub basis: Basis,
-    /// The SHA-256 of the step program's text, if one was made.
+    /// The SHA-256 of the step program's text, if one was built.
     pub program: Option<String>,
-    /// What it needs.
+    /// Memory per device.
     pub memory: Memory,
-    /// How long a step takes.
+    /// Step time.
     pub time: Time,
-    /// What that comes to.
+    /// Throughput, utilization and cost.
     pub rates: Rates,
-    /// What is exchanged.
-    pub collectives: Vec<Exchanged>,
-    /// What is in the way, and what to do about it.
+    /// The collectives.
+    pub collectives: Vec<CollectiveTime>,
+    /// Warnings, with fixes.
     pub warnings: Vec<Warning>,
-    /// What the figures do not have in them.
+    /// Limits of the figures.
     pub notes: Vec<String>,
 }
 
 /// The machine of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MachineSummary {
-    /// As asked for.
+    /// The name as given.
     pub name: String,
     /// The name of one device.
     pub chip: String,
-    /// How many devices.
+    /// Number of devices.
     pub devices: usize,
     /// Devices in each dimension of a torus; empty for a switch.
     pub torus: Vec<usize>,
     /// Which of these dimensions are rings.
     pub wrap: Vec<bool>,
-    /// Operations a second at most of one device in the type computed in; not always known.
+    /// Peak FLOP/s of one device in the compute dtype; not always known.
     pub peak: Option<f64>,
 }
 
@@ -57,9 +57,9 @@ pub enum Basis {
     Quick,
     /// The compiler.
     Compiled {
-        /// Seconds it took, perhaps some time ago.
+        /// Compile time in seconds, of the original compile if cached.
         seconds: f64,
-        /// Whether what it made was kept from before.
+        /// Whether the executable came from the cache.
         cached: bool,
         /// The compiler, with its version.
         compiler: String,
@@ -69,18 +69,18 @@ pub enum Basis {
 /// Memory of one device.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Memory {
-    /// What a program may use.
+    /// Bytes available to a program.
     pub limit: u64,
-    /// What it needs.
+    /// Bytes needed.
     pub total: u64,
-    /// That by kind: parameters, optimizer, gradients, activations, temporaries.
+    /// `total` by kind: parameters, optimizer, gradients, activations, temporaries.
     pub parts: Vec<Part>,
-    /// The largest buffers that are alive when most is, the largest first.
+    /// The largest buffers that are live at the peak, the largest first.
     pub largest: Vec<LargeBuffer>,
 }
 
 impl Memory {
-    /// Whether it is there.
+    /// Whether the step fits.
     pub fn fits(&self) -> bool {
         self.total <= self.limit
     }
@@ -95,90 +95,90 @@ pub struct Part {
     pub bytes: u64,
 }
 
-/// A buffer worth knowing of.
+/// A large buffer at the memory peak.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LargeBuffer {
     /// Its bytes.
     pub bytes: u64,
     /// Its type and dimensions, such as `bf16[32,1024,3072]`.
     pub shape: String,
-    /// The instruction that makes it.
+    /// The instruction that produces it.
     pub instruction: String,
-    /// The module it belongs to; empty if it belongs to none.
+    /// The module it belongs to; empty if none.
     pub module: String,
 }
 
-/// The time of a step.
+/// The step time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Time {
-    /// All of it.
+    /// Total.
     pub step: f64,
-    /// Computing.
+    /// Compute.
     pub compute: f64,
-    /// Communication that nothing is computed beside.
+    /// Exposed communication: not overlapped with compute.
     pub exposed: f64,
-    /// Communication behind computing.
+    /// Communication overlapped with compute.
     pub hidden: f64,
-    /// By module, in the order of the step.
+    /// By module, in execution order.
     pub modules: Vec<ModuleTime>,
 }
 
 /// The time of a module.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ModuleTime {
-    /// The path of the module, with a `*` for the layer of a loop.
+    /// The path of the module, with a `*` for the layer number.
     pub module: String,
-    /// Whether it is the way back (gradients) rather than forward.
+    /// Whether this is its backward pass.
     pub backward: bool,
-    /// Seconds of computing.
+    /// Seconds of compute.
     pub compute: f64,
     /// Seconds of exposed communication.
     pub exposed: f64,
 }
 
-/// What the time of a step comes to.
+/// Rates that follow from the step time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Rates {
-    /// Tokens a second over all devices.
+    /// Tokens per second over all devices.
     pub tokens_per_second: f64,
-    /// The share of the peak by the post's formula, `6·N`; unknown without a peak.
+    /// MFU by the `6·N` convention; unknown without a peak.
     pub mfu: Option<f64>,
-    /// By PaLM's, with attention.
+    /// MFU by PaLM's convention, with attention.
     pub mfu_palm: Option<f64>,
-    /// With what is computed again, by the post's formula.
+    /// HFU, which includes rematerialization, by `6·N`.
     pub hfu: Option<f64>,
-    /// And by PaLM's.
+    /// HFU by PaLM's convention.
     pub hfu_palm: Option<f64>,
-    /// Days for a number of tokens, if one was given.
+    /// Days to train on the given number of tokens.
     pub days: Option<f64>,
-    /// What they cost, if a price was given.
-    pub cost: Option<f64>,
+    /// Cost of those days at the given price, in US dollars.
+    pub cost_usd: Option<f64>,
 }
 
 /// Collectives of one kind and size.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Exchanged {
-    /// The kind, as XLA writes it: `all-gather`.
+pub struct CollectiveTime {
+    /// The kind by its XLA name, such as `all-gather`.
     pub kind: String,
     /// The mesh axis.
     pub axis: String,
-    /// Devices that take part.
+    /// Devices in a group.
     pub group: usize,
-    /// How often in a step.
+    /// Number per step.
     pub count: u64,
-    /// The bytes of one, whole.
+    /// Bytes of one: those of the full tensor.
     pub bytes: u64,
-    /// Seconds of all of them.
+    /// Total seconds.
     pub seconds: f64,
-    /// Seconds of that behind computing.
+    /// Seconds of that overlapped with compute.
     pub hidden: f64,
 }
 
-/// Something in the way.
+/// A warning.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Warning {
-    /// What it is.
+    /// The problem.
     pub what: String,
-    /// What would help.
-    pub remedy: String,
+    /// How to fix it.
+    pub fix: String,
 }

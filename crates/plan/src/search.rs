@@ -1,10 +1,10 @@
-//! Searching for the settings that train fastest on a machine: the largest batch that fits, and
-//! the best of what layers remember, how parameters are cut, loops and strategies.
+//! Searches for the settings that train fastest on a machine: the largest batch that fits, and
+//! the best remat policy, parameter layout, layer scanning and sharding strategy.
 //!
 //! Every combination is estimated with the quick model, at every batch that should fit. The
-//! fastest are confirmed, as a rule by compiling them: what does not fit after all is tried
-//! again with a smaller batch, what leaves room with a larger one, and what the quick model says
-//! is slower by more than its error is not tried at all.
+//! fastest are confirmed, usually by compiling them: candidates that do not fit are retried with
+//! a smaller batch, those with memory left with a larger one, and those that the quick model
+//! finds slower by more than its error are skipped.
 
 mod candidate;
 mod frontier;
@@ -19,61 +19,61 @@ use crate::report::Report;
 use candidate::{sizes, step_down, step_up};
 use fullshard_step::StepSpec;
 
-/// How much slower than the best something may seem and still be worth a compile: what the quick
-/// model may be wrong by.
+/// Slowdown relative to the best below which a candidate is still compiled: the error of the quick
+/// model.
 const TOLERANCE: f64 = 0.2;
 
-/// The share of its memory that is tried next, when a compiler found no room and does not say how
+/// The share of memory to try next when the compiler ran out of memory and does not report how
 /// much is missing.
 const SHRINK: f64 = 0.75;
 
-/// How a search is getting on.
+/// Progress of a search.
 #[derive(Debug)]
 pub enum Progress<'a> {
-    /// So many combinations have been estimated, at so many batches in all.
+    /// All candidates have been estimated.
     Estimated {
-        /// Combinations of which at least one batch should fit.
+        /// Combinations of settings with at least one batch that should fit.
         combinations: usize,
-        /// Combinations and batches.
+        /// Candidates: combinations with a batch.
         candidates: usize,
     },
-    /// One is being confirmed.
+    /// A candidate is being confirmed.
     Confirming {
-        /// Which.
+        /// The candidate.
         candidate: &'a Candidate,
-        /// How many were before.
+        /// Number of candidates tried before.
         done: usize,
-        /// How many there may be.
+        /// The most candidates to try.
         most: usize,
     },
-    /// It was.
+    /// A candidate was confirmed.
     Confirmed {
-        /// Which.
+        /// The candidate.
         candidate: &'a Candidate,
-        /// What came of it.
+        /// Its plan.
         report: &'a Report,
     },
-    /// It does not fit.
-    Refused {
-        /// Which.
+    /// A candidate does not fit.
+    DoesNotFit {
+        /// The candidate.
         candidate: &'a Candidate,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
 }
 
-/// What a search is told by those who know flags and compilers.
+/// Callbacks of a search.
 pub struct Callbacks<'a> {
-    /// The spec of a candidate. One that there cannot be is left out.
+    /// Returns the spec of a candidate. Candidates with errors are skipped.
     pub spec: &'a mut dyn FnMut(&Candidate) -> Result<StepSpec, Error>,
-    /// A plan that is to be believed.
+    /// Returns the confirmed plan of a candidate.
     pub confirm: &'a mut dyn FnMut(&Candidate) -> Result<Report, Error>,
-    /// Is told how it goes.
+    /// Receives progress.
     pub progress: &'a mut dyn FnMut(Progress<'_>),
 }
 
-/// Finds the frontier of memory against speed. At most `most` candidates are confirmed; with none,
-/// the quick model is believed.
+/// Finds the Pareto frontier of memory and speed. At most `most` candidates are confirmed; with 0
+/// the quick model is trusted.
 pub fn search(
     space: &Space,
     machine: &Machine,
@@ -96,7 +96,7 @@ pub fn search(
     Ok(Frontier::new(machine.memory, points, confirmed))
 }
 
-/// The batches of a combination that should fit, the smallest first.
+/// The batches of a combination that should fit, smallest first.
 fn fitting(
     space: &Space,
     machine: &Machine,
@@ -104,7 +104,7 @@ fn fitting(
     callbacks: &mut Callbacks<'_>,
 ) -> Vec<Point> {
     let mut points = Vec::new();
-    for batch in sizes(space.most_sequences) {
+    for batch in sizes(space.max_batch) {
         let candidate = Candidate { batch, ..choice.clone() };
         let estimated = (callbacks.spec)(&candidate).and_then(|spec| quick(&spec, machine));
         match estimated {
@@ -115,7 +115,7 @@ fn fitting(
     points
 }
 
-/// Confirms the fastest of what waits, the last of it.
+/// Confirms waiting candidates, fastest (last) first.
 fn confirm(
     space: &Space,
     machine: &Machine,
@@ -149,34 +149,34 @@ fn confirm(
                 confirmed.push(found);
                 better_batch(space, machine, &candidate, fits, factor, callbacks)
             }
-            Err(error @ (Error::TooLarge { .. } | Error::NoRoom { .. })) => {
+            Err(error @ (Error::TooLarge { .. } | Error::OutOfMemory { .. })) => {
                 let factor = needed(&error, &point, machine) / point.memory() as f64;
                 let reason = error.to_string();
-                (callbacks.progress)(Progress::Refused { candidate: &candidate, reason });
+                (callbacks.progress)(Progress::DoesNotFit { candidate: &candidate, reason });
                 smaller(machine, &candidate, factor, callbacks)
             }
             Err(error) => return Err(error),
         };
-        // Next in turn: what is known of a combination is worth more than an estimate of another.
+        // Tried next: a confirmed combination is more reliable than estimates of others.
         waiting.extend(other.filter(|point| !tried.contains(&point.candidate)));
     }
     Ok(confirmed)
 }
 
-/// The bytes that something needs which a compiler found no room for: what it says, or enough
-/// that only a share of it is tried next.
+/// The bytes needed by a step that does not fit: as the compiler reports, or else a guess that
+/// makes the next try use only a share of the memory.
 fn needed(error: &Error, point: &Point, machine: &Machine) -> f64 {
     let state = ["parameters", "optimizer"];
     let parts = point.report.memory.parts.iter().filter(|part| state.contains(&part.what));
     let state: u64 = parts.map(|part| part.bytes).sum();
     match error {
-        Error::NoRoom { temporaries: Some(temporaries), .. } => (state + temporaries) as f64,
+        Error::OutOfMemory { temporaries: Some(temporaries), .. } => (state + temporaries) as f64,
         _ => machine.memory as f64 / SHRINK,
     }
 }
 
-/// The batch to try after one of which the estimate of memory was wrong by a factor: smaller if
-/// it did not fit, larger if there is room.
+/// The batch to try after one whose memory estimate was off by a factor: smaller if it did not
+/// fit, larger if memory is left.
 fn better_batch(
     space: &Space,
     machine: &Machine,
@@ -190,7 +190,7 @@ fn better_batch(
     }
     let mut larger = None;
     let mut batch = step_up(candidate.batch);
-    while batch <= space.most_sequences {
+    while batch <= space.max_batch {
         let next = estimate(machine, &Candidate { batch, ..candidate.clone() }, callbacks)?;
         if next.report.memory.total as f64 * factor > machine.memory as f64 {
             break;
@@ -201,8 +201,7 @@ fn better_batch(
     larger
 }
 
-/// The largest smaller batch that should fit, if estimates of memory are to be multiplied by a
-/// factor.
+/// The largest smaller batch that should fit, with memory estimates multiplied by a factor.
 fn smaller(
     machine: &Machine,
     candidate: &Candidate,

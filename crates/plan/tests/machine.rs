@@ -1,11 +1,11 @@
-//! Machines by the names people write.
+//! Parsing of machine names.
 #![allow(clippy::unwrap_used)]
 
 use fullshard_pjrt::plugins::Platform;
 use fullshard_plan::{Machine, Network, Streams};
 
 #[test]
-fn names_become_machines() {
+fn parses_names() {
     for (name, kind, chip, devices) in [
         ("v4-8", Platform::Tpu, "TPU v4", 4),
         ("v4:2x2x1", Platform::Tpu, "TPU v4", 4),
@@ -26,21 +26,21 @@ fn names_become_machines() {
 }
 
 #[test]
-fn a_slice_has_its_torus_and_what_the_compiler_lets_a_program_use() {
+fn slices_have_torus_and_usable_memory() {
     let machine = Machine::parse("v4-512").unwrap();
     let torus = Network::Torus {
         dims: vec![4, 8, 8],
         wrap: vec![true; 3],
         link: 45e9,
         latency: 1e-6,
-        streams: Streams::InTurn,
+        streams: Streams::Sequential,
     };
     assert_eq!(machine.network, torus);
     assert_eq!(machine.memory, 33_010_000_000);
 }
 
 #[test]
-fn what_there_is_not_is_refused_with_what_there_is() {
+fn rejects_unknown_machines_with_hints() {
     for (name, hint) in [
         ("v9-8", "v2, v3, v4, v5e, v5p, v6e"),
         ("rtx4090", "h200, b200, cpu"),
@@ -53,7 +53,7 @@ fn what_there_is_not_is_refused_with_what_there_is() {
         ("h200:x", "h200:4"),
         ("h200-8", "h200:8"),
         ("cpu:0", "cpu:4"),
-        ("tpu7x-8", "nothing is known of the speed"),
+        ("tpu7x-8", "no performance figures"),
     ] {
         let error = Machine::parse(name).unwrap_err().to_string();
         assert!(error.contains(hint), "{name}: {error}");

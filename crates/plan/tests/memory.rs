@@ -1,5 +1,5 @@
-//! Estimates of memory against figures worked out by hand. How near they come to what compilers
-//! say is in `quick.rs`.
+//! Memory estimates against figures worked out by hand. `quick.rs` compares them with compiled
+//! steps.
 #![allow(clippy::unwrap_used)]
 
 use fullshard_models::from_json;
@@ -10,7 +10,7 @@ use fullshard_plan::MemoryEstimate;
 use fullshard_step::{BatchShape, StepSpec};
 
 /// A block has 12·8² + 13·8 = 872 elements, 8·32 of them in its largest parameter, and the root
-/// 64·8 + 16·8 + 2·8 = 656. Logits are so few that a layer on its way back needs more.
+/// 64·8 + 16·8 + 2·8 = 656. Logits are so few that a layer's backward pass needs more.
 const ROOT: u64 = 656;
 const BLOCK: u64 = 872;
 const LARGEST: u64 = 256;
@@ -22,7 +22,7 @@ fn config(vocabulary: usize) -> String {
     )
 }
 
-/// A model of this many words on this many devices; layers are a loop, if nothing else is said.
+/// A model with a vocabulary size and devices; layers are scanned by default.
 struct Setup {
     vocabulary: usize,
     devices: usize,
@@ -57,16 +57,16 @@ impl Setup {
         MemoryEstimate::new(&self.spec(change), kind).unwrap()
     }
 
-    /// What is temporary where a layer on its way back counts: gathered units.
+    /// Temporaries where the peak is in a layer's backward pass: gathered units.
     fn gathered(&self, change: impl FnOnce(&mut PlacementOptions, &mut BatchShape)) -> u64 {
         let estimate = self.on(Platform::Tpu, change);
-        assert!(estimate.gradients > 0, "logits count: {estimate:?}");
+        assert!(estimate.gradients > 0, "the peak is at the logits: {estimate:?}");
         estimate.temporaries
     }
 }
 
 #[test]
-fn the_state_is_that_of_the_recipe_and_parts_add_up() {
+fn state_matches_the_spec_and_parts_add_up() {
     for kind in [Platform::Cpu, Platform::Cuda, Platform::Tpu] {
         let state = SETUP.spec(|_, _| {}).state_bytes().unwrap();
         let estimate = SETUP.on(kind, |_, _| {});
@@ -77,137 +77,138 @@ fn the_state_is_that_of_the_recipe_and_parts_add_up() {
 }
 
 #[test]
-fn units_are_whole_as_long_as_they_are_kept() {
-    // The root and one parameter after another, and their gradients.
+fn gathered_units() {
+    // The root and one parameter at a time, and their gradients.
     assert_eq!(SETUP.gathered(|_, _| {}), 2 * 4 * (ROOT + LARGEST));
     assert_eq!(HALF.gathered(|_, _| {}), 2 * 2 * (ROOT + LARGEST));
     let packed = Setup { settings: r#"{"flatten_parameters": true}"#, ..SETUP };
     assert_eq!(packed.gathered(|_, _| {}), 2 * 4 * (ROOT + BLOCK));
     let ahead = SETUP.gathered(|options, _| options.gather_ahead = true);
     assert_eq!(ahead, 2 * 4 * (ROOT + LARGEST) + 4 * BLOCK);
-    let kept = Setup { settings: r#"{"reshard_after_forward": false}"#, ..SETUP };
-    assert_eq!(kept.gathered(|_, _| {}), 4 * (ROOT + 3 * BLOCK) + 4 * (ROOT + BLOCK));
+    let unsharded = Setup { settings: r#"{"reshard_after_forward": false}"#, ..SETUP };
+    assert_eq!(unsharded.gathered(|_, _| {}), 4 * (ROOT + 3 * BLOCK) + 4 * (ROOT + BLOCK));
     let once = |_: &mut PlacementOptions, batch: &mut BatchShape| {
         batch.accumulation = 2;
         batch.sync_each_microbatch = false;
     };
     assert_eq!(SETUP.gathered(once), 2 * 4 * (ROOT + 3 * BLOCK));
-    // Gradients are added up in f32.
+    // Gradients are accumulated in f32.
     assert_eq!(HALF.gathered(once), (2 + 4) * (ROOT + 3 * BLOCK));
 }
 
 #[test]
-fn what_is_whole_anyway_is_not_gathered() {
+fn replicated_parameters_are_not_gathered() {
     let no_shard =
         |options: &mut PlacementOptions, _: &mut BatchShape| options.strategy = Strategy::NoShard;
     assert_eq!(SETUP.gathered(no_shard), 0);
-    // What is stored is not what is computed with, and of that nothing is let go.
+    // Parameters are converted to the compute dtype, and the converted ones are not freed.
     let all_and_gradients = 2 * (ROOT + 3 * BLOCK) + 2 * (ROOT + BLOCK);
     assert_eq!(HALF.gathered(no_shard), all_and_gradients);
-    let alone = Setup { devices: 1, ..HALF };
-    assert_eq!(alone.gathered(|_, _| {}), all_and_gradients);
-    let unwrapped = alone.gathered(|options, _| options.config.wrap = WrapPolicy::None);
-    assert_eq!(unwrapped, all_and_gradients, "one device cuts no units");
-    let again = alone.gathered(|options, _| options.remat = Some(Remat::Full));
-    assert_eq!(again, 2 * 2 * (ROOT + LARGEST));
+    let single = Setup { devices: 1, ..HALF };
+    assert_eq!(single.gathered(|_, _| {}), all_and_gradients);
+    let unwrapped = single.gathered(|options, _| options.config.wrap = WrapPolicy::Root);
+    assert_eq!(unwrapped, all_and_gradients, "one device has no units");
+    let recomputed = single.gathered(|options, _| options.remat = Some(Remat::Full));
+    assert_eq!(recomputed, 2 * 2 * (ROOT + LARGEST));
 }
 
-/// The root then owns the layers of the loop, and has them all at once.
+/// The root then owns the scanned layers, and gathers them all at once.
 #[test]
-fn a_unit_around_the_loop_has_all_layers() {
-    let gathered = SETUP.gathered(|options, _| options.config.wrap = WrapPolicy::None);
+fn unit_around_the_scan_gathers_all_layers() {
+    let gathered = SETUP.gathered(|options, _| options.config.wrap = WrapPolicy::Root);
     assert_eq!(gathered, 2 * 4 * (ROOT + 3 * BLOCK));
 }
 
-/// Tokens on a device at once: 8·16/2.
+/// Tokens per device: 8·16/2.
 const TOKENS: u64 = 64;
 
-/// Scores of attention: 2 heads with 16 for each token.
+/// Attention scores: 2 heads with 16 per token.
 const SCORES: u64 = TOKENS * 2 * 16;
 
-/// On its way back: products take 8 + 8 + 8 + 32 a token and give 24 + 8 + 32 + 8, which is there
-/// with its gradient; attention gives 8, from scores in `f32` and as they are computed with.
-const AT_WORK: u64 = 4 * TOKENS * (56 + 2 * 72 + 8) + (4 + 4) * SCORES;
+/// A layer's backward pass. Per token the inputs of matmuls are 8 + 8 + 8 + 32 and the outputs
+/// 24 + 8 + 32 + 8, which are live with their gradients; attention's output is 8, with scores in
+/// `f32` and in the compute dtype.
+const WORKING_SET: u64 = 4 * TOKENS * (56 + 2 * 72 + 8) + (4 + 4) * SCORES;
 
 #[test]
-fn activations_follow_what_is_remembered() {
+fn activations_follow_remat() {
     let of = |remat| SETUP.on(Platform::Tpu, |options, _| options.remat = Some(remat)).activations;
     let input = 4 * TOKENS * 8;
-    // All that products give but the last, and what attention does.
+    // Outputs of all matmuls except the last, and of attention.
     let dots = 4 * TOKENS * (72 - 8 + 8);
-    // Nine of the width, five of the inner width, queries, keys and values; scores four times.
+    // Nine of the width, five of the inner width, queries, keys and values; four times the scores.
     let all = 4 * (TOKENS * (9 * 8 + 5 * 32 + 24) + 4 * SCORES);
-    assert_eq!(of(Remat::Full), 3 * input + AT_WORK);
-    assert_eq!(of(Remat::Dots), 3 * (input + dots) + AT_WORK);
-    assert_eq!(of(Remat::None), 3 * all + AT_WORK);
+    assert_eq!(of(Remat::Full), 3 * input + WORKING_SET);
+    assert_eq!(of(Remat::Dots), 3 * (input + dots) + WORKING_SET);
+    assert_eq!(of(Remat::None), 3 * all + WORKING_SET);
 }
 
-/// With many words the loss needs more than a layer on its way back, and no gradient of a layer is
-/// there yet.
+/// With a large vocabulary the loss needs more than a layer's backward pass, and no gradient of a
+/// layer is live yet.
 #[test]
-fn logits_count_where_they_are_many() {
+fn large_vocabulary_peaks_at_the_logits() {
     let on = |setup: &Setup, kind| {
         let many = Setup { vocabulary: 1024, ..*setup };
         let estimate = many.on(kind, |options, _| options.remat = Some(Remat::Full));
         assert_eq!(estimate.gradients, 0);
-        let (bytes, root) = (setup.spec(|_, _| {}).placement.wire.compute.size() as u64, 8336);
+        let (bytes, root) = (setup.spec(|_, _| {}).placement.comm.compute.size() as u64, 8336);
         assert_eq!(estimate.activations, 3 * bytes * TOKENS * 8);
         estimate.temporaries - 2 * bytes * (root + LARGEST)
     };
     // All logits and their gradient, and the gradient of a head of 1024·8.
     assert_eq!(on(&SETUP, Platform::Tpu), 4 * 1024 * (2 * TOKENS + 8));
     assert_eq!(on(&HALF, Platform::Tpu), 1024 * ((4 + 2) * TOKENS + 2 * 8));
-    // GPUs have them in the type computed in, one in the place of the other.
+    // On GPUs they are in the compute dtype and share a buffer.
     assert_eq!(on(&HALF, Platform::Cuda), 2 * 1024 * (TOKENS + 8));
 }
 
-/// What only the last layer keeps is there at the loss, and is no more when its way back begins.
+/// What only the last layer saves is live at the loss, and adds nothing to its backward pass.
 #[test]
-fn on_gpus_the_last_layer_keeps_all() {
+fn on_gpus_the_last_layer_saves_all() {
     let of = |vocabulary, kept| {
         let estimate = Setup { vocabulary, ..HALF }.on(Platform::Cuda, |options, _| {
             options.remat = Some(Remat::Full);
             options.scan_layers = false;
-            options.lowering.last_layer_kept = kept;
+            options.lowering.save_last_layer = kept;
         });
         estimate.activations
     };
     let input = 2 * TOKENS * 8;
     let all = 2 * TOKENS * (4 * 8 + 4 * 32 + 24 + 8) + (4 + 2) * SCORES;
-    let at_work = (2 * TOKENS * (56 + 2 * 72 + 8) + (4 + 2) * SCORES) * 8 / 10;
+    let working_set = (2 * TOKENS * (56 + 2 * 72 + 8) + (4 + 2) * SCORES) * 8 / 10;
     assert_eq!((of(1024, false), of(1024, true)), (3 * input, 2 * input + all));
-    assert_eq!((of(16, false), of(16, true)), (at_work, 2 * input + all));
+    assert_eq!((of(16, false), of(16, true)), (working_set, 2 * input + all));
 }
 
-/// Layers that are written out let go of what they keep as their gradients come, so that most is
-/// alive when the way back begins, or when it ends.
+/// Unrolled layers free saved activations as their gradients are computed, so that the peak is at
+/// the start or the end of the backward pass.
 #[test]
-fn on_gpus_gradients_take_the_place_of_what_is_kept() {
-    let written_out = |options: &mut PlacementOptions| options.scan_layers = false;
-    let at_work = |bytes: u64| bytes * 8 / 10;
-    let begins = SETUP.on(Platform::Cuda, |options, _| written_out(options));
-    // Four of the width and of the inner width, queries, keys, values and what they mix.
+fn on_gpus_gradients_replace_saved_activations() {
+    let unroll = |options: &mut PlacementOptions| options.scan_layers = false;
+    let in_order = |bytes: u64| bytes * 8 / 10;
+    let start = SETUP.on(Platform::Cuda, |options, _| unroll(options));
+    // Four of the width and of the inner width, queries, keys, values and attention's output.
     let all = 4 * TOKENS * (4 * 8 + 4 * 32 + 24 + 8) + (4 + 4) * SCORES;
-    assert_eq!((begins.gradients, begins.activations), (0, 3 * all + at_work(AT_WORK)));
-    // One sequence of two tokens on each device.
-    let ends = SETUP.on(Platform::Cuda, |options, batch| {
-        written_out(options);
+    assert_eq!((start.gradients, start.activations), (0, 3 * all + in_order(WORKING_SET)));
+    // One sequence of two tokens per device.
+    let end = SETUP.on(Platform::Cuda, |options, batch| {
+        unroll(options);
         (batch.sequences, batch.tokens) = (2, 2);
     });
-    assert_eq!(ends.gradients, ends.parameters);
-    assert_eq!(ends.activations, at_work(4 * 2 * (56 + 2 * 72 + 8) + 8 * 2 * 2 * 2));
+    assert_eq!(end.gradients, end.parameters);
+    assert_eq!(end.activations, in_order(4 * 2 * (56 + 2 * 72 + 8) + 8 * 2 * 2 * 2));
 }
 
-/// On CPU the loss is a call with one chunk of exponentials, and nothing takes the place of another.
+/// On CPU the loss is a custom call with one chunk of exponentials, and no buffers are shared.
 #[test]
-fn on_cpus_nothing_is_shared() {
+fn on_cpus_no_buffers_are_shared() {
     let many = Setup { vocabulary: 1024, ..SETUP };
     let estimate = many.on(Platform::Cpu, |options, _| {
         options.lowering = fullshard_step::lowering(Platform::Cpu);
         options.remat = Some(Remat::Full);
     });
     assert_eq!(estimate.gradients, estimate.parameters);
-    assert_eq!(estimate.activations, 3 * 4 * TOKENS * 8 + AT_WORK);
+    assert_eq!(estimate.activations, 3 * 4 * TOKENS * 8 + WORKING_SET);
     let (gathered, loss) = (2 * 4 * (8336 + LARGEST), 4 * 1024 * (TOKENS + 8));
     assert_eq!(estimate.temporaries, gathered + loss);
 }

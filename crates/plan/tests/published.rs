@@ -1,18 +1,18 @@
-//! The quick model against figures that others have published and nothing here was fitted on.
+//! The quick model against published figures that it was not fitted on.
 //!
 //!     cargo test -p fullshard-plan --test published -- --nocapture
 //!
-//! MaxText's tables of TPU v4, v5e and v5p, one slice each. Shapes, batches and what is computed
-//! again are those of the scripts beside the tables (global_parameter_scale of its base model:
-//! width 2048, 16 heads of 128, inner width 7168 with a gate, 16 layers, vocabulary 32000; the 22B
-//! model of v4 has no gate and heads of 256). Not the same there: attention is a fused kernel, the
-//! v5p rows and the 128B one also cut products over 4 to 16 devices, their compiler flags let
-//! collectives run beside computing, and `minimal` remembers about what `dots` does. The share of
-//! the peak is with attention, as MaxText counted it then.
+//! MaxText's tables of TPU v4, v5e and v5p, one slice each. Shapes, batches and remat policies are
+//! those of the scripts next to the tables (global_parameter_scale of its base model: width 2048,
+//! 16 heads of 128, inner width 7168 with a gate, 16 layers, vocabulary 32000; the 22B model of v4
+//! has no gate and heads of 256). Differences: attention is a fused kernel there, the v5p rows and
+//! the 128B one also use tensor parallelism over 4 to 16 devices, their compiler flags overlap
+//! collectives with compute, and `minimal` saves about what `dots` does. MFU includes attention, as
+//! MaxText counted it then.
 //!
 //! Two predictions are printed: with collectives as our program has them on that chip without
-//! flags, and with all of them beside computing as far as they are shorter. The error is of the
-//! second, which is how those runs were made.
+//! flags, and with all of them overlapped with compute as far as they are shorter. The error is of
+//! the second, which is how those runs were made.
 #![allow(clippy::unwrap_used)]
 
 use fullshard_models::from_json;
@@ -24,14 +24,14 @@ use fullshard_step::{BatchShape, StepSpec, lowering};
 struct Row {
     machine: &'static str,
     model: Model,
-    /// Sequences of 2048 on each device.
+    /// Sequences of 2048 per device.
     batch: usize,
     remat: Remat,
-    /// The share of the peak, in percent.
+    /// MFU in percent.
     published: f64,
 }
 
-/// Sizes, some by powers of two of MaxText's base model.
+/// Sizes, some as multiples of MaxText's base model.
 enum Model {
     Scaled { width: usize, heads: usize, inner: usize, layers: usize },
     Gpt2 { width: usize, heads: usize, layers: usize },
@@ -108,7 +108,7 @@ fn spec(row: &Row, machine: &Machine) -> StepSpec {
 }
 
 #[test]
-fn published_figures_are_near() {
+fn matches_published_figures() {
     println!("machine   parameters  batch  remat  published  as planned  overlapped  error");
     let mut errors = Vec::new();
     for row in rows() {
@@ -116,8 +116,8 @@ fn published_figures_are_near() {
         let spec = spec(&row, &machine);
         let report = quick(&spec, &machine).unwrap();
         let planned = 100.0 * report.rates.mfu_palm.unwrap();
-        let sent = report.time.exposed + report.time.hidden;
-        let overlapped = planned * report.time.step / report.time.compute.max(sent);
+        let communication = report.time.exposed + report.time.hidden;
+        let overlapped = planned * report.time.step / report.time.compute.max(communication);
         let error = overlapped / row.published - 1.0;
         errors.push(error.abs());
         println!(

@@ -1,8 +1,8 @@
-//! The quick model against the compiled one, and what a quick plan says for itself.
+//! The quick model against the compiled one, and the consistency of quick plans.
 //!
 //!     cargo test -p fullshard-plan --test quick -- --nocapture
 //!
-//! `data/compiled.json` is what `examples/record.rs` recorded.
+//! `data/compiled.json` is recorded by `examples/record.rs`.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -13,7 +13,7 @@ use fullshard_plan::{Basis, Error, Machine, Report, quick};
 use fullshard_step::Chip;
 use serde_json::Value;
 
-/// How wrong the quick model may be of memory and of time, in any row.
+/// The largest allowed error of memory and time in any row.
 const MEMORY: f64 = 0.15;
 const TIME: f64 = 0.20;
 
@@ -21,7 +21,7 @@ fn plan(case: &Case) -> Report {
     quick(&case.spec(), &case.machine()).unwrap()
 }
 
-/// Prints a row for each case that is recorded, and gives the errors of memory and time.
+/// Prints a row for each recorded case, and returns the errors of memory and time.
 fn compare(what: &str, cases: &[Case]) -> Vec<(f64, f64)> {
     let recording: Value = serde_json::from_str(include_str!("data/compiled.json")).unwrap();
     let mut errors = Vec::new();
@@ -54,13 +54,13 @@ fn compare(what: &str, cases: &[Case]) -> Vec<(f64, f64)> {
 }
 
 #[test]
-fn it_is_near_the_compiled_model() {
+fn matches_compiled_plans() {
     let errors = [
         compare("fitted on", &common::fitted()),
         compare("on GPUs", &common::on_gpus()),
         compare("held out", &common::held_out()),
     ];
-    compare("unlike the others, and not held to", &common::unlike_others());
+    compare("known to be inaccurate, not checked", &common::inaccurate());
     let errors = errors.concat();
     assert!(errors.len() >= 20, "{} rows are recorded", errors.len());
     let worst = |of: fn(&(f64, f64)) -> f64| errors.iter().map(|e| of(e).abs()).fold(0.0, f64::max);
@@ -95,42 +95,41 @@ fn parts_add_up() {
     let exposed: f64 = time.modules.iter().map(|module| module.exposed).sum();
     assert!((compute - time.compute).abs() < 1e-9 && (exposed - time.exposed).abs() < 1e-9);
     assert!((time.compute + time.exposed - time.step).abs() < 1e-9);
-    let sent: f64 = report.collectives.iter().map(|row| row.seconds).sum();
-    assert!((sent - time.exposed - time.hidden).abs() < 1e-9);
+    let communication: f64 = report.collectives.iter().map(|row| row.seconds).sum();
+    assert!((communication - time.exposed - time.hidden).abs() < 1e-9);
 }
 
-/// What is remembered takes memory, and what is not takes time.
+/// Saved activations take memory, recomputed ones take time.
 #[test]
-fn memory_is_paid_for_in_time() {
+fn remat_trades_memory_for_time() {
     let of = |remat, scan| {
         plan(&Case { remat, scan, ..Case::new("v4-8", Shape::Gpt2(24, 1024, 16), 8) })
     };
     let [none, dots, full] = [Remat::None, Remat::Dots, Remat::Full].map(|remat| of(remat, false));
     assert!(none.memory.total > dots.memory.total && dots.memory.total > full.memory.total);
     assert!(none.time.step < dots.time.step && dots.time.step < full.time.step);
-    // A loop that remembers everything spends more on putting it away than it saves, as compiled
-    // steps do.
+    // A scan without remat spends more on stacking activations than it saves, as compiled steps do.
     let [none, dots, full] = [Remat::None, Remat::Dots, Remat::Full].map(|remat| of(remat, true));
     assert!(none.memory.total > dots.memory.total && dots.memory.total > full.memory.total);
     assert!(dots.time.step < full.time.step && none.time.step > dots.time.step);
 }
 
 #[test]
-fn one_device_sends_nothing_and_more_send_more() {
+fn collectives_follow_devices_and_strategy() {
     let of = |machine| plan(&Case::new(machine, Shape::Gpt2(4, 1024, 8), 8));
     assert!(of("h200").collectives.is_empty());
     assert!(of("h200:8").collectives.iter().all(|row| row.group == 8));
-    let whole =
+    let replicated =
         Case { strategy: Strategy::NoShard, ..Case::new("v4-8", Shape::Gpt2(4, 1024, 8), 8) };
-    assert!(plan(&whole).collectives.iter().all(|row| row.kind == "all-reduce"));
+    assert!(plan(&replicated).collectives.iter().all(|row| row.kind == "all-reduce"));
 }
 
 #[test]
-fn what_is_in_the_way_is_said() {
+fn warns_about_memory_and_communication() {
     let large = plan(&Case::new("v5e-4", Shape::Gpt2(18, 3072, 24), 256));
     assert!(!large.memory.fits());
     assert!(large.warnings.iter().any(|warning| warning.what.contains("GiB")));
-    // One short sequence on each of 256 chips waits for the network.
+    // One short sequence on each of 256 chips is limited by the network.
     let small = plan(&Case::new("v4-512", Shape::Gpt2(8, 4096, 32), 1));
     assert!(small.warnings.iter().any(|warning| warning.what.contains("network")));
     let good = plan(&Case::new("v4-8", Shape::Gpt2(18, 3072, 24), 16));
@@ -138,7 +137,7 @@ fn what_is_in_the_way_is_said() {
 }
 
 #[test]
-fn a_recipe_is_planned_for_as_many_devices_as_it_is_for() {
+fn rejects_another_number_of_devices() {
     let case = Case::new("v4-8", Shape::Gpt2(4, 512, 8), 2);
     let error = quick(&case.spec(), &Machine::parse("v4-16").unwrap()).unwrap_err();
     assert!(matches!(error, Error::Devices { spec: 4, devices: 8, .. }), "{error}");

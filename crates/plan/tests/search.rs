@@ -1,4 +1,4 @@
-//! Searches with a compiler that is made up: it is the quick model, but for what a test says.
+//! Searches with a mock compiler: the quick model, modified by each test.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -25,31 +25,31 @@ fn spec(candidate: &Candidate) -> StepSpec {
     case.spec()
 }
 
-/// A space with little in it.
+/// A small search space.
 fn space() -> Space {
     Space {
         layouts: vec![Layout::Dim0],
         scans: vec![true],
         aheads: vec![false],
         strategies: vec![Strategy::FullShard],
-        most_sequences: 64,
+        max_batch: 64,
         ..Space::default()
     }
 }
 
-/// A machine with so much memory.
+/// A machine with the given memory.
 fn machine(gigabytes: f64) -> Machine {
     Machine { memory: (gigabytes * 1e9) as u64, ..Machine::parse("v4-8").unwrap() }
 }
 
-/// Searches with a compiler; also what it was asked to compile.
+/// Searches with a compiler; returns the frontier, the compiled candidates and the number refused.
 fn run(
     space: &Space,
     machine: &Machine,
     most: usize,
     compiler: impl Fn(&Candidate, Report) -> Result<Report, Error>,
 ) -> (Frontier, Vec<Candidate>, usize) {
-    let mut asked = Vec::new();
+    let mut compiled = Vec::new();
     let mut refused = 0;
     let frontier = search(
         space,
@@ -58,29 +58,29 @@ fn run(
         &mut Callbacks {
             spec: &mut |candidate| Ok(spec(candidate)),
             confirm: &mut |candidate| {
-                asked.push(candidate.clone());
+                compiled.push(candidate.clone());
                 compiler(candidate, quick(&spec(candidate), machine)?)
             },
             progress: &mut |progress| {
-                refused += usize::from(matches!(progress, Progress::Refused { .. }));
+                refused += usize::from(matches!(progress, Progress::DoesNotFit { .. }));
             },
         },
     );
-    (frontier.unwrap(), asked, refused)
+    (frontier.unwrap(), compiled, refused)
 }
 
 #[test]
-fn the_largest_batch_that_fits_is_found_and_confirmed() {
+fn finds_the_largest_batch_that_fits() {
     let machine = machine(8.0);
-    let (frontier, asked, _) = run(&space(), &machine, 8, |_, report| Ok(report));
+    let (frontier, compiled, _) = run(&space(), &machine, 8, |_, report| Ok(report));
     let best = frontier.best.unwrap();
     assert!(best.confirmed && best.fits());
-    assert!(asked.contains(&best.candidate));
-    // One size more would not fit.
+    assert!(compiled.contains(&best.candidate));
+    // The next size does not fit.
     let batch = best.candidate.batch;
     let larger = Candidate { batch: batch + batch.div_ceil(8), ..best.candidate.clone() };
     assert!(!quick(&spec(&larger), &machine).unwrap().memory.fits());
-    // The frontier goes up in both.
+    // Memory and speed both increase along the frontier.
     assert!(frontier.points.len() > 2);
     for pair in frontier.points.windows(2) {
         assert!(pair[0].memory() < pair[1].memory() && pair[0].speed() < pair[1].speed());
@@ -88,50 +88,50 @@ fn the_largest_batch_that_fits_is_found_and_confirmed() {
     assert!(frontier.points.iter().all(|point| point.memory() <= machine.memory));
 }
 
-/// Where the compiler needs a half more than was thought, batches become smaller until they fit.
+/// Where the compiler needs half more than estimated, smaller batches are tried until one fits.
 #[test]
-fn what_does_not_fit_after_all_is_tried_smaller() {
+fn retries_with_smaller_batches() {
     let machine = machine(8.0);
     let larger = |_: &Candidate, mut report: Report| {
         report.memory.total += report.memory.total / 2;
         Ok(report)
     };
-    let (frontier, asked, _) = run(&space(), &machine, 8, larger);
+    let (frontier, compiled, _) = run(&space(), &machine, 8, larger);
     let best = frontier.best.unwrap();
-    assert!(best.fits() && asked.len() >= 2);
-    assert!(asked[0].batch > best.candidate.batch);
+    assert!(best.fits() && compiled.len() >= 2);
+    assert!(compiled[0].batch > best.candidate.batch);
 }
 
-/// And where it needs half, they become larger.
+/// Where it needs half of the estimate, larger batches are tried.
 #[test]
-fn room_that_is_left_is_used() {
+fn uses_memory_that_is_left() {
     let machine = machine(8.0);
     let smaller = |_: &Candidate, mut report: Report| {
         report.memory.total /= 2;
         Ok(report)
     };
     let one = Space { remats: vec![Remat::None], ..space() };
-    let (frontier, asked, _) = run(&one, &machine, 8, smaller);
+    let (frontier, compiled, _) = run(&one, &machine, 8, smaller);
     let best = frontier.best.unwrap();
-    assert!(best.candidate.batch > asked[0].batch);
+    assert!(best.candidate.batch > compiled[0].batch);
     assert!(best.fits());
 }
 
 #[test]
-fn a_compiler_that_finds_no_room_is_asked_for_less() {
+fn retries_after_out_of_memory() {
     let machine = machine(8.0);
-    let picky = |candidate: &Candidate, report: Report| match candidate.remat {
+    let only_full_remat = |candidate: &Candidate, report: Report| match candidate.remat {
         Remat::Full => Ok(report),
-        _ => Err(Error::NoRoom { reason: "none".into(), temporaries: None }),
+        _ => Err(Error::OutOfMemory { reason: "none".into(), temporaries: None }),
     };
-    let (frontier, asked, refused) = run(&space(), &machine, 30, picky);
-    assert!(refused > 0 && asked.len() > refused);
+    let (frontier, compiled, refused) = run(&space(), &machine, 30, only_full_remat);
+    assert!(refused > 0 && compiled.len() > refused);
     assert_eq!(frontier.best.unwrap().candidate.remat, Remat::Full);
 }
 
-/// What the compiler would need is believed: four times the estimate does not fit a second time.
+/// The compiler's reported size is used: with four times the estimate, the second try fits.
 #[test]
-fn a_compiler_that_says_what_is_missing_is_believed() {
+fn uses_reported_memory_after_out_of_memory() {
     let machine = machine(8.0);
     let needs = |report: &Report| 4 * report.memory.total;
     let exact = |_: &Candidate, mut report: Report| {
@@ -139,14 +139,14 @@ fn a_compiler_that_says_what_is_missing_is_believed() {
         if needed > machine.memory {
             let state: u64 = report.memory.parts[..2].iter().map(|part| part.bytes).sum();
             let temporaries = Some(needed - state);
-            return Err(Error::NoRoom { reason: "none".into(), temporaries });
+            return Err(Error::OutOfMemory { reason: "none".into(), temporaries });
         }
         report.memory.total = needed;
         Ok(report)
     };
     let one = Space { remats: vec![Remat::Full], ..space() };
-    let (frontier, asked, refused) = run(&one, &machine, 8, exact);
-    assert_eq!((asked.len(), refused), (2, 1));
+    let (frontier, compiled, refused) = run(&one, &machine, 8, exact);
+    assert_eq!((compiled.len(), refused), (2, 1));
     assert!(frontier.best.is_some());
 }
 
@@ -168,36 +168,36 @@ fn other_errors_end_the_search() {
     assert!(matches!(found, Err(Error::Devices { .. })));
 }
 
-/// A compiler that says the first is four times as fast as thought leaves nothing else worth it.
+/// If the first candidate is four times as fast as estimated, no other is worth compiling.
 #[test]
-fn what_cannot_be_faster_is_not_compiled() {
+fn skips_candidates_that_cannot_be_faster() {
     let machine = machine(8.0);
     let fast = |_: &Candidate, mut report: Report| {
         report.rates.tokens_per_second *= 4.0;
         Ok(report)
     };
-    let (frontier, asked, _) = run(&space(), &machine, 8, fast);
-    assert_eq!(asked.len(), 1);
-    assert_eq!(frontier.best.unwrap().candidate, asked[0]);
+    let (frontier, compiled, _) = run(&space(), &machine, 8, fast);
+    assert_eq!(compiled.len(), 1);
+    assert_eq!(frontier.best.unwrap().candidate, compiled[0]);
 }
 
 #[test]
-fn without_a_compiler_the_quick_model_is_believed() {
-    let (frontier, asked, _) = run(&space(), &machine(8.0), 0, |_, report| Ok(report));
-    assert!(asked.is_empty() && frontier.confirmed.is_empty());
+fn trusts_the_quick_model_without_a_compiler() {
+    let (frontier, compiled, _) = run(&space(), &machine(8.0), 0, |_, report| Ok(report));
+    assert!(compiled.is_empty() && frontier.confirmed.is_empty());
     let best = frontier.best.unwrap();
     assert!(!best.confirmed);
     assert_eq!(best.speed(), frontier.points.last().unwrap().speed());
 }
 
 #[test]
-fn nothing_fits_into_nothing() {
-    let (frontier, asked, _) = run(&space(), &machine(0.01), 8, |_, report| Ok(report));
-    assert!(frontier.best.is_none() && frontier.points.is_empty() && asked.is_empty());
+fn nothing_fits_without_memory() {
+    let (frontier, compiled, _) = run(&space(), &machine(0.01), 8, |_, report| Ok(report));
+    assert!(frontier.best.is_none() && frontier.points.is_empty() && compiled.is_empty());
 }
 
 #[test]
-fn a_candidate_says_its_flags() {
+fn candidate_flags() {
     let candidate = Candidate {
         batch: 24,
         remat: Remat::Dots,

@@ -1,8 +1,8 @@
-//! What the programs of a run take and give, in order.
+//! The inputs and outputs of a run's programs, in order.
 
 use crate::ordered::Ordered;
 
-/// The state of training.
+/// The training state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrainState<T> {
     /// The parameters, in the order of the placement.
@@ -11,22 +11,22 @@ pub struct TrainState<T> {
     pub optimizer: Vec<T>,
 }
 
-/// What a training step takes beside the state.
+/// The inputs of a training step besides the state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepInputs<T> {
-    /// The task's tensors, such as tokens and labels, with the microbatches as first dimension.
+    /// The task's tensors, such as tokens and labels; microbatches are the first dimension.
     pub batch: Vec<T>,
     /// The optimizer's scalars.
     pub scalars: T,
     /// The seed of dropout, `u32[2]`.
     pub seed: T,
-    /// The number of the step, `i32`.
+    /// The step number, `i32`.
     pub step: T,
     /// The metrics of the previous step.
     pub previous: T,
 }
 
-/// What a training step takes.
+/// The inputs of a training step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepArguments<T> {
     /// The state, which is donated.
@@ -35,7 +35,7 @@ pub struct StepArguments<T> {
     pub inputs: StepInputs<T>,
 }
 
-/// What a training step gives.
+/// The outputs of a training step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepResults<T> {
     /// The next state.
@@ -44,7 +44,7 @@ pub struct StepResults<T> {
     pub metrics: T,
 }
 
-/// What an evaluation step takes.
+/// The inputs of an evaluation step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EvalArguments<T> {
     /// The parameters, in the order of the placement.
@@ -53,7 +53,7 @@ pub struct EvalArguments<T> {
     pub batch: Vec<T>,
 }
 
-/// What a program that initializes takes.
+/// The inputs of an initialization program.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InitInputs<T> {
     /// The seed of the run, `u32[2]`.
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flat_list_has_the_order_of_the_fields() {
+    fn flatten_follows_field_order() {
         let flat = arguments().flatten();
         let inputs = ["tokens", "labels", "scalars", "seed", "step", "previous"];
         assert_eq!(flat, [&["a", "b", "a.m"], &inputs[..]].concat());
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_another_length_is_refused() {
+    fn rejects_lists_of_another_length() {
         for found in [0, 8, 10] {
             let error = arguments().unflatten(vec![0; found]).unwrap_err();
             assert_eq!(error, CountMismatch { found, expected: 9 });

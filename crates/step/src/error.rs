@@ -1,12 +1,12 @@
-//! What can be wrong with a step before its program is traced.
+//! Errors of a step before its program is traced.
 
-/// Why there is no such step.
+/// Why a step is not possible.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The batch cannot be cut over the devices.
+    /// The batch cannot be sharded over the devices.
     #[error(
-        "a batch of {batch} sequences cannot be cut over {devices} devices: make it a multiple of \
-         {devices}, or use fewer devices"
+        "a batch of {batch} sequences cannot be sharded over {devices} devices: make it a multiple \
+         of {devices}, or use fewer devices"
     )]
     Batch {
         /// Sequences in a batch.
@@ -14,14 +14,14 @@ pub enum Error {
         /// Devices.
         devices: usize,
     },
-    /// There is nothing to train on.
+    /// A number is too small to train.
     #[error("{what} is {found}, but must be at least {least}")]
     TooFew {
-        /// What there is too little of.
+        /// The quantity.
         what: &'static str,
-        /// How much there is.
+        /// Its value.
         found: usize,
-        /// How much there must be.
+        /// The least it must be.
         least: usize,
     },
     /// Sequences are longer than the model allows.
@@ -32,34 +32,34 @@ pub enum Error {
     Sequence {
         /// Tokens in a sequence.
         sequence: usize,
-        /// What the model allows.
+        /// Positions of the model.
         positions: usize,
     },
-    /// Gathers ahead of a loop that gathers nothing.
+    /// `--gather_ahead` where everything is gathered before the first microbatch.
     #[error(
-        "without reduction after each accumulated batch everything is gathered before the first, so \
-         nothing can be gathered ahead: leave out --gather_ahead or --no_sync"
+        "with --no_sync all parameters are gathered before the first microbatch, so nothing can be \
+         gathered ahead: leave out --gather_ahead or --no_sync"
     )]
-    GatheredAlready,
-    /// A limit that no gradient can have.
-    #[error("a gradient norm cannot be clipped to {limit}: give a number above zero, or none")]
+    GatherAheadWithoutSync,
+    /// An invalid limit of the gradient norm.
+    #[error("the gradient norm cannot be clipped to {limit}: pass a positive number, or none")]
     GradientNorm {
-        /// What was asked for.
+        /// The requested limit.
         limit: f64,
     },
     /// Every parameter is frozen.
     #[error("every parameter is frozen, so there is nothing to train")]
     AllFrozen,
-    /// What a program takes or gives does not fit its struct.
+    /// The inputs or outputs of a program do not match its struct.
     #[error(transparent)]
     Count(#[from] crate::ordered::CountMismatch),
-    /// The placement.
+    /// An error of the placement.
     #[error(transparent)]
     Placement(#[from] fullshard_parallel::Error),
-    /// The mesh or a sharding over it.
+    /// An error of the mesh or of a sharding over it.
     #[error(transparent)]
     Mesh(#[from] fullshard_core::MeshError),
-    /// Tracing.
+    /// An error of tracing.
     #[error(transparent)]
     Trace(#[from] fullshard_graph::Error),
 }

@@ -1,11 +1,11 @@
-//! The programs that make the state, each device its own part.
+//! The programs that initialize the state, each device its own shards.
 //!
-//! The number at an element follows from the seed, the parameter's name, its layer and the
-//! element's place in the whole parameter, and from nothing else: any number of devices and any
-//! layout begin with the same weights, and no host ever has them all.
+//! The value of an element depends only on the seed, the parameter's name, its layer and the
+//! element's position in the full parameter: any number of devices and any layout start from the
+//! same weights, and no host ever holds them all.
 //!
-//! Parameters that differ in name and layer alone are made by one program, which is told both. So
-//! there are no more programs than kinds of matrices, however many layers there are.
+//! Parameters that differ only in name and layer share one program, which takes both as inputs. So
+//! there are no more programs than kinds of matrices, whatever the number of layers.
 
 use crate::arguments::InitInputs;
 use crate::error::Error;
@@ -17,21 +17,21 @@ use fullshard_graph::{
     zeros,
 };
 use fullshard_models::Initializer;
-use fullshard_parallel::{Layout, Stored};
+use fullshard_parallel::{Layout, ShardedParam};
 
-/// A program that makes some of the state, and what to launch it with.
+/// A program that initializes some of the state, and its launches.
 pub struct InitProgram {
     /// The program.
     pub program: Program,
-    /// What it takes.
+    /// Its inputs.
     pub inputs: InitInputs<TensorSpec>,
     /// Its launches.
     pub launches: Vec<InitLaunch>,
 }
 
-/// One launch of a program that makes some of the state.
+/// One launch of a program that initializes some of the state.
 pub struct InitLaunch {
-    /// The hash of the name, as [`Key::hash`] has it.
+    /// The [`Key::hash`] of the name.
     pub name: [u32; 2],
     /// The layer.
     pub layer: i32,
@@ -42,158 +42,155 @@ pub struct InitLaunch {
 impl StepSpec {
     /// The programs from a seed to the state.
     pub fn init_programs(&self) -> std::result::Result<Vec<InitProgram>, Error> {
-        self.programs_making(&self.state()?.flatten())
+        self.programs_for(&self.state()?.flatten())
     }
 
-    /// The programs from a seed to the parameters alone.
+    /// The programs from a seed to the parameters only.
     pub fn parameter_programs(&self) -> std::result::Result<Vec<InitProgram>, Error> {
-        self.programs_making(&self.parameter_state()?)
+        self.programs_for(&self.parameter_state()?)
     }
 
-    fn programs_making(
-        &self,
-        state: &[StateTensor],
-    ) -> std::result::Result<Vec<InitProgram>, Error> {
-        let mut programs = vec![self.blanks(state)?];
-        let mut kinds: Vec<(&Stored, Vec<InitLaunch>)> = Vec::new();
-        for (place, stored) in self.placement.parameters.iter().enumerate() {
-            if is_drawn(stored) {
+    fn programs_for(&self, state: &[StateTensor]) -> std::result::Result<Vec<InitProgram>, Error> {
+        let mut programs = vec![self.constants(state)?];
+        let mut kinds: Vec<(&ShardedParam, Vec<InitLaunch>)> = Vec::new();
+        for (place, param) in self.placement.parameters.iter().enumerate() {
+            if is_random(param) {
                 let launch = InitLaunch {
-                    name: Key::hash(&stored.template),
-                    layer: stored.layer.unwrap_or(0) as i32,
+                    name: Key::hash(&param.template),
+                    layer: param.layer.unwrap_or(0) as i32,
                     places: vec![place],
                 };
-                match kinds.iter_mut().find(|(kind, _)| same_kind(kind, stored)) {
+                match kinds.iter_mut().find(|(kind, _)| same_kind(kind, param)) {
                     Some((_, launches)) => launches.push(launch),
-                    None => kinds.push((stored, vec![launch])),
+                    None => kinds.push((param, vec![launch])),
                 }
             }
         }
         for (kind, launches) in kinds {
             let results = vec![state[launches[0].places[0]].tensor.sharding.clone()];
-            programs.push(self.init_program("draw", &results, launches, |group, key, layer| {
-                Ok(vec![drawn_part(key, layer, group, kind)?])
-            })?);
+            let init = |group: &Group, key: &Key, layer: &Tensor| {
+                Ok(vec![random_shard(key, layer, group, kind)?])
+            };
+            programs.push(self.init_program("init_normal", &results, launches, init)?);
         }
         Ok(programs)
     }
 
-    /// The program of everything that begins with one number: norms, biases and the optimizer's
+    /// The program of everything initialized with a constant: norms, biases and the optimizer's
     /// slots.
-    fn blanks(&self, state: &[StateTensor]) -> std::result::Result<InitProgram, Error> {
-        let stored = |made: &StateTensor| &self.placement.parameters[made.parameter];
-        let is_blank = |made: &StateTensor| made.slot.is_some() || !is_drawn(stored(made));
+    fn constants(&self, state: &[StateTensor]) -> std::result::Result<InitProgram, Error> {
+        let param = |entry: &StateTensor| &self.placement.parameters[entry.parameter];
+        let is_constant = |entry: &StateTensor| entry.slot.is_some() || !is_random(param(entry));
         let places: Vec<usize> =
-            (0..state.len()).filter(|&place| is_blank(&state[place])).collect();
-        let blanks: Vec<&StateTensor> = places.iter().map(|&place| &state[place]).collect();
-        let shardings = blanks.map(|made| made.tensor.sharding.clone());
-        let local = |made: &&StateTensor| made.tensor.sharding.local_dims(&made.tensor.ty);
-        let local = blanks.iter().map(local).collect::<std::result::Result<Vec<_>, _>>()?;
+            (0..state.len()).filter(|&place| is_constant(&state[place])).collect();
+        let constants: Vec<&StateTensor> = places.iter().map(|&place| &state[place]).collect();
+        let shardings = constants.map(|entry| entry.tensor.sharding.clone());
+        let local = |entry: &&StateTensor| entry.tensor.sharding.local_dims(&entry.tensor.ty);
+        let local = constants.iter().map(local).collect::<std::result::Result<Vec<_>, _>>()?;
         let launches = vec![InitLaunch { name: Key::hash(""), layer: 0, places }];
-        self.init_program("blanks", &shardings, launches, |group, _, _| {
-            let blank = |(made, dims): (&&StateTensor, &Vec<usize>)| match stored(made) {
-                stored if made.slot.is_none() && stored.initializer == Initializer::Ones => {
-                    ones(group, stored)
+        self.init_program("init_constant", &shardings, launches, |group, _, _| {
+            let fill = |(entry, dims): (&&StateTensor, &Vec<usize>)| match param(entry) {
+                param if entry.slot.is_none() && param.initializer == Initializer::Ones => {
+                    ones(group, param)
                 }
                 _ => zeros(DType::F32, dims),
             };
-            blanks.iter().zip(&local).map(blank).collect()
+            constants.iter().zip(&local).map(fill).collect()
         })
     }
 
-    /// A program of what each device makes with a key and a layer.
+    /// A program in which each device initializes tensors from a key and a layer.
     fn init_program(
         &self,
         name: &str,
         results: &Vec<Sharding>,
         launches: Vec<InitLaunch>,
-        made: impl FnOnce(&Group, &Key, &Tensor) -> Result<Vec<Tensor>>,
+        init: impl FnOnce(&Group, &Key, &Tensor) -> Result<Vec<Tensor>>,
     ) -> std::result::Result<InitProgram, Error> {
         let inputs = self.init_inputs();
         let arguments = inputs.map(TensorSpec::argument);
         let program = self.sharded_program(name, &arguments, results, |group, inputs| {
             let key = Key::new(&inputs.seed)?.named("init")?.named_by(&inputs.name)?;
-            made(group, &key, &inputs.layer)
+            init(group, &key, &inputs.layer)
         })?;
         Ok(InitProgram { program, inputs, launches })
     }
 }
 
-fn is_drawn(stored: &Stored) -> bool {
-    matches!(stored.initializer, Initializer::Normal { .. })
+fn is_random(param: &ShardedParam) -> bool {
+    matches!(param.initializer, Initializer::Normal { .. })
 }
 
-/// Whether two parameters differ in name and layer alone.
-fn same_kind(a: &Stored, b: &Stored) -> bool {
-    let numbers = |x: &Stored| (x.initializer, x.zero_row, x.stack, x.layer.is_some());
-    let cut = |x: &Stored| (x.layout, x.parts);
-    a.dims == b.dims && numbers(a) == numbers(b) && cut(a) == cut(b)
+/// Whether two parameters differ only in name and layer.
+fn same_kind(a: &ShardedParam, b: &ShardedParam) -> bool {
+    let values = |x: &ShardedParam| (x.initializer, x.zero_row, x.stack, x.layer.is_some());
+    let sharding = |x: &ShardedParam| (x.layout, x.num_shards);
+    a.dims == b.dims && values(a) == values(b) && sharding(a) == sharding(b)
 }
 
-/// This device's part of a parameter that is drawn. Stacked layers are made in a loop.
-fn drawn_part(key: &Key, layer: &Tensor, group: &Group, stored: &Stored) -> Result<Tensor> {
-    match (stored.stack, stored.layer) {
+/// This device's shard of a random parameter. Stacked layers are initialized in a scan.
+fn random_shard(key: &Key, layer: &Tensor, group: &Group, param: &ShardedParam) -> Result<Tensor> {
+    match (param.stack, param.layer) {
         (Some(length), _) => {
             let layers = iota(DType::I32, &[length], 0)?;
-            let mut made = scan(&[], &[&layers]).run(|_, layer| {
-                Ok((Vec::new(), vec![part(&key.fold(&layer[0])?, group, stored)?]))
+            let mut layers = scan(&[], &[&layers]).run(|_, layer| {
+                Ok((Vec::new(), vec![layer_shard(&key.fold(&layer[0])?, group, param)?]))
             })?;
-            made.stacked.pop().ok_or_else(|| wrong("a loop has one result"))
+            layers.stacked.pop().ok_or_else(|| init_error("a scan has one result"))
         }
-        (None, Some(_)) => part(&key.fold(layer)?, group, stored),
-        (None, None) => part(key, group, stored),
+        (None, Some(_)) => layer_shard(&key.fold(layer)?, group, param),
+        (None, None) => layer_shard(key, group, param),
     }
 }
 
-/// This device's part of one parameter of one layer, with zeros for padding.
-fn part(key: &Key, group: &Group, stored: &Stored) -> Result<Tensor> {
-    let Initializer::Normal { deviation } = stored.initializer else {
-        return Err(wrong("only normal numbers are drawn"));
+/// This device's shard of one parameter of one layer, with zeros for padding.
+fn layer_shard(key: &Key, group: &Group, param: &ShardedParam) -> Result<Tensor> {
+    let Initializer::Normal { std } = param.initializer else {
+        return Err(init_error("only normal initializers are random"));
     };
-    let mut all = stored.part_dims();
-    let draw = match stored.layout {
-        Layout::Replicated => key.made_first()?.draw(&all),
+    let mut all = param.shard_dims();
+    let draw = match param.layout {
+        Layout::Replicated => key.behind_barrier()?.draw(&all),
         Layout::Dim0 | Layout::Flat => {
-            all[0] *= stored.parts;
-            key.made_first()?.draw(&all).cut(0, group)?
+            all[0] *= param.num_shards;
+            key.behind_barrier()?.draw(&all).shard(0, group)?
         }
     };
-    with_zeros(&(draw.normal(DType::F32)? * deviation)?, group, stored)
+    with_zeros(&(draw.normal(DType::F32)? * std)?, group, param)
 }
 
-/// This device's part of a parameter of ones, of all layers if it is stacked.
-fn ones(group: &Group, stored: &Stored) -> Result<Tensor> {
-    let layer = fullshard_graph::ones(DType::F32, &stored.part_dims())?;
-    let layer = with_zeros(&layer, group, stored)?;
-    let Some(length) = stored.stack else { return Ok(layer) };
+/// This device's shard of a parameter of ones, of all layers if it is stacked.
+fn ones(group: &Group, param: &ShardedParam) -> Result<Tensor> {
+    let layer = fullshard_graph::ones(DType::F32, &param.shard_dims())?;
+    let layer = with_zeros(&layer, group, param)?;
+    let Some(length) = param.stack else { return Ok(layer) };
     let dims: Vec<usize> = [length].iter().chain(layer.dims()).copied().collect();
     layer.expand(0)?.broadcast_to(&dims)
 }
 
-fn wrong(what: &str) -> fullshard_graph::Error {
+fn init_error(what: &str) -> fullshard_graph::Error {
     fullshard_graph::Error::new("init", what)
 }
 
-/// The values of a part with zeros where it has none: beyond the parameter, and in a row that
-/// begins so.
-fn with_zeros(values: &Tensor, group: &Group, stored: &Stored) -> Result<Tensor> {
-    let values = without_padding(values, group, stored)?;
-    match stored.zero_row {
-        Some(row) => without_row(&values, group, stored, row),
+/// The values of a shard with zeros in its padding, and in a row that is initialized with zeros.
+fn with_zeros(values: &Tensor, group: &Group, param: &ShardedParam) -> Result<Tensor> {
+    let values = zero_padding(values, group, param)?;
+    match param.zero_row {
+        Some(row) => zero_row(&values, group, param, row),
         None => Ok(values),
     }
 }
 
-/// Zeros in one row of the whole parameter, on the device that has it.
-fn without_row(values: &Tensor, group: &Group, stored: &Stored, row: usize) -> Result<Tensor> {
-    let width: usize = stored.dims[1..].iter().product();
-    let (start, limit) = match stored.layout {
+/// Zeros in one row of the full parameter, on the device that has it.
+fn zero_row(values: &Tensor, group: &Group, param: &ShardedParam, row: usize) -> Result<Tensor> {
+    let width: usize = param.dims[1..].iter().product();
+    let (start, limit) = match param.layout {
         Layout::Replicated | Layout::Dim0 => (row, row + 1),
         Layout::Flat => (row * width, (row + 1) * width),
     };
     let number = |value: usize| constant(&[], &[value as i64]);
     let length = values.dims()[0];
-    let first = match stored.layout {
+    let first = match param.layout {
         Layout::Replicated => number(0)?,
         Layout::Dim0 | Layout::Flat => (group.index()?.convert(DType::I64)? * number(length)?)?,
     };
@@ -203,15 +200,15 @@ fn without_row(values: &Tensor, group: &Group, stored: &Stored, row: usize) -> R
     select(&after.and(&before)?, &zeros(DType::F32, &[])?, values)
 }
 
-/// Zeros where a part goes beyond its parameter.
-fn without_padding(values: &Tensor, group: &Group, stored: &Stored) -> Result<Tensor> {
-    let used = match stored.layout {
+/// Zeros in the padding of a shard.
+fn zero_padding(values: &Tensor, group: &Group, param: &ShardedParam) -> Result<Tensor> {
+    let used = match param.layout {
         Layout::Replicated => return Ok(values.clone()),
-        Layout::Dim0 => stored.dims[0],
-        Layout::Flat => stored.dims.iter().product(),
+        Layout::Dim0 => param.dims[0],
+        Layout::Flat => param.dims.iter().product(),
     };
     let length = values.dims()[0];
-    if length * stored.parts == used {
+    if length * param.num_shards == used {
         return Ok(values.clone());
     }
     // The first devices are full, one may be partly, the rest are empty.

@@ -1,4 +1,4 @@
-//! The tensors that a run's programs take: names, types and shardings.
+//! The input tensors of a run's programs: names, types and shardings.
 
 use crate::arguments::{EvalArguments, InitInputs, StepArguments, StepInputs, TrainState};
 use crate::error::Error;
@@ -8,7 +8,7 @@ use crate::spec::{BatchShape, StepSpec, shard};
 use fullshard_graph::{Argument, DType, Sharding, TensorType};
 use fullshard_models::InputSpec;
 use fullshard_optim::{Slot, SlotKind};
-use fullshard_parallel::{AXIS, Stored};
+use fullshard_parallel::{AXIS, ShardedParam};
 
 /// A tensor over all devices.
 #[derive(Debug, Clone)]
@@ -45,18 +45,18 @@ impl TensorSpec {
 }
 
 impl StepSpec {
-    /// The parameters, with which the state begins.
+    /// The parameters, which are first in the state.
     pub fn parameter_state(&self) -> Result<Vec<StateTensor>, Error> {
-        let state = |(parameter, (stored, sharding)): (usize, (&Stored, Sharding))| {
-            let dims = stored.stored_dims();
-            let tensor = TensorSpec::new(&stored.name, DType::F32, &dims, sharding);
+        let state = |(parameter, (param, sharding)): (usize, (&ShardedParam, Sharding))| {
+            let dims = param.padded_dims();
+            let tensor = TensorSpec::new(&param.name, DType::F32, &dims, sharding);
             StateTensor { tensor, parameter, slot: None }
         };
         let shardings = self.placement.shardings()?;
         Ok(self.placement.parameters.iter().zip(shardings).enumerate().map(state).collect())
     }
 
-    /// The state of training.
+    /// The training state.
     pub fn state(&self) -> Result<TrainState<StateTensor>, Error> {
         let parameters = self.parameter_state()?;
         let slots_of = |&i: &usize| {
@@ -77,7 +77,7 @@ impl StepSpec {
         StateTensor { tensor, parameter: of.parameter, slot: Some(slot) }
     }
 
-    /// What a training step takes beside the state.
+    /// The inputs of a training step besides the state.
     pub fn step_inputs(&self) -> Result<StepInputs<TensorSpec>, Error> {
         let BatchShape { sequences, accumulation, .. } = self.batch;
         Ok(StepInputs {
@@ -89,13 +89,13 @@ impl StepSpec {
         })
     }
 
-    /// What a training step takes.
+    /// The inputs of a training step.
     pub fn step_arguments(&self) -> Result<StepArguments<TensorSpec>, Error> {
         let state = self.state()?.map(|state| state.tensor.clone());
         Ok(StepArguments { state, inputs: self.step_inputs()? })
     }
 
-    /// What an evaluation step on so many sequences takes.
+    /// The inputs of an evaluation step on `sequences` sequences.
     pub fn eval_arguments(&self, sequences: usize) -> Result<EvalArguments<TensorSpec>, Error> {
         let devices = self.placement.devices();
         if !sequences.is_multiple_of(devices) {
@@ -105,17 +105,17 @@ impl StepSpec {
         Ok(EvalArguments { parameters, batch: self.batch_tensors(&[sequences])? })
     }
 
-    /// What a program that initializes takes.
+    /// The inputs of an initialization program.
     pub fn init_inputs(&self) -> InitInputs<TensorSpec> {
         InitInputs {
             seed: self.replicated("seed", DType::U32, &[2]),
-            name: self.replicated("the hash of a name", DType::U32, &[2]),
+            name: self.replicated("name hash", DType::U32, &[2]),
             layer: self.replicated("layer", DType::I32, &[]),
         }
     }
 
-    /// The inputs and labels of the model's task, with these dims before those of an example. The
-    /// last of them is sharded over the devices.
+    /// The inputs and labels of the model's task, with leading dimensions, the last of which
+    /// is sharded over the devices.
     fn batch_tensors(&self, leading: &[usize]) -> Result<Vec<TensorSpec>, Error> {
         let tensor = |spec: InputSpec| {
             let ty = spec.batched(leading);
@@ -127,7 +127,7 @@ impl StepSpec {
         self.model.batch(self.batch.tokens).into_iter().map(tensor).collect()
     }
 
-    /// A tensor that every device has in full.
+    /// A replicated tensor.
     fn replicated(&self, name: &str, dtype: DType, dims: &[usize]) -> TensorSpec {
         TensorSpec::new(name, dtype, dims, self.placement.mesh.replicated(dims.len()))
     }

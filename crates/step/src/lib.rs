@@ -1,12 +1,11 @@
-//! Step programs: a model, a placement and an optimizer put together as programs to compile.
+//! Step programs: a model, a placement and an optimizer combined into programs to compile.
 //!
-//! A [`StepSpec`] has everything that a run's programs follow from. It traces those that make the
-//! state, already sharded over the devices; one that is a whole training step, collectives and
-//! update included; and one that evaluates. Sizes and FLOPs follow from it before anything is
-//! compiled.
+//! A [`StepSpec`] defines a run's programs. It traces those that initialize the state, already
+//! sharded over the devices; the training step, collectives and update included; and the
+//! evaluation step. Sizes and FLOPs follow from it before anything is compiled.
 //!
-//! What programs take and give are structs that know their order ([`Ordered`]): a [`TrainState`]
-//! and [`StepInputs`] of types, of traced tensors or of arrays on devices.
+//! Inputs and outputs of programs are structs in a fixed order ([`Ordered`]): a [`TrainState`] and
+//! [`StepInputs`] of types, of traced tensors or of arrays on devices.
 #![forbid(unsafe_code)]
 
 mod arguments;
@@ -30,7 +29,7 @@ pub use fullshard_core::Chip;
 pub use init::{InitLaunch, InitProgram};
 pub use layout::{StateTensor, TensorSpec};
 pub use ordered::{CountMismatch, Ordered};
-pub use platform::{compiler_flags, dialect, loops_layers, lowering};
+pub use platform::{compiler_flags, dialect, lowering, scans_layers};
 pub use program::{METRICS, program_hash};
 pub use sizes::{StateBytes, UnitRow};
 pub use spec::{BatchShape, StepSpec};

@@ -1,16 +1,15 @@
-//! Structs of tensors that know their order in a program.
+//! Structs of tensors with a fixed order, like JAX pytrees.
 //!
-//! What a program takes and gives is a flat list; what the code around it works with has names.
-//! An [`Ordered`] struct is both: its one required method visits the fields in their order, and
-//! everything else follows from that. The same struct holds types, shardings, traced tensors or
-//! arrays on devices.
+//! Inputs and outputs of a program are flat lists; the code around it uses names. An [`Ordered`]
+//! struct is both: its one required method visits the fields in order, and everything else follows
+//! from that. The same struct holds types, shardings, traced tensors or arrays on devices.
 
 /// A struct of `T`s in a fixed order, such as the arguments of a program.
 pub trait Ordered<T>: Sized {
-    /// The same struct of something else.
+    /// The same struct of another type.
     type Of<U>: Ordered<U>;
 
-    /// The same struct of what a function makes of each value, in order.
+    /// Maps each value, in order, with a function that can fail.
     fn try_map<'a, U, E>(
         &'a self,
         change: impl FnMut(&'a T) -> Result<U, E>,
@@ -18,7 +17,7 @@ pub trait Ordered<T>: Sized {
     where
         T: 'a;
 
-    /// The same struct of what a function makes of each value, in order.
+    /// Maps each value, in order.
     fn map<'a, U>(&'a self, mut change: impl FnMut(&'a T) -> U) -> Self::Of<U>
     where
         T: 'a,
@@ -58,7 +57,7 @@ pub trait Ordered<T>: Sized {
         values
     }
 
-    /// The same struct of the values of a flat list.
+    /// The same struct from the values of a flat list.
     fn unflatten<U>(&self, values: Vec<U>) -> Result<Self::Of<U>, CountMismatch> {
         let mismatch = CountMismatch { found: values.len(), expected: self.count() };
         if mismatch.found != mismatch.expected {
@@ -68,7 +67,7 @@ pub trait Ordered<T>: Sized {
         self.try_map(|_| values.next().ok_or(mismatch))
     }
 
-    /// Each value with that at its place in another struct of the kind.
+    /// Each value with the one at its position in another such struct.
     fn zip<'a, U>(
         &'a self,
         other: &'a Self::Of<U>,
@@ -81,13 +80,13 @@ pub trait Ordered<T>: Sized {
     }
 }
 
-/// A flat list that is too short or too long for its struct.
+/// A flat list whose length does not match its struct.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{found} tensors were given where {expected} are expected")]
 pub struct CountMismatch {
-    /// How many there are.
+    /// The number of tensors given.
     pub found: usize,
-    /// How many there must be.
+    /// The number expected.
     pub expected: usize,
 }
 

@@ -1,16 +1,15 @@
-//! What suits which kind of device, where nobody says otherwise. Figures are in
-//! `docs/performance.md`.
+//! Default options per platform. Figures are in `docs/performance.md`.
 
 use fullshard_core::Platform;
 use fullshard_graph::Dialect;
 use fullshard_models::LoweringOptions;
 use fullshard_models::layers::attention::{Form, GRAPHS_WITHOUT_CUDNN};
 
-/// Whether layers are a loop, where nobody says. On CPU always, since its compiler computes the
-/// sum of all layers before anew in each layer when it sees them all; on TPU from nine layers on,
-/// since a loop compiles in the time of one layer; on GPUs never, since XLA overlaps gathers and
-/// computation better when it sees all layers.
-pub fn loops_layers(platform: Platform, layers: usize) -> bool {
+/// Whether layers are scanned by default. On CPU always, since its compiler recomputes the sum of
+/// all previous layers in each layer when they are unrolled; on TPU from nine layers on, since a
+/// scan compiles in the time of one layer; on GPUs never, since XLA overlaps all-gathers and
+/// computation better when layers are unrolled.
+pub fn scans_layers(platform: Platform, layers: usize) -> bool {
     match platform {
         Platform::Cpu => layers > 1,
         Platform::Tpu => layers > 8,
@@ -18,13 +17,13 @@ pub fn loops_layers(platform: Platform, layers: usize) -> bool {
     }
 }
 
-/// Which of several forms that agree a model is lowered to. On CPU the vocabulary is not padded:
+/// Which of several equivalent forms a model is lowered to. On CPU the vocabulary is not padded:
 /// matmuls of any width run equally well there, and padding copies the embedding. On GPUs attention
 /// is cuDNN's; memory is ample for large chunks of logits, each of which adds to the full gradient
-/// of the head, and for a layer beside one of them; parts of a projection are not split from it,
-/// and sums and updates have kernels of their own, which alone run at the speed of memory. TPUs want
-/// sequences in a dimension of their own, and activation functions where the matmuls are: by their
-/// compiler's cycles the post's 2B step is 10 % longer otherwise.
+/// of the head, and for a saved layer beside one of them; a fused projection is one matmul per
+/// part, and sums and updates are separate kernels, which only then run at memory bandwidth. TPUs
+/// need a separate sequence dimension and activation functions next to the matmuls: otherwise the
+/// blog post's 2B step is 10 % longer by their compiler's cycles.
 pub fn lowering(platform: Platform) -> LoweringOptions {
     let gpu = platform == Platform::Cuda;
     LoweringOptions {
@@ -34,14 +33,14 @@ pub fn lowering(platform: Platform) -> LoweringOptions {
         fused_attention: gpu,
         flatten_batch: platform != Platform::Tpu,
         recomputed_activations: platform != Platform::Tpu,
-        last_layer_kept: gpu,
+        save_last_layer: gpu,
         split_projections: gpu,
         separate_sums: gpu,
         separate_updates: gpu,
     }
 }
 
-/// The compiler's flags for the steps of a model with such attention, before those that are given.
+/// The compiler flags for the steps of a model with such attention, before those of the user.
 pub fn compiler_flags(platform: Platform, attention: Form) -> Vec<&'static str> {
     match platform {
         Platform::Cuda if attention.dropout > 0.0 => [CUDA_FLAGS, &[GRAPHS_WITHOUT_CUDNN]].concat(),
@@ -50,27 +49,27 @@ pub fn compiler_flags(platform: Platform, attention: Form) -> Vec<&'static str> 
     }
 }
 
-/// What pays on GPUs, as `docs/performance.md` has it.
+/// What helps on GPUs: see `docs/performance.md`.
 const CUDA_FLAGS: &[&str] = &[
-    // Else what is rounded on purpose stays in f32 wherever it is used twice, and memory is what
-    // the passes between products wait for.
+    // Otherwise values rounded on purpose stay in f32 wherever they are used twice, and the kernels
+    // between matmuls are memory-bound.
     "xla_allow_excess_precision=false",
-    // Products by Triton are no faster for large ones, and trying them out takes twice as long as
-    // the rest of the compile.
+    // Triton is no faster for large matmuls, and autotuning it takes twice as long as the rest of
+    // the compilation.
     "xla_gpu_enable_triton_gemm=false",
-    // Nor are other ways to emit the passes between products, for which it compiles each twice.
+    // Nor are other fusion emitters between matmuls, for which it compiles each fusion twice.
     "xla_gpu_experimental_enable_fusion_autotuner=false",
-    // Small products of one input are made one by one: made as one, their results are cut apart,
-    // and their gradients put together, in passes of their own.
+    // Small matmuls of one input stay separate: merged, their results are split and their gradients
+    // concatenated in separate kernels.
     "xla_gpu_dot_merger_threshold_mb=0",
 ];
 
-/// How programs are written. On CPU large matrix products are calls: the compiler's own are slow in
+/// The program dialect. On CPU large matmuls are custom calls: the compiler's own are slow in
 /// batches and in the orientation of the loss. On GPUs activations do not divide.
 pub fn dialect(platform: Platform) -> Dialect {
     Dialect {
-        called_products: platform == Platform::Cpu,
-        rooted_logistic: platform == Platform::Cuda,
+        matmul_custom_calls: platform == Platform::Cpu,
+        sigmoid_via_rsqrt: platform == Platform::Cuda,
     }
 }
 
@@ -79,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernels_that_drop_are_in_no_graph() {
+    fn cuda_graphs_exclude_attention_with_dropout() {
         let form = |dropout| Form { dropout, ..Form::default() };
         let graphs = |platform, dropout| {
             let flags = compiler_flags(platform, form(dropout));
@@ -93,8 +92,8 @@ mod tests {
     }
 
     #[test]
-    fn layers_loop_where_it_pays() {
-        assert!(!loops_layers(Platform::Cpu, 1) && loops_layers(Platform::Cpu, 2));
-        assert!(loops_layers(Platform::Tpu, 18) && !loops_layers(Platform::Cuda, 48));
+    fn scans_layers_where_it_helps() {
+        assert!(!scans_layers(Platform::Cpu, 1) && scans_layers(Platform::Cpu, 2));
+        assert!(scans_layers(Platform::Tpu, 18) && !scans_layers(Platform::Cuda, 48));
     }
 }

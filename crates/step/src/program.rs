@@ -1,8 +1,8 @@
-//! A training step and an evaluation step, each one program.
+//! The training step and the evaluation step, each one program.
 //!
-//! A step whose loss or gradient is no finite number updates nothing, and neither does any step
-//! after it: each takes the metrics of the one before, so that the host can launch ahead and
-//! still find the state as it was before the first bad step.
+//! A step whose loss or gradient is not finite updates nothing, and neither does any step after it:
+//! each takes the metrics of the previous one, so that the host can launch ahead and still find the
+//! state from before the first bad step.
 
 use crate::arguments::{StepArguments, StepInputs, StepResults, TrainState};
 use crate::error::Error;
@@ -19,32 +19,32 @@ use fullshard_optim::{Update, clip_factor, global_norm};
 use fullshard_parallel::{AXIS, Sharded};
 use sha2::{Digest, Sha256};
 
-/// What the forward and backward passes of a step take beside the parameters.
-struct Feed<'a> {
+/// The inputs of the forward and backward passes besides the parameters.
+struct PassInputs<'a> {
     /// The task's tensors of all microbatches, this device's shards.
     batch: &'a [Tensor],
     dropout: Key,
-    /// What the summed loss is multiplied by.
+    /// The factor of the summed loss.
     scale: Tensor,
 }
 
-/// What the updates of all parameters share.
+/// The inputs that the updates of all parameters share.
 #[derive(Clone)]
-struct Shared {
+struct SharedInputs {
     scalars: Tensor,
-    /// Whether anything is to be updated.
+    /// Whether anything is updated.
     good: Tensor,
-    /// What gradients are clipped by.
+    /// The factor that clips gradients.
     clip: Option<Tensor>,
 }
 
-/// The elements of a parameter whose update is worth a kernel of its own.
+/// The elements from which the update of a parameter gets a separate kernel.
 const LARGE_UPDATE: usize = 1 << 20;
 
-/// What a step says of itself: the mean loss, the norm of the gradient, the number of labels.
+/// The number of metrics of a step: mean loss, gradient norm, number of labels.
 pub const METRICS: usize = 3;
 
-/// The SHA-256 of a program's text: what tells whether two are the same.
+/// The SHA-256 of a program's text, which identifies it.
 pub fn program_hash(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -52,7 +52,7 @@ pub fn program_hash(text: &str) -> String {
 impl StepSpec {
     /// The program of a training step, from [`StepArguments`] to [`StepResults`]. Its metrics are
     /// `f32[3]`: the mean loss, the norm of the gradient before clipping and the number of labels
-    /// that counted.
+    /// that are not ignored.
     pub fn step_program(&self) -> std::result::Result<Program, Error> {
         let layout = self.step_arguments()?;
         let results = StepResults {
@@ -72,8 +72,8 @@ impl StepSpec {
         Ok(program.in_dialect(self.placement.options.dialect))
     }
 
-    /// The program of an evaluation step on so many sequences, from [`EvalArguments`] to `f32[2]`:
-    /// the sum of the losses and the number of labels that counted.
+    /// The program of an evaluation step on `sequences` sequences, from [`EvalArguments`] to
+    /// `f32[2]`: the sum of the losses and the number of labels that are not ignored.
     ///
     /// [`EvalArguments`]: crate::EvalArguments
     pub fn eval_program(&self, sequences: usize) -> std::result::Result<Program, Error> {
@@ -89,7 +89,7 @@ impl StepSpec {
         Ok(program.in_dialect(self.placement.options.dialect))
     }
 
-    /// A program in which every device computes with its own shards.
+    /// A program in which every device computes on its own shards.
     pub(crate) fn sharded_program<A, R>(
         &self,
         name: &str,
@@ -107,14 +107,15 @@ impl StepSpec {
         let program = Program::trace(name, &types, |tensors| {
             let inputs: Vec<_> = tensors.iter().zip(shardings).collect();
             mesh.manual(&[AXIS], &inputs, &outputs, |locals| {
-                let locals = arguments.unflatten(locals).map_err(|error| wrong(name, error))?;
+                let locals =
+                    arguments.unflatten(locals).map_err(|error| trace_error(name, error))?;
                 Ok(body(&mesh.over(&[AXIS])?, locals)?.flatten())
             })
         })?;
         Ok(program.sharded_results(&outputs)?)
     }
 
-    /// A step on one device's shards.
+    /// A training step on one device's shards.
     fn step(&self, group: &Group, arguments: StepArguments<Tensor>) -> Result<StepResults<Tensor>> {
         let StepArguments { state, inputs } = arguments;
         let dropout = Key::new(&inputs.seed)?.named("dropout")?.fold(&inputs.step)?;
@@ -122,8 +123,8 @@ impl StepSpec {
         let at_least_one = count.maximum(&constant(&[], &[1.0_f32])?)?;
         // The mean over all devices' labels, times the devices, since gradients are averaged.
         let scale = (group.size() as f64 / &at_least_one)?;
-        let feed = Feed { batch: &inputs.batch, dropout, scale };
-        let (sum, gradients) = self.gradients(group, &state.parameters, &feed)?;
+        let pass = PassInputs { batch: &inputs.batch, dropout, scale };
+        let (sum, gradients) = self.gradients(group, &state.parameters, &pass)?;
         let loss = (group.sum(&sum)? / &at_least_one)?;
         module("optimizer", || self.update(group, state, &inputs, gradients, [loss, count]))
     }
@@ -149,13 +150,13 @@ impl StepSpec {
         let metrics = select(&before, &metrics, &inputs.previous)?;
 
         let mut slots = state.optimizer.iter().cloned();
-        let shared = Shared { scalars: inputs.scalars.clone(), good, clip };
+        let shared = SharedInputs { scalars: inputs.scalars.clone(), good, clip };
         let (mut updates, mut before) = (Vec::new(), Vec::new());
         for ((&i, shard), gradient) in trained.iter().zip(shards).zip(gradients) {
             let count = self.optimizer.slots(&shard).len();
             let slots = slots.by_ref().take(count).collect();
             let decays = self.decays(&self.placement.parameters[i]);
-            let (parameter, shared) = self.apart(&state.parameters[i], &shared)?;
+            let (parameter, shared) = self.isolate_update(&state.parameters[i], &shared)?;
             let gradient = match &shared.clip {
                 Some(factor) => (gradient * factor)?,
                 None => gradient,
@@ -178,23 +179,27 @@ impl StepSpec {
         Ok(StepResults { state: TrainState { parameters, optimizer }, metrics })
     }
 
-    /// A parameter and what its update shares with those of others. Where the platform wants it, a
-    /// large one seems to share nothing: else the compiler makes one kernel of several updates,
-    /// which reads and writes too much at a time and takes long to compile.
-    fn apart(&self, parameter: &Tensor, shared: &Shared) -> Result<(Tensor, Shared)> {
+    /// A parameter and the shared inputs of its update. Where the platform needs it, those of a
+    /// large parameter are behind a barrier: otherwise the compiler fuses several updates into one
+    /// kernel, which reads and writes too much at a time and is slow to compile.
+    fn isolate_update(
+        &self,
+        parameter: &Tensor,
+        shared: &SharedInputs,
+    ) -> Result<(Tensor, SharedInputs)> {
         let large = parameter.ty().elements() >= LARGE_UPDATE;
         if !(large && self.placement.options.lowering.separate_updates) {
             return Ok((parameter.clone(), shared.clone()));
         }
-        let mut apart = [parameter, &shared.scalars, &shared.good].to_vec();
-        apart.extend(&shared.clip);
-        match &barrier(&apart)?[..] {
+        let mut inputs = [parameter, &shared.scalars, &shared.good].to_vec();
+        inputs.extend(&shared.clip);
+        match &barrier(&inputs)?[..] {
             [parameter, scalars, good, clip @ ..] => {
                 let clip = clip.first().cloned();
-                let shared = Shared { scalars: scalars.clone(), good: good.clone(), clip };
+                let shared = SharedInputs { scalars: scalars.clone(), good: good.clone(), clip };
                 Ok((parameter.clone(), shared))
             }
-            _ => Err(wrong("update", "a barrier lost something")),
+            _ => Err(trace_error("update", "a barrier lost a tensor")),
         }
     }
 
@@ -202,31 +207,31 @@ impl StepSpec {
     fn gradients(
         &self,
         group: &Group,
-        parts: &[Tensor],
-        feed: &Feed<'_>,
+        shards: &[Tensor],
+        pass: &PassInputs<'_>,
     ) -> Result<(Tensor, Vec<Tensor>)> {
         let trained = self.placement.trained();
-        let inputs: Vec<&Tensor> = trained.iter().map(|&i| &parts[i]).collect();
+        let inputs: Vec<&Tensor> = trained.iter().map(|&i| &shards[i]).collect();
         if self.batch.accumulation == 1 {
-            let alone = |tensor: &Tensor| tensor.reshape(&tensor.dims()[1..]);
-            let batch = feed.batch.iter().map(alone).collect::<Result<Vec<_>>>()?;
-            return self.micro_step(&inputs, &feed.scale, &batch, |inputs| {
-                let parts = with_trained(parts, &trained, inputs);
-                Sharded::new(&self.placement, group, &parts, Some(feed.dropout.clone()))
+            let squeeze = |tensor: &Tensor| tensor.reshape(&tensor.dims()[1..]);
+            let batch = pass.batch.iter().map(squeeze).collect::<Result<Vec<_>>>()?;
+            return self.micro_step(&inputs, &pass.scale, &batch, |inputs| {
+                let shards = with_trained(shards, &trained, inputs);
+                Sharded::new(&self.placement, group, &shards, Some(pass.dropout.clone()))
             });
         }
         if self.batch.sync_each_microbatch {
-            return self.accumulate(&inputs, feed, |inputs, dropout| {
-                let parts = with_trained(parts, &trained, inputs);
-                Sharded::new(&self.placement, group, &parts, Some(dropout))
+            return self.accumulate(&inputs, pass, |inputs, dropout| {
+                let shards = with_trained(shards, &trained, inputs);
+                Sharded::new(&self.placement, group, &shards, Some(dropout))
             });
         }
-        // Everything is gathered once, and reduced once.
-        let wholes = Sharded::gather_all(&self.placement, group, parts)?;
-        let trained_wholes: Vec<&Tensor> = trained.iter().map(|&i| &wholes[i]).collect();
-        let (sum, gradients) = self.accumulate(&trained_wholes, feed, |inputs, dropout| {
-            let wholes = with_trained(&wholes, &trained, inputs);
-            Sharded::with_wholes(&self.placement, group, &wholes, Some(dropout))
+        // All-gather once, and reduce once.
+        let full_params = Sharded::gather_all(&self.placement, group, shards)?;
+        let inputs: Vec<&Tensor> = trained.iter().map(|&i| &full_params[i]).collect();
+        let (sum, gradients) = self.accumulate(&inputs, pass, |inputs, dropout| {
+            let full_params = with_trained(&full_params, &trained, inputs);
+            Sharded::with_full_params(&self.placement, group, &full_params, Some(dropout))
         })?;
         Ok((sum, Sharded::reduce_all(&self.placement, group, &gradients)?))
     }
@@ -250,7 +255,7 @@ impl StepSpec {
     fn accumulate<'a>(
         &self,
         inputs: &[&Tensor],
-        feed: &Feed<'_>,
+        pass: &PassInputs<'_>,
         tracer: impl FnOnce(&[Tensor], Key) -> Sharded<'a>,
     ) -> Result<(Tensor, Vec<Tensor>)> {
         let mut sums = vec![zeros(DType::F32, &[])?];
@@ -258,12 +263,12 @@ impl StepSpec {
             sums.push(zeros(DType::F32, input.dims())?);
         }
         let index = fullshard_graph::iota(DType::I32, &[self.batch.accumulation], 0)?;
-        let microbatches: Vec<&Tensor> = [&index].into_iter().chain(feed.batch).collect();
+        let microbatches: Vec<&Tensor> = [&index].into_iter().chain(pass.batch).collect();
         let carries: Vec<&Tensor> = sums.iter().collect();
         let results = scan(&carries, &microbatches).run(|carries, mut batch| {
-            let dropout = feed.dropout.fold(&batch.remove(0))?;
+            let dropout = pass.dropout.fold(&batch.remove(0))?;
             let (sum, gradients) =
-                self.micro_step(inputs, &feed.scale, &batch, |inputs| tracer(inputs, dropout))?;
+                self.micro_step(inputs, &pass.scale, &batch, |inputs| tracer(inputs, dropout))?;
             let added = [sum].into_iter().chain(gradients).zip(&carries);
             let added = added.map(|(new, sum)| sum + new.convert(DType::F32)?);
             Ok((added.collect::<Result<_>>()?, Vec::new()))
@@ -282,11 +287,11 @@ impl StepSpec {
     }
 }
 
-fn wrong(what: &str, reason: impl ToString) -> fullshard_graph::Error {
+fn trace_error(what: &str, reason: impl ToString) -> fullshard_graph::Error {
     fullshard_graph::Error::new(what, reason.to_string())
 }
 
-/// Whether all numbers of a vector are finite.
+/// Whether all elements of a vector are finite.
 fn all_finite(vector: &Tensor) -> Result<Tensor> {
     vector.is_finite()?.min(&[0])
 }

@@ -1,42 +1,42 @@
-//! Everything that the programs of a run follow from.
+//! The definition of a run's programs.
 
 use crate::error::Error;
 use fullshard_graph::Group;
 use fullshard_models::AnyModel;
 use fullshard_models::layers::{attention, fp8};
 use fullshard_optim::{Optimizer, Shard, decays};
-use fullshard_parallel::{Layout, Placement, Stored};
+use fullshard_parallel::{Layout, Placement, ShardedParam};
 
 /// The shape of a step's batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchShape {
-    /// Sequences that all devices together compute at once.
+    /// Sequences per microbatch, over all devices.
     pub sequences: usize,
-    /// Tokens in a sequence.
+    /// Tokens per sequence.
     pub tokens: usize,
-    /// How many such microbatches are accumulated before an update.
+    /// Number of microbatches accumulated before an update.
     pub accumulation: usize,
     /// Whether gradients are reduced after each microbatch. If not, parameters are gathered once
-    /// and gradients reduced once per step, which takes memory for both unsharded.
+    /// and gradients reduced once per step, which needs memory for both unsharded.
     pub sync_each_microbatch: bool,
 }
 
-/// A model, where it lives, how it is updated and on what.
+/// A model with its placement, optimizer and batches.
 pub struct StepSpec {
-    /// The mathematics.
+    /// The model.
     pub model: Box<dyn AnyModel>,
-    /// Where everything lives.
+    /// Its placement.
     pub placement: Placement,
-    /// The update.
+    /// The optimizer.
     pub optimizer: Box<dyn Optimizer>,
     /// The batches.
     pub batch: BatchShape,
-    /// What gradients are clipped to, if they are.
+    /// The norm that gradients are clipped to, if they are.
     pub max_grad_norm: Option<f64>,
 }
 
 impl StepSpec {
-    /// Puts a spec together, if its parts fit.
+    /// A spec, if its parts match.
     pub fn new(
         model: Box<dyn AnyModel>,
         placement: Placement,
@@ -49,7 +49,7 @@ impl StepSpec {
             false => Err(Error::TooFew { what, found, least }),
         };
         at_least("the number of tokens in a sequence", batch.tokens, 2)?;
-        at_least("the number of accumulated batches", batch.accumulation, 1)?;
+        at_least("the number of accumulated microbatches", batch.accumulation, 1)?;
         at_least("the number of sequences in a batch", batch.sequences, 1)?;
         let devices = placement.devices();
         if !batch.sequences.is_multiple_of(devices) {
@@ -60,7 +60,7 @@ impl StepSpec {
             return Err(Error::Sequence { sequence: batch.tokens, positions });
         }
         if !batch.sync_each_microbatch && placement.gathers_ahead() {
-            return Err(Error::GatheredAlready);
+            return Err(Error::GatherAheadWithoutSync);
         }
         if let Some(limit) = max_grad_norm
             && !(limit.is_finite() && limit > 0.0)
@@ -73,43 +73,43 @@ impl StepSpec {
         Ok(StepSpec { model, placement, optimizer, batch, max_grad_norm })
     }
 
-    /// Which products of layers run in 8 bits, if any should.
-    pub fn eight_bit_products(&self) -> Option<fp8::Matmuls> {
+    /// Which matmuls of layers run in FP8, if any should.
+    pub fn fp8_matmuls(&self) -> Option<fp8::Matmuls> {
         let tokens = self.batch.sequences / self.placement.devices() * self.batch.tokens;
-        let asked = self.placement.options.config.settings.fp8;
-        asked.then(|| fp8::matmuls(&self.model.tree(), tokens))
+        let requested = self.placement.options.config.settings.fp8;
+        requested.then(|| fp8::matmuls(&self.model.tree(), tokens))
     }
 
     /// Why attention is not cuDNN's kernel in a training step, if it is not.
     pub fn attention_unsupported_reason(&self) -> Option<String> {
         let options = &self.placement.options;
         if !options.lowering.fused_attention {
-            return Some("only NVIDIA's GPUs have it".to_owned());
+            return Some("only NVIDIA GPUs support it, without --full_determinism".to_owned());
         }
         let (head, form) = (self.model.dimensions().head, self.model.attention_form());
-        let (dtype, tokens) = (self.placement.wire.compute, self.batch.tokens);
+        let (dtype, tokens) = (self.placement.comm.compute, self.batch.tokens);
         attention::unsupported_reason(dtype, tokens, head, form, options.scan_layers)
     }
 
-    /// The tokens of one step, over all devices and accumulated batches.
+    /// The tokens of one step, over all devices and microbatches.
     pub fn tokens_per_step(&self) -> usize {
         self.batch.sequences * self.batch.tokens * self.batch.accumulation
     }
 
-    /// Which of the trained parameters weight decay is for.
-    pub(crate) fn decays(&self, stored: &Stored) -> bool {
-        decays(&stored.template, stored.class)
+    /// Whether weight decay applies to a trained parameter.
+    pub(crate) fn decays(&self, param: &ShardedParam) -> bool {
+        decays(&param.template, param.class)
     }
 }
 
-/// A stored parameter as the optimizer sees it.
-pub(crate) fn shard(stored: &Stored, group: Option<&Group>) -> Shard {
-    let group = group.filter(|_| stored.layout != Layout::Replicated).cloned();
+/// A sharded parameter as the optimizer sees it.
+pub(crate) fn shard(param: &ShardedParam, group: Option<&Group>) -> Shard {
+    let group = group.filter(|_| param.layout != Layout::Replicated).cloned();
     Shard {
-        dims: stored.dims.clone(),
-        stack: stored.stack,
-        layout: stored.layout,
-        slice: if stored.layout == Layout::Flat { stored.part_dims()[0] } else { 0 },
+        dims: param.dims.clone(),
+        stack: param.stack,
+        layout: param.layout,
+        slice: if param.layout == Layout::Flat { param.shard_dims()[0] } else { 0 },
         group,
     }
 }

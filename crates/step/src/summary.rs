@@ -1,4 +1,4 @@
-//! A step in the words of the command line: what reports say of its model and settings.
+//! Summaries of a step's model and settings for reports, in the terms of the command line.
 
 use crate::spec::StepSpec;
 use fullshard_graph::DType;
@@ -7,7 +7,7 @@ use serde::Serialize;
 /// The model of a step.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ModelSummary {
-    /// The class at its root.
+    /// The class of its root module.
     pub class: String,
     /// Parameters; tied ones once.
     pub parameters: u64,
@@ -32,11 +32,11 @@ pub struct StepSettings {
     pub devices: usize,
     /// The sharding strategy.
     pub fsdp: String,
-    /// Sequences per micro-batch, over all devices.
+    /// Sequences per microbatch, over all devices.
     pub batch: usize,
     /// Tokens per sequence.
     pub sequence: usize,
-    /// Micro-batches per step.
+    /// Microbatches per step.
     pub gradient_accumulation_steps: usize,
     /// Whether gradients are reduced once per step.
     pub no_sync: bool,
@@ -44,14 +44,14 @@ pub struct StepSettings {
     pub tokens_per_step: usize,
     /// The optimizer.
     pub optimizer: String,
-    /// What gradients are clipped to.
+    /// The norm that gradients are clipped to.
     pub max_grad_norm: Option<f64>,
-    /// The type computed in.
+    /// The compute type.
     pub compute_dtype: String,
-    /// How many matmuls of layers run in FP8, if they should.
-    pub eight_bit_products: Option<usize>,
+    /// Number of matmuls of layers that run in FP8, if they should.
+    pub fp8_matmuls: Option<usize>,
     /// The modules of those that should but do not.
-    pub not_in_eight_bits: Vec<String>,
+    pub not_fp8: Vec<String>,
     /// The type that gradients are reduced in.
     pub reduce_dtype: String,
     /// What is saved for the backward pass.
@@ -65,7 +65,7 @@ pub struct StepSettings {
 }
 
 impl StepSpec {
-    /// What reports say of the model.
+    /// The model for reports.
     pub fn model_summary(&self) -> ModelSummary {
         let dimensions = self.model.dimensions();
         ModelSummary {
@@ -80,10 +80,10 @@ impl StepSpec {
         }
     }
 
-    /// What reports say of the settings.
+    /// The settings for reports.
     pub fn settings(&self) -> StepSettings {
         let (placement, batch) = (&self.placement, self.batch);
-        let products = self.eight_bit_products();
+        let matmuls = self.fp8_matmuls();
         StepSettings {
             devices: placement.devices(),
             fsdp: placement.options.strategy.name().to_owned(),
@@ -94,10 +94,10 @@ impl StepSpec {
             tokens_per_step: self.tokens_per_step(),
             optimizer: self.optimizer.name().to_owned(),
             max_grad_norm: self.max_grad_norm,
-            compute_dtype: placement.wire.compute.torch_name().to_owned(),
-            eight_bit_products: products.as_ref().map(|products| products.fp8),
-            not_in_eight_bits: products.map_or_else(Vec::new, |products| products.others),
-            reduce_dtype: placement.wire.reduce.torch_name().to_owned(),
+            compute_dtype: placement.comm.compute.torch_name().to_owned(),
+            fp8_matmuls: matmuls.as_ref().map(|matmuls| matmuls.fp8),
+            not_fp8: matmuls.map_or_else(Vec::new, |matmuls| matmuls.others),
+            reduce_dtype: placement.comm.reduce.torch_name().to_owned(),
             remat: placement.remat.name().to_owned(),
             scan_layers: placement.options.scan_layers,
             gather_ahead: placement.options.gather_ahead,
@@ -107,9 +107,9 @@ impl StepSpec {
 }
 
 impl StepSettings {
-    /// The type computed in, with what is in FP8 of it.
+    /// The compute type, with FP8 if matmuls use it.
     pub fn compute_name(&self) -> String {
-        match self.eight_bit_products {
+        match self.fp8_matmuls {
             Some(_) => format!("{} and {}", self.compute_dtype, DType::F8E4M3FN.torch_name()),
             None => self.compute_dtype.clone(),
         }

@@ -1,7 +1,7 @@
-//! The step programs of every model are compiled by the compilers of all three platforms, each in
-//! the lowering options of its platform; for TPUs and GPUs ahead of time.
+//! Compiles the step programs of every model for all three platforms, each with the lowering
+//! options of its platform; for TPUs and GPUs ahead of time.
 //!
-//! Cases differ in everything that changes which ops a step has. A new model gets its own.
+//! Cases differ in everything that changes the ops of a step. A new model gets its own.
 #![allow(clippy::unwrap_used)]
 
 use fullshard_core::Platform;
@@ -26,7 +26,7 @@ const LLAMA_TIED: &str = r#"{"model_type": "llama", "vocab_size": 131, "hidden_s
     "max_position_embeddings": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
     "intermediate_size": 48, "attention_bias": true, "tie_word_embeddings": true}"#;
 
-/// What a step is made of.
+/// The options of a step.
 struct Case {
     model: &'static str,
     devices: usize,
@@ -156,7 +156,7 @@ cases! {
     };
 }
 
-/// The programs beside the step: those that initialize the state, and the one that evaluates.
+/// The other programs: those that initialize the state, and the evaluation step.
 fn check_others(kind: Platform) {
     let spec = |model| Case { devices: 2, ..Case::new(model) }.spec(kind);
     compile(kind, &spec(LLAMA).eval_program(2).unwrap(), &[]);

@@ -1,4 +1,4 @@
-//! What programs take, by name.
+//! The inputs of programs, by name.
 #![allow(clippy::unwrap_used)]
 
 use fullshard_models::from_json;
@@ -19,12 +19,12 @@ fn spec(optimizer: Box<dyn Optimizer>) -> StepSpec {
     StepSpec::new(model, placement, optimizer, batch, None).unwrap()
 }
 
-/// A slot is named after its parameter, and what is frozen has none.
+/// A slot is named after its parameter, and frozen parameters have none.
 #[test]
-fn every_tensor_of_the_state_has_a_name() {
+fn state_tensors_have_names() {
     let spec = spec(Box::new(AdamW::default()));
     let state = spec.state().unwrap().map(|state| state.tensor.name.clone());
-    let names = spec.placement.parameters.iter().map(|stored| stored.name.as_str());
+    let names = spec.placement.parameters.iter().map(|param| param.name.as_str());
     assert!(state.parameters.iter().eq(names));
     assert_eq!(state.optimizer.len(), 2 * (state.parameters.len() - 1));
     let first = ["transformer.wte.weight.exp_avg", "transformer.wte.weight.exp_avg_sq"];
@@ -33,9 +33,9 @@ fn every_tensor_of_the_state_has_a_name() {
     assert!(!state.optimizer.iter().any(|name| name.contains("wpe")));
 }
 
-/// A slot knows its parameter, and lies where that does unless every device has it in full.
+/// A slot has its parameter's position, and its sharding unless it is replicated.
 #[test]
-fn slots_belong_to_their_parameters() {
+fn slots_refer_to_their_parameters() {
     let spec = spec(Box::new(Adafactor::paper()));
     let state = spec.state().unwrap();
     for slot in &state.optimizer {

@@ -1,4 +1,4 @@
-//! Steps of models that are no language models: what is fed follows from the task.
+//! Steps of models other than language models: the inputs follow from the task.
 #![allow(clippy::unwrap_used)]
 
 use fullshard_graph::{DType, Result, Tensor};
@@ -8,7 +8,7 @@ use fullshard_optim::AdamW;
 use fullshard_parallel::{Placement, PlacementOptions, Remat};
 use fullshard_step::{BatchShape, StepSpec};
 
-/// Tells what an image of 4 by 4 pixels is of.
+/// Classifies images of 4 by 4 pixels.
 #[derive(Debug)]
 struct Classification;
 
@@ -29,7 +29,7 @@ impl Task for Classification {
     }
 
     fn label_count(&self, labels: &Tensor) -> Result<Tensor> {
-        loss::counted(labels, 10)?.convert(DType::F32)?.sum_all()
+        loss::label_mask(labels, 10)?.convert(DType::F32)?.sum_all()
     }
 
     fn loss(&self, logits: &Tensor, labels: &Tensor) -> Result<Loss> {
@@ -63,7 +63,7 @@ impl Model<Classification> for Perceptron {
 }
 
 #[test]
-fn a_step_is_fed_what_the_task_says() {
+fn step_inputs_follow_the_task() {
     for (scan_layers, accumulation) in [(false, 1), (true, 2)] {
         let model = boxed(Perceptron).unwrap();
         let options = PlacementOptions {

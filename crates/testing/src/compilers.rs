@@ -1,13 +1,13 @@
-//! The compilers of devices that are not here: libtpu for TPUs, the CUDA plugin for GPUs.
+//! Compilers for devices that are not available: libtpu for TPUs, the CUDA plugin for GPUs.
 //!
-//! Both compile ahead of time, so that a program which only a device's own compiler refuses is
-//! found on a machine without that device.
+//! Both compile ahead of time, so that a program which only one compiler rejects is found on a
+//! machine without its device.
 
 use fullshard_pjrt::plugins::{Platform, Store, find_compiler};
 use fullshard_pjrt::{CompileOptions, Executable, GpuTarget, Plugin, Result, Topology, TpuSlice};
 use std::sync::LazyLock;
 
-/// With this variable set, [`crate::compile`] has every program compiled by all compilers.
+/// With this variable set, [`crate::compile`] compiles every program for all platforms.
 pub(crate) const ALL_COMPILERS: &str = "FULLSHARD_TEST_COMPILERS";
 
 static TPU: LazyLock<Topology> = LazyLock::new(|| {
@@ -20,7 +20,7 @@ static CUDA: LazyLock<Topology> = LazyLock::new(|| {
     Topology::gpu(compiler(Platform::Cuda), &target).unwrap()
 });
 
-/// A plugin that compiles for a kind of device, fetched on first use.
+/// A plugin that compiles for a platform, downloaded on first use.
 fn compiler(kind: Platform) -> &'static Plugin {
     let store = Store::default_location().unwrap();
     let path = match find_compiler(kind, None, &store) {
@@ -35,16 +35,16 @@ pub fn compile_ahead(kind: Platform, text: &str, options: &CompileOptions) -> Re
     match kind {
         Platform::Tpu => TPU.compile(text, options),
         Platform::Cuda => match CUDA.compile(text, options) {
-            // Seen once, on a busy machine, and not again in many runs: worth a second try, which a
-            // missing assembler does not survive.
+            // Seen once, on a busy machine, and not again in many runs: worth one retry, which
+            // fails if the assembler is missing.
             Err(error) if error.to_string().contains("launch ptxas") => CUDA.compile(text, options),
-            made => made,
+            result => result,
         },
-        Platform::Cpu => panic!("the CPU plugin compiles for its own devices alone"),
+        Platform::Cpu => panic!("the CPU plugin only compiles for its own devices"),
     }
 }
 
-/// Compiles a program for TPUs and for GPUs, but for what only other platforms have.
+/// Compiles a program for TPUs and for GPUs, unless it has custom calls of another platform.
 pub(crate) fn check_ahead(text: &str, devices: usize) {
     for kind in [Platform::Tpu, Platform::Cuda] {
         let has_foreign_calls =
@@ -56,7 +56,7 @@ pub(crate) fn check_ahead(text: &str, devices: usize) {
             Ok(_) => {}
             // TPUs emulate f64, but not in every op; no model has any.
             Err(error) if error.to_string().contains("X{64|128}") => {}
-            Err(error) => panic!("the compiler for {kind} refuses: {error}\n{text}"),
+            Err(error) => panic!("the compiler for {kind} rejects the program: {error}\n{text}"),
         }
     }
 }

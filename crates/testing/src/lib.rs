@@ -1,6 +1,6 @@
-//! What the tests of several crates share: devices to run on, and recordings to compare with.
+//! Test utilities of several crates: devices to run on, and recordings to compare with.
 //!
-//! Only tests depend on this crate, so whatever is wrong here panics.
+//! Only tests depend on this crate, so all errors panic.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -17,8 +17,8 @@ use fullshard_pjrt::{
 };
 use std::sync::LazyLock;
 
-/// One client for all tests of a file: eight virtual CPU devices, or what FULLSHARD_TEST_DEVICE
-/// names, for the tests of one device.
+/// One client for all tests of a file: eight virtual CPU devices, or the platform in
+/// FULLSHARD_TEST_DEVICE, for the tests of one device.
 pub static CLIENT: LazyLock<Client> = LazyLock::new(|| {
     let kind = std::env::var("FULLSHARD_TEST_DEVICE").unwrap_or("cpu".into());
     let kind: Platform = kind.parse().unwrap();
@@ -31,8 +31,8 @@ pub static CLIENT: LazyLock<Client> = LazyLock::new(|| {
     Client::new(Plugin::load(&located.path).unwrap(), &options).unwrap()
 });
 
-/// Compiles a program, showing its text if the compiler refuses it. With FULLSHARD_TEST_COMPILERS
-/// set, the compilers for TPUs and GPUs must take it too.
+/// Compiles a program, printing its text if the compiler rejects it. With FULLSHARD_TEST_COMPILERS
+/// set, the compilers for TPUs and GPUs must accept it too.
 pub fn compile(program: &Program, options: &CompileOptions) -> LoadedExecutable {
     let text = program.to_text();
     if std::env::var_os(compilers::ALL_COMPILERS).is_some() {
@@ -42,8 +42,8 @@ pub fn compile(program: &Program, options: &CompileOptions) -> LoadedExecutable 
     CLIENT.compile(&text, &options).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-/// On GPUs, as steps are compiled there: what is rounded stays rounded, and matmuls are cuBLAS's,
-/// which `./check --gpu` keeps from TF32.
+/// On GPUs, the flags of steps: rounded values stay rounded, and matmuls are cuBLAS's, for which
+/// `./check --gpu` disables TF32.
 fn with_exact_matmuls(options: CompileOptions) -> CompileOptions {
     if CLIENT.platform_name() != "cuda" {
         return options;
@@ -53,7 +53,7 @@ fn with_exact_matmuls(options: CompileOptions) -> CompileOptions {
         .fold(options, |options, flag| options.flag_text(flag).unwrap())
 }
 
-/// Runs a compiled program on logical tensors.
+/// Runs a compiled program on host tensors.
 pub fn call(loaded: &LoadedExecutable, inputs: &[HostTensor]) -> Vec<HostTensor> {
     let arrays: Vec<Array> = inputs
         .iter()
@@ -67,7 +67,7 @@ pub fn call(loaded: &LoadedExecutable, inputs: &[HostTensor]) -> Vec<HostTensor>
     results.iter().map(|array| array.to_host().unwrap()).collect()
 }
 
-/// Numbers in [-1, 1) that differ from each other, the same every time.
+/// Distinct numbers in [-1, 1), the same every time.
 pub fn numbers(count: usize, seed: u64) -> Vec<f64> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xD1B5_4A32_D192_ED03;
     let mut next = || {

@@ -1,4 +1,5 @@
-//! Models, weights, losses and gradients that torch recorded: `crates/models/tests/data/record.py`.
+//! Models, weights, losses and gradients recorded with torch by
+//! `crates/models/tests/data/record.py`.
 
 use fullshard_pjrt::HostTensor;
 use safetensors::{Dtype, SafeTensors};
@@ -20,8 +21,8 @@ pub const RECORDINGS: &[&str] = &[
     "llama_padded",
 ];
 
-/// The root of the repository: where FULLSHARD_ROOT says, for tests that were built on another
-/// machine, or where this was built.
+/// The root of the repository: FULLSHARD_ROOT, for tests built on another machine, or where this
+/// was built.
 fn root() -> PathBuf {
     let built = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     std::env::var_os("FULLSHARD_ROOT").map_or_else(built, PathBuf::from)
@@ -33,13 +34,13 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// The recording of a name.
+    /// Loads a recording by name.
     pub fn load(name: &str) -> Recording {
         let path = root().join(format!("crates/models/tests/data/{name}.safetensors"));
         Recording { bytes: std::fs::read(path).unwrap() }
     }
 
-    /// A text of the metadata.
+    /// A string of the metadata.
     pub fn metadata(&self, key: &str) -> String {
         let (_, metadata) = SafeTensors::read_metadata(&self.bytes).unwrap();
         metadata.metadata().as_ref().unwrap()[key].clone()
@@ -52,7 +53,7 @@ impl Recording {
         names.filter_map(|name| Some(name.strip_prefix("losses.")?.to_owned())).collect()
     }
 
-    /// The numbers of a tensor.
+    /// The elements of a tensor.
     pub fn floats(&self, name: &str) -> Vec<f32> {
         self.elements(name, Dtype::F32, f32::from_le_bytes)
     }

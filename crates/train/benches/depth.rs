@@ -1,5 +1,5 @@
-//! How compile time and program size depend on depth when layers are a loop: the training step of
-//! GPT-2 with 12 and with 48 layers, on four virtual CPU devices.
+//! Compile time and program size by depth with scanned layers: the training step of GPT-2 with 12
+//! and with 48 layers, on four virtual CPU devices.
 //!
 //!     cargo bench -p fullshard-train --bench depth
 #![allow(clippy::unwrap_used)]
@@ -24,7 +24,7 @@ fn main() {
     for round in 1..=ROUNDS {
         let [few, many] = [12, 48].map(|layers| measure(&compiler, layers));
         println!(
-            "round {round}: 12 layers {:.2} s, {} instructions; 48 layers {:.2} s, {}: {:.3} times",
+            "round {round}: 12 layers {:.2} s, {} instructions; 48 layers {:.2} s, {}: ratio {:.3}",
             few.0,
             few.1,
             many.0,

@@ -1,9 +1,9 @@
-//! Measuring training steps on made-up tokens.
+//! Benchmarks training steps on synthetic tokens.
 //!
-//! Steps are measured in two ways. For the rate they are launched as in training, the host one
-//! step ahead of what it reads where that pays, and the time of all is divided by their number. For
-//! the spread each is launched and waited for by itself, which shows how much one differs from
-//! another and what the host adds. A profile is taken of further steps, since taking one costs time.
+//! Steps are measured in two ways. For throughput they are launched as in training, with the host
+//! one step ahead where that pays, and the total time is divided by their number. For the spread
+//! each is launched and waited for separately, which shows the variation between steps and the host
+//! overhead. A profile is taken of further steps, since profiling costs time.
 
 use crate::error::Error;
 use crate::runner::{Metrics, Pending, Runner};
@@ -11,46 +11,46 @@ use fullshard_pjrt::HostTensor;
 use fullshard_step::BatchShape;
 use std::time::Instant;
 
-/// The batches that are made up beforehand and used in turn.
+/// Number of synthetic batches, which are used in rotation.
 const DISTINCT: usize = 8;
 
-/// How steps are to be measured.
+/// Settings of a benchmark.
 #[derive(Debug, Clone, Copy)]
 pub struct Bench {
-    /// Steps before the clock runs.
+    /// Warm-up steps before timing.
     pub warmup: usize,
-    /// Steps measured, once for the rate and once for the spread.
+    /// Steps measured, once for throughput and once for the spread.
     pub steps: usize,
     /// Whether every step has the same tokens.
     pub fixed_batch: bool,
-    /// What tokens are made up from.
+    /// The seed of the synthetic tokens.
     pub seed: u64,
     /// The learning rate of every step.
     pub learning_rate: f64,
 }
 
-/// What was measured, times in seconds.
+/// Measurements, with times in seconds.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct Measured {
-    /// Whether each step was launched before the one before it was done.
+    /// Whether each step was launched before the previous one was done.
     pub ahead: bool,
-    /// The time of all steps.
+    /// Total time of all steps.
     pub total: f64,
-    /// The time of a step among those: `total` over their number.
+    /// Time per step: `total` over their number.
     pub step: f64,
-    /// The times of steps that were waited for one by one.
+    /// Times of steps that were waited for separately.
     pub waited: Vec<f64>,
-    /// What of those is worth a look.
+    /// Summary of those times.
     pub spread: Spread,
-    /// The very first step, before any update.
+    /// Metrics of the first step, before any update.
     #[serde(skip)]
     pub first: Metrics,
-    /// The very last.
+    /// Metrics of the last step.
     #[serde(skip)]
     pub last: Metrics,
 }
 
-/// Some times at a glance: the least, the quartiles and the most.
+/// Summary of times: minimum, quartiles and maximum.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 #[allow(missing_docs)]
 pub struct Spread {
@@ -62,7 +62,7 @@ pub struct Spread {
 }
 
 impl Bench {
-    /// Measures steps of a runner for a model with so many tokens in its vocabulary.
+    /// Measures steps of a runner for a model with this vocabulary size.
     pub fn run(
         &self,
         runner: &mut Runner<'_>,
@@ -80,9 +80,9 @@ impl Bench {
         }
 
         let start = Instant::now();
-        let in_a_row = in_a_row(&mut launch, self.steps, ahead)?;
+        let first_timed = run_steps(&mut launch, self.steps, ahead)?;
         let total = start.elapsed().as_secs_f64();
-        let first = first.or(in_a_row);
+        let first = first.or(first_timed);
 
         let mut waited = Vec::new();
         let mut last = None;
@@ -107,7 +107,7 @@ impl Bench {
 }
 
 impl Bench {
-    /// Profiles further steps of a runner, launched as in training; gives an XSpace.
+    /// Profiles further steps of a runner, launched as in training; returns an XSpace.
     pub fn profile(
         &self,
         runner: &mut Runner<'_>,
@@ -118,17 +118,17 @@ impl Bench {
         let batches = self.batches(batch, vocabulary)?;
         let ahead = runner.launches_ahead();
         let profile = runner.client().plugin().start_profile()?;
-        in_a_row(&mut self.launches(runner, &batches), steps, ahead)?;
+        run_steps(&mut self.launches(runner, &batches), steps, ahead)?;
         Ok(profile.finish()?)
     }
 
-    /// The tokens that steps use in turn.
+    /// The batches that steps use in rotation.
     fn batches(&self, batch: BatchShape, vocabulary: usize) -> Result<Vec<HostTensor>, Error> {
         let distinct = if self.fixed_batch { 1 } else { DISTINCT };
         (0..distinct as u64).map(|i| tokens(batch, vocabulary, self.seed ^ i)).collect()
     }
 
-    /// Launches one step after another.
+    /// A function that launches the next step.
     fn launches<'r>(
         &self,
         runner: &'r mut Runner<'_>,
@@ -148,23 +148,23 @@ impl Bench {
     }
 }
 
-/// Launches steps as in training and waits for all; gives what the first says.
-fn in_a_row(
+/// Launches steps as in training and waits for all; returns the metrics of the first.
+fn run_steps(
     launch: &mut impl FnMut() -> Result<Pending, Error>,
     steps: usize,
     ahead: bool,
 ) -> Result<Option<Metrics>, Error> {
     let mut first = None;
-    let mut behind: Option<Pending> = None;
+    let mut in_flight: Option<Pending> = None;
     for _ in 0..steps {
         let step = launch()?;
-        let done = if ahead { behind.replace(step) } else { Some(step) };
+        let done = if ahead { in_flight.replace(step) } else { Some(step) };
         if let Some(done) = done {
             let metrics = done.wait()?;
             first.get_or_insert(metrics);
         }
     }
-    if let Some(done) = behind {
+    if let Some(done) = in_flight {
         let metrics = done.wait()?;
         first.get_or_insert(metrics);
     }
@@ -172,16 +172,16 @@ fn in_a_row(
 }
 
 impl Spread {
-    /// The spread of some numbers, if there are any.
+    /// The spread of numbers; `None` if there are none.
     pub fn of(numbers: &[f64]) -> Option<Spread> {
         let mut sorted = numbers.to_vec();
         sorted.sort_by(f64::total_cmp);
         let last = sorted.len().checked_sub(1)?;
-        // Between two numbers where a quantile falls between them.
-        let at = |share: f64| {
-            let place = share * last as f64;
-            let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
-            below + (above - below) * place.fract()
+        // Interpolates between the two nearest numbers.
+        let at = |quantile: f64| {
+            let index = quantile * last as f64;
+            let (below, above) = (sorted[index.floor() as usize], sorted[index.ceil() as usize]);
+            below + (above - below) * index.fract()
         };
         Some(Spread {
             min: at(0.0),
@@ -193,23 +193,23 @@ impl Spread {
     }
 }
 
-/// Tokens of a step, all of the vocabulary equally likely.
+/// Tokens of a step, uniform over the vocabulary.
 fn tokens(batch: BatchShape, vocabulary: usize, seed: u64) -> Result<HostTensor, Error> {
     let dims = [batch.accumulation, batch.sequences, batch.tokens];
-    let mut state = mixed(seed);
+    let mut state = mix(seed);
     let draw = |_| {
         state = state.wrapping_add(GOLDEN);
-        ((u128::from(mixed(state)) * vocabulary as u128) >> 64) as i32
+        ((u128::from(mix(state)) * vocabulary as u128) >> 64) as i32
     };
     let values: Vec<i32> = (0..dims.iter().product()).map(draw).collect();
     Ok(HostTensor::from_values(&dims, &values)?)
 }
 
-/// The step of a SplitMix64 generator.
+/// The increment of the SplitMix64 generator.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The output of a SplitMix64 generator in a state.
-fn mixed(state: u64) -> u64 {
+/// The output of the SplitMix64 generator for a state.
+fn mix(state: u64) -> u64 {
     let state = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let state = (state ^ (state >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     state ^ (state >> 31)
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spread_lies_between_its_numbers() {
+    fn spread_interpolates_quartiles() {
         let spread = Spread::of(&[4.0, 1.0, 3.0, 2.0, 5.0]).unwrap();
         let quartiles = [spread.lower_quartile, spread.median, spread.upper_quartile];
         assert_eq!((spread.min, quartiles, spread.max), (1.0, [2.0, 3.0, 4.0], 5.0));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_of_the_vocabulary_and_use_all_of_it() {
+    fn tokens_cover_the_vocabulary() {
         let batch =
             BatchShape { sequences: 8, tokens: 64, accumulation: 2, sync_each_microbatch: true };
         let draw = |seed| tokens(batch, 37, seed).unwrap().values::<i32>().unwrap();

@@ -1,4 +1,4 @@
-//! What others may do while a run goes on.
+//! Callbacks of a training run.
 
 use crate::error::Error;
 use crate::evaluation::Evaluated;
@@ -6,33 +6,33 @@ use crate::report::Values;
 use crate::runner::Metrics;
 use std::path::Path;
 
-/// Is called as a run goes on, like Hugging Face's `TrainerCallback`. Every method does nothing
-/// unless it is implemented; an error ends the run.
+/// Called during a run, like Hugging Face's `TrainerCallback`. Methods do nothing by default; an
+/// error ends the run.
 pub trait Callback {
-    /// A step is done. Steps are counted from 1.
+    /// Called after a step, counted from 1.
     fn on_step(&mut self, step: u64, metrics: Metrics) -> Result<(), Error> {
         let _ = (step, metrics);
         Ok(())
     }
 
-    /// Something is logged after a step.
+    /// Called when values are logged after a step.
     fn on_log(&mut self, step: u64, values: &Values) -> Result<(), Error> {
         let _ = (step, values);
         Ok(())
     }
 
-    /// The model is evaluated after a step.
+    /// Called when the model has been evaluated after a step.
     fn on_evaluate(&mut self, step: u64, evaluated: &Evaluated) -> Result<(), Error> {
         let _ = (step, evaluated);
         Ok(())
     }
 
-    /// A profile is written.
+    /// Called when a profile has been written.
     fn on_profile(&mut self, path: &Path) -> Result<(), Error> {
         let _ = path;
         Ok(())
     }
 }
 
-/// Nothing is done.
+/// Does nothing.
 impl Callback for () {}

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 pub struct Compiler<'a> {
     /// The devices.
     pub client: &'a Client,
-    /// Where compiled programs are kept, if anywhere.
+    /// The cache of compiled programs, if any.
     pub cache: Option<CompileCache>,
-    /// Options, for as many devices as the programs run on.
+    /// Compile options, for the number of devices that programs run on.
     pub options: CompileOptions,
 }
 
@@ -21,29 +21,28 @@ pub struct Compiler<'a> {
 pub struct Compiled {
     /// The program.
     pub program: LoadedExecutable,
-    /// How long it took.
+    /// The compile time.
     pub time: Duration,
-    /// Whether the cache had it.
+    /// Whether it was in the cache.
     pub cached: bool,
     /// The SHA-256 of its text.
     pub hash: String,
 }
 
 impl Compiler<'_> {
-    /// Whether a program is to be launched before the one before it is done. On CPU it is not: the
-    /// host has nothing to hide there, the memory of a second step is memory that the caches do
-    /// not hold, and two programs with collectives that do not depend on each other may wait for
-    /// ever, since they share too few threads.
+    /// Whether to launch a program before the previous one is done. Not on CPU: there is no host
+    /// latency to hide, the memory of a second step does not fit into the caches, and two
+    /// independent programs with collectives may deadlock, since they share too few threads.
     pub fn launches_ahead(&self) -> bool {
         self.client.platform_name() != "cpu"
     }
 
-    /// Compiles a program, or takes it from the cache.
+    /// Compiles a program, or loads it from the cache.
     pub fn compile(&self, program: &Program) -> Result<Compiled, Error> {
         self.compile_text(&program.to_text())
     }
 
-    /// Compiles programs, all at the same time.
+    /// Compiles programs in parallel.
     pub fn compile_all(&self, programs: &[&Program]) -> Result<Vec<Compiled>, Error> {
         let texts: Vec<String> = programs.iter().map(|program| program.to_text()).collect();
         std::thread::scope(|scope| {
@@ -72,8 +71,8 @@ impl Compiler<'_> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn custom_calls_are_registered_by_the_names_that_programs_call() {
-        assert_eq!(fullshard_graph::PRODUCT, fullshard_pjrt::PRODUCT);
+    fn custom_call_names_match() {
+        assert_eq!(fullshard_graph::MATMUL, fullshard_pjrt::MATMUL);
         assert_eq!(fullshard_models::layers::loss::LOSS, fullshard_pjrt::LOSS);
     }
 }

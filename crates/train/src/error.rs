@@ -1,23 +1,23 @@
-//! What can go wrong between a spec and its programs running.
+//! Errors of compiling and running a spec's programs.
 
-/// Why a run cannot begin or go on.
+/// Why a run cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Tensors that do not fit the spec.
-    #[error("{what}: {found} does not fit, {expected} is expected")]
+    /// Tensors that do not match the spec.
+    #[error("{what}: expected {expected}, found {found}")]
     Mismatch {
         /// The tensor.
         what: String,
-        /// What was given.
+        /// What was passed.
         found: String,
-        /// What must be given.
+        /// What is expected.
         expected: String,
     },
-    /// A loss or gradient that is no number.
+    /// A loss or gradient that is not finite.
     #[error(
         "step {step} has a loss of {loss} and a gradient norm of {gradient_norm}: training stopped \
          before its update, and no model is written. Try a lower --learning_rate or some \
-         --warmup_steps, a smaller --max_grad_norm, --bf16 rather than float16, and look at the \
+         --warmup_steps, a smaller --max_grad_norm, --bf16 rather than float16, and check the \
          data"
     )]
     NotFinite {
@@ -28,18 +28,18 @@ pub enum Error {
         /// The norm of its gradient.
         gradient_norm: f32,
     },
-    /// A length or spacing that a run cannot have.
+    /// An invalid length or interval of a run.
     #[error("--{what} is {value}, but must be {expected}")]
     Schedule {
         /// The flag.
         what: &'static str,
-        /// What was given.
+        /// The value passed.
         value: String,
-        /// What it can be.
+        /// The allowed values.
         expected: &'static str,
     },
-    /// Batches of a source that is not ours.
-    #[error("the next batch cannot be made: {0}")]
+    /// Batches of a custom source.
+    #[error("cannot load the next batch: {0}")]
     Source(Box<dyn std::error::Error + Send + Sync>),
     /// The data.
     #[error(transparent)]
@@ -61,7 +61,7 @@ impl From<fullshard_step::CountMismatch> for Error {
     }
 }
 
-/// An error about what is not what it should be.
+/// A mismatch error.
 pub(crate) fn mismatch(what: &str, found: &str, expected: &str) -> Error {
     let [what, found, expected] = [what, found, expected].map(str::to_owned);
     Error::Mismatch { what, found, expected }

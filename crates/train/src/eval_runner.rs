@@ -1,4 +1,4 @@
-//! A model on devices that is evaluated and not trained.
+//! A model on devices for evaluation only.
 
 use crate::compiler::{Compiled, Compiler};
 use crate::error::Error;
@@ -6,12 +6,12 @@ use crate::evaluation::{Evaluated, Evaluation};
 use crate::evaluator::{CompiledEval, Evaluator};
 use crate::parameters::Parameters;
 use crate::state::compile_with_state;
-use fullshard_parallel::Stored;
+use fullshard_parallel::ShardedParam;
 use fullshard_pjrt::Array;
 use fullshard_step::{Ordered, StepSpec};
 
-/// The parameters of a spec on devices and what evaluates them: no step program, and nothing of
-/// the optimizer.
+/// The parameters of a spec on devices and their evaluator, without a step program and optimizer
+/// state.
 pub struct EvalRunner<'a> {
     spec: &'a StepSpec,
     parameters: Vec<Array>,
@@ -19,7 +19,7 @@ pub struct EvalRunner<'a> {
 }
 
 impl<'a> EvalRunner<'a> {
-    /// Compiles the evaluation of so many sequences at once, and makes parameters from a seed.
+    /// Compiles the evaluation of batches of `sequences`, and initializes parameters from a seed.
     pub fn new(
         compiler: &'a Compiler<'a>,
         spec: &'a StepSpec,
@@ -34,13 +34,13 @@ impl<'a> EvalRunner<'a> {
         Ok(EvalRunner { spec, parameters, evaluator })
     }
 
-    /// Compiles the evaluation of so many sequences at once, and takes its parameters from
-    /// `parameter`: the full values of one, of all layers one after another if they are stacked.
+    /// Compiles the evaluation of batches of `sequences`, with parameters from `parameter`, which
+    /// returns the full values of one, with stacked layers concatenated.
     pub fn with_parameters(
         compiler: &'a Compiler<'a>,
         spec: &'a StepSpec,
         sequences: usize,
-        parameter: impl Fn(&Stored) -> Result<Vec<f32>, Error>,
+        parameter: impl Fn(&ShardedParam) -> Result<Vec<f32>, Error>,
     ) -> Result<EvalRunner<'a>, Error> {
         let eval = compiler.compile(&spec.eval_program(sequences)?)?;
         let eval = CompiledEval::new(spec, eval, sequences)?;
@@ -53,7 +53,7 @@ impl<'a> EvalRunner<'a> {
         Ok(EvalRunner { spec, parameters, evaluator })
     }
 
-    /// The compiled evaluation, if there is one.
+    /// The compiled evaluation, if any.
     pub fn program(&self) -> Option<&Compiled> {
         self.evaluator.program()
     }

@@ -1,4 +1,4 @@
-//! The loss on examples that are not trained on.
+//! The loss on held-out examples.
 
 use crate::error::Error;
 use crate::evaluator::{Evaluator, PendingLoss};
@@ -9,35 +9,35 @@ use fullshard_pjrt::Array;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What is evaluated on.
+/// The data of an evaluation.
 #[derive(Clone)]
 pub struct Evaluation {
-    /// The batches; an epoch of them is evaluated on.
+    /// The batches; one epoch is evaluated.
     pub batches: Arc<dyn BatchSource>,
-    /// Sequences in a batch, on all devices together.
+    /// Sequences per batch, over all devices.
     pub sequences: usize,
 }
 
-/// What came of an evaluation.
+/// The result of an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Evaluated {
     /// The mean loss over all labels.
     pub loss: f64,
-    /// Examples.
+    /// Number of examples.
     pub samples: u64,
-    /// Batches.
+    /// Number of batches.
     pub steps: u64,
-    /// Seconds.
+    /// Time in seconds.
     pub runtime: f64,
 }
 
 impl Evaluation {
-    /// The evaluation on a corpus, so many sequences at once.
+    /// The evaluation on a corpus, in batches of `sequences`.
     pub fn on_corpus(corpus: Arc<Corpus>, sequences: usize) -> Evaluation {
         Evaluation { batches: Arc::new(TokenBatches::evaluation(corpus, sequences)), sequences }
     }
 
-    /// Evaluates parameters; gives nothing if it was stopped.
+    /// Evaluates parameters; returns `None` if stopped.
     pub fn run(
         &self,
         evaluator: &mut Evaluator<'_>,
@@ -53,17 +53,17 @@ impl Evaluation {
             total = (total.0 + f64::from(sum), total.1 + f64::from(count));
             Ok(())
         };
-        let mut behind = None;
+        let mut in_flight = None;
         for batch in self.batches.batches(0..steps)? {
             if stop() {
                 return Ok(None);
             }
             let pending = evaluator.evaluate(parameters, &batch?.tensors)?;
             let done =
-                if evaluator.launches_ahead() { behind.replace(pending) } else { Some(pending) };
+                if evaluator.launches_ahead() { in_flight.replace(pending) } else { Some(pending) };
             done.map_or(Ok(()), &mut add)?;
         }
-        behind.map_or(Ok(()), &mut add)?;
+        in_flight.map_or(Ok(()), &mut add)?;
         Ok(Some(Evaluated {
             loss: total.0 / total.1.max(1.0),
             samples: self.batches.examples(),
@@ -74,12 +74,12 @@ impl Evaluation {
 }
 
 impl Evaluated {
-    /// The exponential of the loss; infinite if that is too large.
+    /// The exponential of the loss; infinite on overflow.
     pub fn perplexity(&self) -> f64 {
         self.loss.exp()
     }
 
-    /// Its figures by the names that Trainer gives them.
+    /// The metrics by the names that Trainer uses.
     pub fn values(&self) -> Values {
         Values::from([
             ("eval_loss".to_owned(), self.loss.into()),

@@ -8,21 +8,21 @@ use fullshard_step::{EvalArguments, Ordered, StepSpec};
 use std::borrow::Borrow;
 
 /// The compiled evaluation of a spec. It borrows the parameters that it evaluates: from a
-/// [`Runner`](crate::Runner), which trains them, or from a [`EvalRunner`](crate::EvalRunner).
+/// [`Runner`](crate::Runner), which trains them, or from an [`EvalRunner`](crate::EvalRunner).
 pub struct Evaluator<'a> {
     spec: &'a StepSpec,
     compiler: &'a Compiler<'a>,
     eval: Option<CompiledEval>,
 }
 
-/// The compiled evaluation of so many sequences at once.
+/// The compiled evaluation of batches of `sequences`.
 pub(crate) struct CompiledEval {
     sequences: usize,
     program: Compiled,
     pub(crate) arguments: EvalArguments<Argument>,
 }
 
-/// The summed loss of an evaluation that is launched.
+/// The summed loss of a launched evaluation.
 pub struct PendingLoss {
     sums: Array,
 }
@@ -40,12 +40,12 @@ impl CompiledEval {
 }
 
 impl<'a> Evaluator<'a> {
-    /// What evaluates the parameters of a spec. Nothing is compiled yet.
+    /// An evaluator of a spec's parameters. Nothing is compiled yet.
     pub fn new(compiler: &'a Compiler<'a>, spec: &'a StepSpec) -> Evaluator<'a> {
         Evaluator { spec, compiler, eval: None }
     }
 
-    /// What evaluates with a program that is compiled already.
+    /// An evaluator with a compiled program.
     pub(crate) fn with_program(
         compiler: &'a Compiler<'a>,
         spec: &'a StepSpec,
@@ -54,18 +54,18 @@ impl<'a> Evaluator<'a> {
         Evaluator { spec, compiler, eval: Some(eval) }
     }
 
-    /// Whether a batch is to be launched before the previous one is done; see
+    /// Whether to launch a batch before the previous one is done; see
     /// [`Compiler::launches_ahead`].
     pub fn launches_ahead(&self) -> bool {
         self.compiler.launches_ahead()
     }
 
-    /// The compiled evaluation, if there is one yet.
+    /// The compiled evaluation, if any yet.
     pub fn program(&self) -> Option<&Compiled> {
         self.eval.as_ref().map(|eval| &eval.program)
     }
 
-    /// Compiles the evaluation of so many sequences at once, unless that is done.
+    /// Compiles the evaluation of batches of `sequences`, unless already done.
     pub fn prepare(&mut self, sequences: usize) -> Result<(), Error> {
         self.compiled(sequences).map(|_| ())
     }
@@ -81,9 +81,8 @@ impl<'a> Evaluator<'a> {
         Ok(self.eval.insert(eval))
     }
 
-    /// Launches an evaluation of parameters, in the order of the spec's, on the tensors of a
-    /// batch, in the order of the task's inputs: of language models tokens and labels,
-    /// `[sequences, tokens]`.
+    /// Launches an evaluation of parameters, in the spec's order, on the tensors of a batch, in the
+    /// order of the task's inputs: for language models tokens and labels, `[sequences, tokens]`.
     pub fn evaluate<B: Borrow<HostTensor>>(
         &mut self,
         parameters: &[Array],
@@ -102,7 +101,7 @@ impl<'a> Evaluator<'a> {
 }
 
 impl PendingLoss {
-    /// Waits for the summed loss and the number of labels that counted.
+    /// Waits for the summed loss and the number of labels that are not ignored.
     pub fn wait(&self) -> Result<(f32, f32), Error> {
         match numbers(&self.sums)?[..] {
             [sum, count] => Ok((sum, count)),

@@ -1,9 +1,9 @@
 //! The training loop around a step's programs.
 //!
-//! A [`Runner`] owns the state of training and the compiled step that updates it, an [`EvalRunner`]
-//! parameters alone; an [`Evaluator`] borrows parameters from either. A [`Training`] is the loop
+//! A [`Runner`] owns the training state and the compiled step that updates it, an [`EvalRunner`]
+//! only parameters; an [`Evaluator`] borrows parameters from either. A [`Training`] is the loop
 //! around a runner: batches of a [`BatchSource`], learning rates, logs and evaluations, with a
-//! [`Callback`] for whoever wants to see them.
+//! [`Callback`] to observe them.
 #![forbid(unsafe_code)]
 
 mod bench;

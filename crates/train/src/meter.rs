@@ -1,4 +1,4 @@
-//! What is worth knowing of the steps since the last log: loss, speed and memory.
+//! Metrics of the steps since the last log: loss, throughput and memory.
 
 use crate::report::Values;
 use crate::runner::{Metrics, Runner};
@@ -6,17 +6,17 @@ use fullshard_step::Chip;
 use fullshard_step::{Flops, utilization};
 use std::time::{Duration, Instant};
 
-/// Bytes that a device uses, and who says so.
+/// Bytes used on a device, and their source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceMemory {
-    /// The most there were in use so far, as the device says.
+    /// Peak bytes in use so far, as the device reports.
     Measured(u64),
-    /// What the compiled step needs, where the device does not tell.
+    /// What the compiled step needs, if the device does not report its usage.
     Compiled(u64),
 }
 
 impl DeviceMemory {
-    /// What the first device of a runner uses.
+    /// The memory of the first device of a runner.
     pub fn of(runner: &Runner<'_>) -> Option<DeviceMemory> {
         let program = &runner.program().program;
         let device = program.devices().first().copied().unwrap_or(0);
@@ -39,8 +39,9 @@ impl DeviceMemory {
 pub(crate) struct Meter {
     tokens: usize,
     devices: usize,
-    flops: Flops,
-    /// Operations a second of one device at most, if they are known.
+    /// The FLOPs of a step that MFU counts, and those that HFU counts.
+    flops: (Flops, Flops),
+    /// Peak FLOP/s of one device, if known.
     peak: Option<f64>,
     since: Instant,
     steps: u64,
@@ -52,16 +53,14 @@ impl Meter {
     pub fn new(runner: &Runner<'_>) -> Meter {
         let spec = runner.spec();
         let tokens = spec.tokens_per_step();
-        let parameters = spec.parameter_count();
-        let flops = Flops::new(parameters, spec.model.dimensions(), tokens, spec.batch.tokens);
         let device = runner.program().program.devices().first().copied().unwrap_or(0);
         let kind = runner.client().device(device).map(|device| device.description().kind.clone());
         let chip = kind.ok().and_then(|kind| Chip::of_kind(&kind));
         Meter {
             tokens,
             devices: spec.placement.devices(),
-            flops,
-            peak: chip.and_then(|chip| chip.peak(spec.placement.wire.compute)),
+            flops: (spec.model_flops(), spec.hardware_flops()),
+            peak: chip.and_then(|chip| chip.peak(spec.placement.comm.compute)),
             since: Instant::now(),
             steps: 0,
             loss: 0.0,
@@ -69,19 +68,19 @@ impl Meter {
         }
     }
 
-    /// A step is done.
+    /// Adds a step.
     pub fn add(&mut self, metrics: Metrics, waited: Duration) {
         self.steps += 1;
         self.loss += f64::from(metrics.loss);
         self.waited += waited;
     }
 
-    /// Time that was spent on something else does not count.
-    pub fn leave_out(&mut self, time: Duration) {
+    /// Excludes time spent on something else.
+    pub fn exclude(&mut self, time: Duration) {
         self.since += time;
     }
 
-    /// What to log of the steps since the last time, and a new beginning.
+    /// The values to log for the steps since the last log; resets the meter.
     pub fn log(&mut self, last: Metrics, rate: f64, memory: Option<DeviceMemory>) -> Values {
         let now = Instant::now();
         let steps = self.steps.max(1) as f64;
@@ -95,9 +94,16 @@ impl Meter {
             ("input_wait".to_owned(), (self.waited.as_secs_f64() / steps).into()),
         ]);
         if let Some(peak) = self.peak {
-            let share = |flops| utilization(flops, step_time, self.devices, peak);
-            values.insert("mfu".to_owned(), share(self.flops.post).into());
-            values.insert("mfu_palm".to_owned(), share(self.flops.palm).into());
+            let (model, hardware) = self.flops;
+            for (name, flops) in [
+                ("mfu", model.flops_6n),
+                ("mfu_palm", model.palm),
+                ("hfu", hardware.flops_6n),
+                ("hfu_palm", hardware.palm),
+            ] {
+                let share = utilization(flops, step_time, self.devices, peak);
+                values.insert(name.to_owned(), share.into());
+            }
         }
         if let Some(memory) = memory {
             values.insert("device_memory".to_owned(), memory.bytes().into());

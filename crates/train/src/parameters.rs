@@ -8,7 +8,7 @@ use fullshard_step::StepSpec;
 use std::collections::VecDeque;
 use std::path::Path;
 
-/// The parameters of a model on devices, borrowed from whoever trains or evaluates them.
+/// The parameters of a model on devices, borrowed from a runner.
 #[derive(Clone, Copy)]
 pub struct Parameters<'a> {
     spec: &'a StepSpec,
@@ -25,28 +25,28 @@ impl<'a> Parameters<'a> {
         self.arrays
     }
 
-    /// The full values of a parameter by the name it is stored under, of all layers one after
-    /// another if they are stacked.
+    /// The full values of a parameter by its name in the placement, with stacked layers
+    /// concatenated.
     pub fn get(&self, name: &str) -> Result<Vec<f32>, Error> {
-        let mut stored = self.spec.placement.parameters.iter().zip(self.arrays);
-        let found = stored.find(|(stored, _)| stored.name == name);
-        let Some((stored, array)) = found else {
+        let mut params = self.spec.placement.parameters.iter().zip(self.arrays);
+        let found = params.find(|(param, _)| param.name == name);
+        let Some((param, array)) = found else {
             return Err(mismatch(name, "no such parameter", "a parameter of the model"));
         };
-        Ok(stored.unpack(&array.to_host()?.values()?))
+        Ok(param.unpack(&array.to_host()?.values()?))
     }
 
-    /// Writes the parameters into a folder, as Hugging Face keeps them.
+    /// Writes the parameters into a folder, in Hugging Face's format.
     pub fn export(&self, folder: &Path) -> Result<Exported, Error> {
         let mut parameters = self.spec.placement.parameters.iter();
-        // The layers that are left of a stack; they follow each other.
+        // The remaining layers of a stack, in order.
         let mut layers: VecDeque<Vec<f32>> = VecDeque::new();
         let mut next = |name: &str| -> Result<Vec<f32>, Error> {
             if layers.is_empty()
-                && let Some(stored) = parameters.next()
+                && let Some(param) = parameters.next()
             {
-                let values = self.get(&stored.name)?;
-                let length = values.len() / stored.stack.unwrap_or(1);
+                let values = self.get(&param.name)?;
+                let length = values.len() / param.stack.unwrap_or(1);
                 layers = values.chunks(length.max(1)).map(<[f32]>::to_vec).collect();
             }
             layers.pop_front().ok_or_else(|| mismatch(name, "no parameter", "a parameter"))

@@ -6,7 +6,7 @@ use crate::evaluation::{Evaluated, Evaluation};
 use crate::evaluator::{Evaluator, PendingLoss};
 use crate::parameters::Parameters;
 use crate::state::{Argument, compile_with_state, numbers, seed_tensor, upload_batch};
-use fullshard_parallel::Stored;
+use fullshard_parallel::ShardedParam;
 use fullshard_pjrt::{Array, Client, HostTensor};
 use fullshard_step::{
     METRICS, Ordered, StepArguments, StepInputs, StepResults, StepSpec, TrainState,
@@ -14,12 +14,12 @@ use fullshard_step::{
 use std::borrow::Borrow;
 use std::sync::Arc;
 
-/// A compiled step and the state it works on, which can be evaluated too.
+/// A compiled training step and its state, which can also be evaluated.
 pub struct Runner<'a> {
     spec: &'a StepSpec,
     compiler: &'a Compiler<'a>,
     step: Compiled,
-    /// Where the step takes its inputs.
+    /// The arguments for the step's inputs.
     inputs: StepInputs<Argument>,
     state: TrainState<Array>,
     /// The metrics of the previous step, on the devices.
@@ -29,24 +29,24 @@ pub struct Runner<'a> {
     evaluator: Evaluator<'a>,
 }
 
-/// What a training step says of itself.
+/// The metrics of a training step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Metrics {
     /// The mean loss before the update.
     pub loss: f32,
     /// The norm of the gradient before clipping.
     pub gradient_norm: f32,
-    /// The number of labels that counted.
+    /// The number of labels that are not ignored.
     pub labels: f32,
 }
 
-/// The metrics of a step that is launched.
+/// The metrics of a launched step.
 pub struct Pending {
     metrics: Arc<Array>,
 }
 
 impl<'a> Runner<'a> {
-    /// Compiles the programs of a spec and makes its state from a seed.
+    /// Compiles the programs of a spec and initializes its state from a seed.
     pub fn new(
         compiler: &'a Compiler<'a>,
         spec: &'a StepSpec,
@@ -56,16 +56,16 @@ impl<'a> Runner<'a> {
         let (step, state) = compile_with_state(compiler, &step, &init, seed)?;
         let inputs = Argument::of_program(&step.program, &spec.step_arguments()?)?.inputs;
         let state = spec.state()?.unflatten(state)?;
-        Runner::begin(compiler, spec, seed, (step, inputs), state)
+        Runner::start(compiler, spec, seed, (step, inputs), state)
     }
 
-    /// Compiles the programs of a spec and takes its parameters from `parameter`: the full values
-    /// of one, of all layers one after another if they are stacked. The seed is for dropout.
+    /// Compiles the programs of a spec, with parameters from `parameter`, which returns the full
+    /// values of one, with stacked layers concatenated. The seed is for dropout.
     pub fn with_parameters(
         compiler: &'a Compiler<'a>,
         spec: &'a StepSpec,
         seed: u64,
-        parameter: impl Fn(&Stored) -> Result<Vec<f32>, Error>,
+        parameter: impl Fn(&ShardedParam) -> Result<Vec<f32>, Error>,
     ) -> Result<Runner<'a>, Error> {
         let step = compiler.compile(&spec.step_program()?)?;
         let arguments = Argument::of_program(&step.program, &spec.step_arguments()?)?;
@@ -73,33 +73,33 @@ impl<'a> Runner<'a> {
         let state = arguments.state.zip(&tensors)?.try_map(|(argument, tensor)| {
             argument.upload_state(compiler.client, spec, tensor, &parameter)
         })?;
-        Runner::begin(compiler, spec, seed, (step, arguments.inputs), state)
+        Runner::start(compiler, spec, seed, (step, arguments.inputs), state)
     }
 
-    fn begin(
+    fn start(
         compiler: &'a Compiler<'a>,
         spec: &'a StepSpec,
         seed: u64,
         (step, inputs): (Compiled, StepInputs<Argument>),
         state: TrainState<Array>,
     ) -> Result<Runner<'a>, Error> {
-        let none = HostTensor::from_values(&[METRICS], &[0.0_f32; METRICS])?;
-        let metrics = Arc::new(inputs.previous.upload(compiler.client, &none)?);
+        let zeros = HostTensor::from_values(&[METRICS], &[0.0_f32; METRICS])?;
+        let metrics = Arc::new(inputs.previous.upload(compiler.client, &zeros)?);
         let (seed, evaluator) = (seed_tensor(seed)?, Evaluator::new(compiler, spec));
         Ok(Runner { spec, compiler, step, inputs, state, metrics, seed, steps: 0, evaluator })
     }
 
-    /// What the programs follow from.
+    /// The spec of the programs.
     pub fn spec(&self) -> &'a StepSpec {
         self.spec
     }
 
-    /// The devices it runs on.
+    /// The client it runs on.
     pub fn client(&self) -> &'a Client {
         self.compiler.client
     }
 
-    /// Whether a step is to be launched before the previous one is done; see
+    /// Whether to launch a step before the previous one is done; see
     /// [`Compiler::launches_ahead`].
     pub fn launches_ahead(&self) -> bool {
         self.compiler.launches_ahead()
@@ -125,7 +125,7 @@ impl<'a> Runner<'a> {
         Parameters::new(self.spec, &self.state.parameters)
     }
 
-    /// Launches a training step on the tensors of a batch, in the order of the task's inputs: of
+    /// Launches a training step on the tensors of a batch, in the order of the task's inputs: for
     /// language models tokens and labels, `[accumulation, sequences, tokens]`.
     pub fn step<B: Borrow<HostTensor>>(
         &mut self,
@@ -149,7 +149,7 @@ impl<'a> Runner<'a> {
         };
         let arguments = StepArguments { state: self.state.each_ref(), inputs };
         let results = self.step.program.execute_arrays(&arguments.flatten())?;
-        // What comes out has the layout of what went in.
+        // Results have the layout of the arguments.
         let layout = StepResults { state: arguments.state, metrics: arguments.inputs.previous };
         let StepResults { state, metrics } = layout.unflatten(results)?;
         self.state = state;
@@ -158,7 +158,7 @@ impl<'a> Runner<'a> {
         Ok(Pending { metrics: Arc::clone(&self.metrics) })
     }
 
-    /// Compiles what an evaluation needs, unless that is done.
+    /// Compiles the program of an evaluation, unless already done.
     pub fn prepare_evaluation(&mut self, evaluation: &Evaluation) -> Result<(), Error> {
         self.evaluator.prepare(evaluation.sequences)
     }

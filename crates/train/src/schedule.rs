@@ -1,34 +1,34 @@
-//! How long a run is and what happens when, by the rules of Hugging Face's Trainer.
+//! The length of a run and when it logs and evaluates, by the rules of Hugging Face's Trainer.
 
 use crate::error::Error;
 
-/// When something is done.
+/// The interval of logging or evaluation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Every {
-    /// Not at all.
+    /// Never.
     Never,
-    /// After so many steps; below 1 it is a share of all steps.
+    /// Every N steps; below 1, a fraction of all steps.
     Steps(f64),
     /// At the end of each epoch.
     Epoch,
 }
 
-/// What the flags say of a run's length.
+/// The flags of a run's schedule.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TrainScheduleOptions {
-    /// `num_train_epochs`: how often all blocks are seen.
+    /// `num_train_epochs`: the number of passes over all blocks.
     pub epochs: f64,
-    /// `max_steps`: so many steps instead, if given.
+    /// `max_steps`: the number of steps, overrides epochs.
     pub max_steps: Option<u64>,
-    /// `warmup_steps`: below 1 it is a share of all steps.
+    /// `warmup_steps`: below 1, a fraction of all steps.
     pub warmup: f64,
     /// `logging_strategy` and `logging_steps`.
     pub logging: Every,
-    /// `logging_first_step`: whether the first step is logged in any case.
+    /// `logging_first_step`: whether to always log the first step.
     pub log_first: bool,
     /// `eval_strategy` and `eval_steps`.
     pub evaluation: Every,
-    /// `eval_delay`: the steps, or epochs, before the first evaluation.
+    /// `eval_delay`: steps or epochs before the first evaluation.
     pub evaluation_delay: f64,
 }
 
@@ -46,39 +46,39 @@ impl Default for TrainScheduleOptions {
     }
 }
 
-/// A run's length in steps, and what happens after which of them.
+/// A run's length in steps, and after which of them it logs and evaluates.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TrainSchedule {
-    /// Steps in all.
+    /// Total number of steps.
     pub steps: u64,
-    /// Steps of an epoch.
+    /// Steps per epoch.
     pub steps_per_epoch: u64,
-    /// Epochs, the last perhaps in part.
+    /// Number of epochs; the last may be partial.
     pub epochs: u64,
-    /// Steps of warm-up.
+    /// Warm-up steps.
     pub warmup: u64,
-    /// Steps between logs; those of an epoch if that is when.
+    /// Steps between logs; `steps_per_epoch` for [`Every::Epoch`].
     pub logging_steps: u64,
-    /// Steps between evaluations; those of an epoch if that is when.
+    /// Steps between evaluations; `steps_per_epoch` for [`Every::Epoch`].
     pub evaluation_steps: u64,
     options: TrainScheduleOptions,
 }
 
 impl TrainSchedule {
-    /// The schedule of a run with so many steps in an epoch.
+    /// The schedule of a run with this number of steps per epoch.
     pub fn new(
         options: TrainScheduleOptions,
         steps_per_epoch: u64,
     ) -> Result<TrainSchedule, Error> {
         let positive = |value: f64| value.is_finite() && value > 0.0;
-        let refuse = |what, value: f64, expected| {
+        let invalid = |what, value: f64, expected| {
             Err(Error::Schedule { what, value: value.to_string(), expected })
         };
         if options.max_steps.is_none() && !positive(options.epochs) {
-            return refuse("num_train_epochs", options.epochs, "a number above 0");
+            return invalid("num_train_epochs", options.epochs, "a number above 0");
         }
         if !(options.warmup.is_finite() && options.warmup >= 0.0) {
-            return refuse("warmup_steps", options.warmup, "a number of at least 0");
+            return invalid("warmup_steps", options.warmup, "a number of at least 0");
         }
         for (what, every) in
             [("logging_steps", options.logging), ("eval_steps", options.evaluation)]
@@ -86,13 +86,13 @@ impl TrainSchedule {
             if let Every::Steps(steps) = every
                 && !positive(steps)
             {
-                return refuse(what, steps, "a number above 0");
+                return invalid(what, steps, "a number above 0");
             }
             if let Every::Steps(steps) = every
                 && steps > 1.0
                 && steps.fract() != 0.0
             {
-                return refuse(what, steps, "a whole number, or a share of all steps below 1");
+                return invalid(what, steps, "a whole number, or a fraction of all steps below 1");
             }
         }
         let steps = match options.max_steps {
@@ -103,14 +103,14 @@ impl TrainSchedule {
             Some(steps) => steps.div_ceil(steps_per_epoch.max(1)),
             None => options.epochs.ceil() as u64,
         };
-        let spaced = |every| match every {
+        let interval = |every| match every {
             Every::Never => 0,
             Every::Epoch => steps_per_epoch,
-            Every::Steps(share) if share < 1.0 => (share * steps as f64).ceil() as u64,
+            Every::Steps(fraction) if fraction < 1.0 => (fraction * steps as f64).ceil() as u64,
             Every::Steps(count) => count as u64,
         };
         let warmup = match options.warmup {
-            share if share < 1.0 => (share * steps as f64).ceil() as u64,
+            fraction if fraction < 1.0 => (fraction * steps as f64).ceil() as u64,
             count => count as u64,
         };
         Ok(TrainSchedule {
@@ -118,38 +118,38 @@ impl TrainSchedule {
             steps_per_epoch,
             epochs,
             warmup,
-            logging_steps: spaced(options.logging),
-            evaluation_steps: spaced(options.evaluation),
+            logging_steps: interval(options.logging),
+            evaluation_steps: interval(options.evaluation),
             options,
         })
     }
 
-    /// How many epochs so many steps are.
+    /// The number of epochs at a step.
     pub fn epoch(&self, step: u64) -> f64 {
         step as f64 / self.steps_per_epoch.max(1) as f64
     }
 
-    /// Whether something is logged after a step, counted from 1.
+    /// Whether to log after a step, counted from 1.
     pub fn logs_after(&self, step: u64) -> bool {
-        let due = self.falls_on(self.options.logging, self.logging_steps, step);
+        let due = self.is_due(self.options.logging, self.logging_steps, step);
         due || (step == 1 && self.options.log_first)
     }
 
-    /// Whether there is an evaluation after a step, counted from 1.
+    /// Whether to evaluate after a step, counted from 1.
     pub fn evaluates_after(&self, step: u64) -> bool {
         let passed = match self.options.evaluation {
             Every::Epoch => self.epoch(step),
             _ => step as f64,
         };
         passed >= self.options.evaluation_delay
-            && self.falls_on(self.options.evaluation, self.evaluation_steps, step)
+            && self.is_due(self.options.evaluation, self.evaluation_steps, step)
     }
 
-    fn falls_on(&self, every: Every, spacing: u64, step: u64) -> bool {
+    fn is_due(&self, every: Every, interval: u64, step: u64) -> bool {
         match every {
             Every::Never => false,
-            Every::Steps(_) => step.is_multiple_of(spacing.max(1)),
-            Every::Epoch => step == self.steps || step.is_multiple_of(spacing.max(1)),
+            Every::Steps(_) => step.is_multiple_of(interval.max(1)),
+            Every::Epoch => step == self.steps || step.is_multiple_of(interval.max(1)),
         }
     }
 }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_trainers() {
+    fn lengths_match_trainer() {
         let lengths = |epochs, max_steps| {
             let options =
                 TrainScheduleOptions { epochs, max_steps, ..TrainScheduleOptions::default() };
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_of_all_steps() {
+    fn fractions_are_of_all_steps() {
         let options = TrainScheduleOptions {
             max_steps: Some(33),
             warmup: 0.1,
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_mean_nothing_are_refused() {
+    fn rejects_invalid_numbers() {
         let default = TrainScheduleOptions::default();
         for options in [
             TrainScheduleOptions { epochs: 0.0, ..default },

@@ -1,4 +1,4 @@
-//! Where batches come from: a corpus of text, or anything else that a task is fed with.
+//! Sources of batches: a text corpus, or custom data.
 
 use crate::error::Error;
 use fullshard_data::{Batches, Corpus, Loader, Order};
@@ -14,29 +14,29 @@ pub struct HostBatch {
     pub step: u64,
     /// The tensors, in the order of the task's inputs.
     pub tensors: Vec<HostTensor>,
-    /// Examples in it, without those that only fill it up.
+    /// Number of examples, without padding.
     pub examples: u64,
-    /// How long the loop had to wait for it.
+    /// Time that the training loop waited for it.
     pub waited: Duration,
 }
 
-/// Batches in the order of their steps.
+/// Batches in step order.
 pub type HostBatches<'a> = Box<dyn Iterator<Item = Result<HostBatch, Error>> + 'a>;
 
-/// A set of examples in batches, to train on or to evaluate on.
+/// Batches of examples, for training or evaluation.
 pub trait BatchSource: Send + Sync {
-    /// Examples in an epoch.
+    /// Examples per epoch.
     fn examples(&self) -> u64;
 
-    /// Steps in an epoch.
+    /// Steps per epoch.
     fn steps_per_epoch(&self) -> u64;
 
-    /// The batches of some steps, counted over all epochs. Whatever takes time should be done
-    /// ahead, on a thread of its own: devices wait for what is not there.
+    /// The batches of a range of steps, counted over all epochs. Slow work should be prefetched on
+    /// a separate thread: devices wait for batches that are not ready.
     fn batches(&self, steps: Range<u64>) -> Result<HostBatches<'_>, Error>;
 }
 
-/// A corpus as batches of tokens and labels, prepared ahead.
+/// A corpus as prefetched batches of tokens and labels.
 #[derive(Debug)]
 pub struct TokenBatches {
     corpus: Arc<Corpus>,
@@ -46,13 +46,13 @@ pub struct TokenBatches {
 }
 
 impl TokenBatches {
-    /// Batches to train on: `[accumulation, sequences, tokens]`.
+    /// Training batches: `[accumulation, sequences, tokens]`.
     pub fn training(corpus: Arc<Corpus>, batches: Batches) -> TokenBatches {
         let dims = vec![batches.accumulation, batches.sequences, corpus.block_size()];
         TokenBatches { corpus, batches, dims }
     }
 
-    /// Batches to evaluate on, all blocks once and in their order: `[sequences, tokens]`.
+    /// Evaluation batches, all blocks once and in order: `[sequences, tokens]`.
     pub fn evaluation(corpus: Arc<Corpus>, sequences: usize) -> TokenBatches {
         let order = Order::sequential(corpus.blocks());
         let batches = Batches { order, accumulation: 1, sequences, drop_last: false };

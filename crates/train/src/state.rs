@@ -1,9 +1,9 @@
-//! Putting tensors on the devices: parameters, the optimizer's state and batches.
+//! Uploads tensors to devices: parameters, optimizer state and batches.
 
 use crate::compiler::{Compiled, Compiler};
 use crate::error::{Error, mismatch};
 use fullshard_graph::Program;
-use fullshard_parallel::Stored;
+use fullshard_parallel::ShardedParam;
 use fullshard_pjrt::{Array, ArrayType, Client, HostTensor, LoadedExecutable};
 use fullshard_step::{InitInputs, InitProgram, Ordered, StateTensor, StepSpec, TensorSpec};
 use std::borrow::Borrow;
@@ -18,7 +18,7 @@ pub(crate) struct Argument {
 }
 
 impl Argument {
-    /// The arguments of a program that takes what a spec says.
+    /// The arguments of a program with this layout.
     pub fn of_program<A: Ordered<TensorSpec>>(
         program: &LoadedExecutable,
         layout: &A,
@@ -33,7 +33,7 @@ impl Argument {
         Ok(layout.unflatten(arguments.collect::<Result<_, _>>()?)?)
     }
 
-    /// Puts a tensor where the program takes it.
+    /// Uploads a tensor to the program's devices.
     pub fn upload(&self, client: &Client, tensor: &HostTensor) -> Result<Array, Error> {
         let expected = &self.array.ty;
         if *expected != *tensor.ty() {
@@ -42,26 +42,26 @@ impl Argument {
         Ok(Array::from_host(client, tensor, Arc::clone(&self.array.tiling), &self.devices)?)
     }
 
-    /// Puts what a run begins with where the program takes it: a parameter that is given by its
-    /// full values, of all layers one after another if they are stacked, or an empty slot.
+    /// Uploads a tensor of the initial state: a parameter from its full values, with stacked layers
+    /// concatenated, or an optimizer slot of zeros.
     pub fn upload_state(
         &self,
         client: &Client,
         spec: &StepSpec,
         state: &StateTensor,
-        parameter: &impl Fn(&Stored) -> Result<Vec<f32>, Error>,
+        parameter: &impl Fn(&ShardedParam) -> Result<Vec<f32>, Error>,
     ) -> Result<Array, Error> {
-        let stored = &spec.placement.parameters[state.parameter];
+        let param = &spec.placement.parameters[state.parameter];
         let ty = &state.tensor.ty;
         let tensor = match state.slot {
-            None => packed(stored, &parameter(stored)?)?,
+            None => packed(param, &parameter(param)?)?,
             Some(_) => HostTensor::from_values(&ty.dims, &vec![0.0_f32; ty.elements()])?,
         };
         self.upload(client, &tensor)
     }
 }
 
-/// Puts a batch where a program takes it.
+/// Uploads a batch to a program's devices.
 pub(crate) fn upload_batch<B: Borrow<HostTensor>>(
     client: &Client,
     arguments: &[Argument],
@@ -76,8 +76,8 @@ pub(crate) fn upload_batch<B: Borrow<HostTensor>>(
     arguments.iter().zip(batch).map(upload).collect()
 }
 
-/// Compiles a program and, at the same time, those that make the state it works on; makes that
-/// state from a seed.
+/// Compiles a program and, in parallel, those that initialize its state; initializes the state from
+/// a seed.
 pub(crate) fn compile_with_state(
     compiler: &Compiler<'_>,
     program: &Program,
@@ -91,7 +91,7 @@ pub(crate) fn compile_with_state(
     Ok((program, state))
 }
 
-/// The state that compiled programs make from a seed, in its order.
+/// The state that compiled programs initialize from a seed, in order.
 pub fn initial_state(
     client: &Client,
     init: &[InitProgram],
@@ -109,29 +109,29 @@ pub fn initial_state(
             };
             let inputs = arguments.zip(&tensors)?;
             let inputs = inputs.try_map(|(argument, tensor)| argument.upload(client, tensor))?;
-            let made = program.execute_arrays(&inputs.each_ref().flatten())?;
-            state.extend(launch.places.iter().copied().zip(made));
+            let arrays = program.execute_arrays(&inputs.each_ref().flatten())?;
+            state.extend(launch.places.iter().copied().zip(arrays));
         }
     }
     state.sort_by_key(|(place, _)| *place);
     Ok(state.into_iter().map(|(_, array)| array).collect())
 }
 
-/// The full values of a parameter as it is stored.
-fn packed(stored: &Stored, values: &[f32]) -> Result<HostTensor, Error> {
-    if values.len() != stored.elements() {
-        let (found, expected) = (values.len(), stored.elements());
-        let found = format!("{found} numbers");
-        return Err(mismatch(&stored.name, &found, &format!("{expected}")));
+/// The full values of a parameter in its sharded layout.
+fn packed(param: &ShardedParam, values: &[f32]) -> Result<HostTensor, Error> {
+    if values.len() != param.elements() {
+        let (found, expected) = (values.len(), param.elements());
+        let found = format!("{found} values");
+        return Err(mismatch(&param.name, &found, &format!("{expected}")));
     }
-    Ok(HostTensor::from_values(&stored.stored_dims(), &stored.pack(values))?)
+    Ok(HostTensor::from_values(&param.padded_dims(), &param.pack(values))?)
 }
 
 pub(crate) fn seed_tensor(seed: u64) -> Result<HostTensor, Error> {
     Ok(HostTensor::from_values(&[2], &[(seed >> 32) as u32, seed as u32])?)
 }
 
-/// The numbers of a tensor that is replicated on every device.
+/// The values of a replicated tensor.
 pub(crate) fn numbers(array: &Array) -> Result<Vec<f32>, Error> {
     Ok(array.to_host()?.values()?)
 }

@@ -1,8 +1,8 @@
-//! The loop: batches in, steps launched, metrics read.
+//! The training loop: loads batches, launches steps and reads metrics.
 //!
-//! On accelerators the host is a step ahead of what it reads, so that they never wait for it. A
-//! step that is not finite is then found one step late, which does no harm: the steps themselves
-//! see to it that nothing is updated from there on.
+//! On accelerators the host launches one step ahead of the metrics it reads, so that devices never
+//! wait for it. A step that is not finite is then detected one step late, which is harmless: the
+//! steps themselves skip all updates from there on.
 
 use crate::callback::Callback;
 use crate::error::Error;
@@ -18,41 +18,41 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a run does.
+/// A training run.
 pub struct Training<'a> {
-    /// How long it is and what happens when.
+    /// Its length, and when it logs and evaluates.
     pub schedule: TrainSchedule,
-    /// How the learning rate goes.
+    /// The learning rate schedule.
     pub lr_schedule: Schedule,
-    /// The learning rate that its schedule is in units of.
+    /// The learning rate that the schedule scales.
     pub learning_rate: f64,
-    /// What is trained on.
+    /// Training data.
     pub batches: Arc<dyn BatchSource>,
-    /// What is evaluated on, if anything.
+    /// Evaluation data, if any.
     pub evaluation: Option<Evaluation>,
-    /// Where a profile of a few steps goes, if one is wanted.
+    /// The folder for a profile of a few steps, if any.
     pub profile: Option<PathBuf>,
-    /// Whether somebody wants the run to stop after the present step.
+    /// Whether to stop after the current step.
     pub stop: &'a dyn Fn() -> bool,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trained {
-    /// Whether it was stopped before its end.
+    /// Whether it was stopped early.
     pub stopped: bool,
-    /// Its figures by the names that Trainer gives them.
+    /// Its metrics by the names that Trainer uses.
     pub values: Values,
     /// The last evaluation, if it was after the last step.
     pub evaluated: Option<Evaluated>,
-    /// Where it stands and all that was logged.
+    /// The trainer state with all logs.
     pub state: TrainerState,
 }
 
-/// Steps that are profiled, once the first are done.
+/// The profiled steps, after the first ones.
 const PROFILED: std::ops::Range<u64> = 2..5;
 
-/// A step that is launched.
+/// A launched step.
 struct Launched {
     step: u64,
     pending: Pending,
@@ -60,14 +60,14 @@ struct Launched {
     waited: Duration,
 }
 
-/// A run under way.
+/// A run in progress.
 struct Run<'r, 'a, 'c> {
     training: &'r Training<'r>,
     runner: &'r mut Runner<'a>,
     callback: &'c mut dyn Callback,
     state: TrainerState,
     meter: Meter,
-    behind: Option<Launched>,
+    in_flight: Option<Launched>,
     profile: Option<Profile>,
     loss: f64,
     samples: u64,
@@ -75,7 +75,7 @@ struct Run<'r, 'a, 'c> {
 }
 
 impl Training<'_> {
-    /// Trains.
+    /// Runs training.
     pub fn run(
         &self,
         runner: &mut Runner<'_>,
@@ -84,7 +84,7 @@ impl Training<'_> {
         if let Some(evaluation) = &self.evaluation {
             runner.prepare_evaluation(evaluation)?;
         }
-        let state = self.beginning(runner);
+        let state = self.initial_state(runner);
         let meter = Meter::new(runner);
         Run {
             training: self,
@@ -92,7 +92,7 @@ impl Training<'_> {
             callback,
             state,
             meter,
-            behind: None,
+            in_flight: None,
             profile: None,
             loss: 0.0,
             samples: 0,
@@ -101,7 +101,7 @@ impl Training<'_> {
         .run()
     }
 
-    fn beginning(&self, runner: &Runner<'_>) -> TrainerState {
+    fn initial_state(&self, runner: &Runner<'_>) -> TrainerState {
         let spec = runner.spec();
         let per_device = spec.batch.sequences / spec.placement.devices();
         TrainerState {
@@ -147,16 +147,16 @@ impl Run<'_, '_, '_> {
         self.samples += batch.examples;
         let launched = Launched { step: batch.step + 1, pending, rate, waited: batch.waited };
         let ahead = self.runner.launches_ahead();
-        let done = if ahead { self.behind.replace(launched) } else { Some(launched) };
+        let done = if ahead { self.in_flight.replace(launched) } else { Some(launched) };
         done.map_or(Ok(()), |done| self.read(done))
     }
 
-    /// Waits for what is launched.
+    /// Waits for the step in flight.
     fn catch_up(&mut self) -> Result<(), Error> {
-        self.behind.take().map_or(Ok(()), |done| self.read(done))
+        self.in_flight.take().map_or(Ok(()), |done| self.read(done))
     }
 
-    /// Waits for a step and takes in what it says.
+    /// Waits for a step and records its metrics.
     fn read(&mut self, launched: Launched) -> Result<(), Error> {
         let Launched { step, pending, rate, waited } = launched;
         let metrics = pending.wait()?;
@@ -189,11 +189,11 @@ impl Run<'_, '_, '_> {
         self.callback.on_evaluate(self.state.global_step, &evaluated)?;
         self.state.log(evaluated.values());
         self.evaluated = Some(evaluated);
-        self.meter.leave_out(start.elapsed());
+        self.meter.exclude(start.elapsed());
         Ok(())
     }
 
-    /// The steps to be profiled: not the first, if there are others.
+    /// The steps to profile: not the first ones, if there are enough others.
     fn profiled(&self) -> std::ops::Range<u64> {
         let steps = self.training.schedule.steps;
         if steps > PROFILED.end { PROFILED } else { 0..steps }
@@ -221,7 +221,7 @@ impl Run<'_, '_, '_> {
     fn finish(mut self, runtime: f64, stopped: bool) -> Result<Trained, Error> {
         let steps = self.state.global_step;
         let flops = 6.0 * self.state.num_input_tokens_seen as f64;
-        self.state.total_flos = flops * self.runner.spec().count_without_embeddings() as f64;
+        self.state.total_flos = flops * self.runner.spec().non_embedding_count() as f64;
         let values = Values::from([
             ("train_loss".to_owned(), (self.loss / steps.max(1) as f64).into()),
             ("train_runtime".to_owned(), runtime.into()),

@@ -1,5 +1,5 @@
-//! Training with the products of layers in 8 bits: as good as in `bf16`, whatever remembers,
-//! loops or is cut, and with the same exchanges.
+//! Training with FP8 matmuls: losses as in `bf16`, with any rematerialization, scanning and
+//! sharding, and with the same collectives.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -27,7 +27,7 @@ fn options(fp8: bool) -> PlacementOptions {
     PlacementOptions { config, scan_layers: true, ..PlacementOptions::default() }
 }
 
-/// Text in which a token mostly follows from the two before it.
+/// Text in which a token mostly depends on the two before it.
 fn text(step: usize) -> HostTensor {
     let mut state = 0x9E37_79B9_u64.wrapping_mul(step as u64 + 1) | 1;
     let mut draw = |below: u64| {
@@ -64,7 +64,7 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The mean of the last losses from each of some seeds, which all see the same text.
+/// The mean of the last losses for each of several seeds, on the same text.
 fn after_training(model: &str, fp8: bool) -> Vec<f64> {
     const STEPS: usize = 100;
     let folder = tempfile::tempdir().unwrap();
@@ -76,32 +76,32 @@ fn after_training(model: &str, fp8: bool) -> Vec<f64> {
     (1..=3).map(last).collect()
 }
 
-/// Noise is what other initial weights change in `bf16`.
-fn losses_are_those_of_bf16_within_noise(model: &str) {
-    let (half, eight) = (after_training(model, false), after_training(model, true));
-    let apart = half.iter().map(|loss| (loss - mean(&half)).powi(2)).sum::<f64>();
-    let noise = (apart / (half.len() - 1) as f64).sqrt();
-    let difference = mean(&eight) - mean(&half);
-    assert!(difference.abs() < noise, "{half:?} and {eight:?}");
-    assert!(mean(&half) < 0.7 * f64::ln(96.0), "nothing was learned: {half:?}");
-    assert_ne!(half, eight);
+/// Noise is the effect of other initial weights in `bf16`.
+fn losses_match_bf16_within_noise(model: &str) {
+    let (bf16, fp8) = (after_training(model, false), after_training(model, true));
+    let squares = bf16.iter().map(|loss| (loss - mean(&bf16)).powi(2)).sum::<f64>();
+    let noise = (squares / (bf16.len() - 1) as f64).sqrt();
+    let difference = mean(&fp8) - mean(&bf16);
+    assert!(difference.abs() < noise, "{bf16:?} and {fp8:?}");
+    assert!(mean(&bf16) < 0.7 * f64::ln(96.0), "nothing was learned: {bf16:?}");
+    assert_ne!(bf16, fp8);
 }
 
-/// The losses of a few steps, run in some way.
+/// The losses of a few steps with some options.
 fn few(model: &str, devices: usize, options: &PlacementOptions) -> Vec<f64> {
     losses(&spec(model, devices, options, BATCH, adamw()), None, 7, 6)
 }
 
-/// Scales are those of a device's own tokens, so that a sharded batch is rounded differently; how
-/// much that may change is what rounding changes at all.
+/// Scales are computed from each device's tokens, so a sharded batch is rounded differently; the
+/// tolerance is the effect of rounding.
 fn nearly_equal(found: &[f64], expected: &[f64]) {
     for (found, expected) in found.iter().zip(expected) {
-        let apart = (found / expected - 1.0).abs();
-        assert!(apart < 5e-3, "{found} in place of {expected}");
+        let error = (found / expected - 1.0).abs();
+        assert!(error < 5e-3, "{found}, expected {expected}");
     }
 }
 
-/// The tests of a model: each way to run it is one.
+/// The tests of a model, one per configuration.
 macro_rules! model_tests {
     ($name:ident, $model:expr, $class:expr) => {
         mod $name {
@@ -118,7 +118,7 @@ macro_rules! model_tests {
 
             #[test]
             fn learns_as_in_bf16() {
-                losses_are_those_of_bf16_within_noise($model);
+                losses_match_bf16_within_noise($model);
             }
 
             #[test]
@@ -156,10 +156,10 @@ macro_rules! model_tests {
 model_tests!(gpt2, GPT2, "GPT2Block");
 model_tests!(llama, LLAMA, "LlamaDecoderLayer");
 
-/// Weights go over the wire as in `bf16`, are let go between the passes and gathered again.
+/// Weights are communicated as in `bf16`, resharded between the passes and gathered again.
 #[test]
-fn the_exchanges_are_those_of_bf16() {
-    let exchanged = |fp8| {
+fn collectives_match_bf16() {
+    let run_collectives = |fp8| {
         let mut options = options(fp8);
         options.config.wrap = WrapPolicy::Classes(vec!["GPT2Block".to_owned()]);
         let spec = spec(GPT2, 2, &options, BATCH, adamw());
@@ -173,6 +173,6 @@ fn the_exchanges_are_those_of_bf16() {
         rows.sort();
         rows
     };
-    assert_eq!(exchanged(true), exchanged(false));
-    assert!(!exchanged(true).is_empty());
+    assert_eq!(run_collectives(true), run_collectives(false));
+    assert!(!run_collectives(true).is_empty());
 }

@@ -1,5 +1,4 @@
-//! How models begin: with the same numbers however they are placed, and with numbers of the
-//! right kind.
+//! Initialization: the same weights in every placement, from the right distributions.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -18,7 +17,7 @@ use std::sync::LazyLock;
 /// Every parameter of a model by its full name, one layer at a time.
 type Weights = BTreeMap<String, Vec<f32>>;
 
-/// Widths that no number of devices divides.
+/// Widths that are not divisible by any number of devices.
 const SMALL: &str = r#"{"model_type": "gpt2", "vocab_size": 131, "n_positions": 20, "n_embd": 21,
     "n_layer": 2, "n_head": 3, "n_inner": 37}"#;
 
@@ -39,8 +38,8 @@ fn placed(config: &str, devices: usize, layout: &str, scan_layers: bool) -> Step
     spec(config, devices, &options, batch, Box::new(Sgd::default()))
 }
 
-/// What the programs of a spec make from each seed. Padding is checked to be zero.
-fn made(spec: &StepSpec, seeds: &[u64]) -> Vec<Weights> {
+/// The weights that a spec's programs initialize from each seed. Padding is checked to be zero.
+fn initialized(spec: &StepSpec, seeds: &[u64]) -> Vec<Weights> {
     let init = spec.init_programs().unwrap();
     let programs: Vec<&Program> = init.iter().map(|init| &init.program).collect();
     let compiled = compiler(spec.placement.devices()).compile_all(&programs).unwrap();
@@ -50,26 +49,26 @@ fn made(spec: &StepSpec, seeds: &[u64]) -> Vec<Weights> {
 
 fn weights(spec: &StepSpec, arrays: &[Array]) -> Weights {
     let mut weights = Weights::new();
-    for (stored, array) in spec.placement.parameters.iter().zip(arrays) {
+    for (param, array) in spec.placement.parameters.iter().zip(arrays) {
         let numbers: Vec<f32> = array.to_host().unwrap().values().unwrap();
-        let wholes = stored.unpack(&numbers);
-        assert_eq!(stored.pack(&wholes), numbers, "padding of {} is not zero", stored.name);
-        let first = stored.layer.unwrap_or(0);
-        for (i, layer) in wholes.chunks(wholes.len() / stored.stack.unwrap_or(1)).enumerate() {
-            let name = stored.template.replacen('*', &(first + i).to_string(), 1);
+        let values = param.unpack(&numbers);
+        assert_eq!(param.pack(&values), numbers, "padding of {} is not zero", param.name);
+        let first = param.layer.unwrap_or(0);
+        for (i, layer) in values.chunks(values.len() / param.stack.unwrap_or(1)).enumerate() {
+            let name = param.template.replacen('*', &(first + i).to_string(), 1);
             weights.insert(name, layer.to_vec());
         }
     }
     weights
 }
 
-/// The weights on one device, replicated and unrolled, which every other placement begins with.
+/// The weights on one device, replicated and unrolled, which every other placement must match.
 static EXPECTED: LazyLock<Weights> =
-    LazyLock::new(|| made(&placed(SMALL, 1, "replicated", false), &[7]).remove(0));
+    LazyLock::new(|| initialized(&placed(SMALL, 1, "replicated", false), &[7]).remove(0));
 
-fn begins_as_on_one_device(devices: usize, layout: &str, scan_layers: bool) {
+fn matches_one_device(devices: usize, layout: &str, scan_layers: bool) {
     assert_eq!(EXPECTED.len(), 2 + 2 * 12 + 2);
-    let found = made(&placed(SMALL, devices, layout, scan_layers), &[7]).remove(0);
+    let found = initialized(&placed(SMALL, devices, layout, scan_layers), &[7]).remove(0);
     let found = found.iter().map(|(name, layer)| (name, bits(layer)));
     assert!(found.eq(EXPECTED.iter().map(|(name, layer)| (name, bits(layer)))));
 }
@@ -79,13 +78,13 @@ macro_rules! placements {
     ($($name:ident: $devices:literal $layout:literal;)*) => {
         $(mod $name {
             #[test]
-            fn begins_the_same_unrolled() {
-                super::begins_as_on_one_device($devices, $layout, false);
+            fn matches_one_device_unrolled() {
+                super::matches_one_device($devices, $layout, false);
             }
 
             #[test]
-            fn begins_the_same_scanned() {
-                super::begins_as_on_one_device($devices, $layout, true);
+            fn matches_one_device_scanned() {
+                super::matches_one_device($devices, $layout, true);
             }
         })*
     };
@@ -108,35 +107,35 @@ fn bits(numbers: &[f32]) -> Vec<u32> {
     numbers.iter().map(|number| number.to_bits()).collect()
 }
 
-/// The mean of products of two lists of numbers, in units of the deviation that it would have if
-/// all were independent and of this deviation.
+/// The mean product of two lists of numbers, in units of its standard deviation if all were
+/// independent with this deviation.
 fn correlation(a: &[f32], b: &[f32], deviation: f64) -> f64 {
     let products = a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b));
     let count = a.len().min(b.len()) as f64;
     products.sum::<f64>() / (count.sqrt() * deviation * deviation)
 }
 
-/// Checks that numbers are normal: moments within five times what chance allows.
+/// Checks that numbers are normal: moments within five standard deviations.
 fn check_normal(name: &str, numbers: &[f32], deviation: f64) {
     let count = numbers.len() as f64;
     let moment = |power: i32| {
         let powers = numbers.iter().map(|number| (f64::from(*number) / deviation).powi(power));
         powers.sum::<f64>() / count
     };
-    // The deviations of moments of normal numbers: 1, 2, 15 and 96 over the count, rooted.
+    // The variances of moments of normal numbers: 1, 2, 15 and 96 over the count.
     for (power, expected, spread) in [(1, 0.0, 1.0), (2, 1.0, 2.0), (3, 0.0, 15.0), (4, 3.0, 96.0)]
     {
         let off = (moment(power) - expected) / f64::sqrt(spread / count);
         assert!(off.abs() < 5.0, "moment {power} of {name}: {off} deviations off");
     }
-    let neighbours = correlation(numbers, &numbers[1..], deviation);
-    assert!(neighbours.abs() < 5.0, "neighbours in {name}: {neighbours}");
+    let neighbors = correlation(numbers, &numbers[1..], deviation);
+    assert!(neighbors.abs() < 5.0, "neighbors in {name}: {neighbors}");
 }
 
 #[test]
-fn weights_begin_as_in_transformers() {
+fn gpt2_initializes_as_in_transformers() {
     let spec = placed(LARGE, 8, "flat", true);
-    let [first, second] = made(&spec, &[1, 2]).try_into().unwrap();
+    let [first, second] = initialized(&spec, &[1, 2]).try_into().unwrap();
     let scaled = 0.02 / f64::sqrt(2.0 * 4.0);
     let mut drawn: Vec<(&String, &Vec<f32>, f64)> = Vec::new();
     for (name, numbers) in &first {
@@ -161,20 +160,20 @@ fn weights_begin_as_in_transformers() {
             assert!(found.abs() < 5.0, "{name} and {other}: {found}");
         }
     }
-    let deviations = spec.placement.parameters.iter().filter_map(|stored| {
-        let Initializer::Normal { deviation } = stored.initializer else { return None };
+    let deviations = spec.placement.parameters.iter().filter_map(|param| {
+        let Initializer::Normal { std: deviation } = param.initializer else { return None };
         Some(deviation)
     });
     assert!(deviations.into_iter().all(|deviation| deviation == 0.02 || deviation == scaled));
 }
 
-/// Tokens of a Llama are tied or not; nothing in it is scaled.
+/// Llama's embeddings may be tied or not; no weights are scaled.
 #[test]
-fn llama_begins_as_in_transformers() {
+fn llama_initializes_as_in_transformers() {
     let config = r#"{"model_type": "llama", "vocab_size": 512, "hidden_size": 128,
         "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
         "initializer_range": 0.05, "attention_bias": true}"#;
-    let weights = made(&placed(config, 2, "dim_0", true), &[3]).remove(0);
+    let weights = initialized(&placed(config, 2, "dim_0", true), &[3]).remove(0);
     for (name, numbers) in &weights {
         match () {
             _ if name.contains("norm") => assert!(numbers.iter().all(|&x| x == 1.0), "{name}"),
@@ -187,19 +186,19 @@ fn llama_begins_as_in_transformers() {
 }
 
 #[test]
-fn layers_share_the_programs_that_make_them() {
-    let programs = |layers: usize, looped: bool| {
+fn layers_share_initialization_programs() {
+    let programs = |layers: usize, scanned: bool| {
         let config = SMALL.replace("\"n_layer\": 2", &format!("\"n_layer\": {layers}"));
-        placed(&config, 2, "flat", looped).init_programs().unwrap()
+        placed(&config, 2, "flat", scanned).init_programs().unwrap()
     };
-    for looped in [false, true] {
-        // What begins with one number; wte, wpe and the four matrices of a layer.
-        assert_eq!(programs(2, looped).len(), 1 + 6, "looped: {looped}");
-        assert_eq!(programs(9, looped).len(), 1 + 6, "looped: {looped}");
+    for scanned in [false, true] {
+        // One program for constants; wte, wpe and the four matrices of a layer.
+        assert_eq!(programs(2, scanned).len(), 1 + 6, "scanned: {scanned}");
+        assert_eq!(programs(9, scanned).len(), 1 + 6, "scanned: {scanned}");
     }
     let texts = |layers| -> usize {
         programs(layers, false)[1..].iter().map(|init| init.program.to_text().len()).sum()
     };
-    // Only the digits of deviations differ, which the number of layers is in.
+    // Only the digits of deviations differ, which depend on the number of layers.
     assert!(texts(9).abs_diff(texts(2)) < 100, "{} and {}", texts(2), texts(9));
 }

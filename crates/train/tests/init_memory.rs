@@ -1,5 +1,5 @@
-//! GPT-2 of 1.5 billion parameters begins on eight devices, and no host memory is taken for it
-//! beyond the shards themselves. Alone in its file, since the peak is that of the whole process.
+//! GPT-2 with 1.5 billion parameters is initialized on eight devices without host memory beyond the
+//! shards. Alone in its file, since the peak is that of the process.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -14,10 +14,10 @@ use fullshard_train::initial_state;
 const CONFIG: &str = include_str!("../../../examples/configs/gpt2_1.5b.json");
 const DEVICES: usize = 8;
 
-/// What may be taken beyond the state.
+/// Maximum memory beyond the state.
 const LIMIT: u64 = 300 << 20;
 
-/// The most memory that this process ever had, in bytes.
+/// Peak memory of this process, in bytes.
 fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -25,7 +25,7 @@ fn peak() -> u64 {
 }
 
 #[test]
-fn large_models_begin_as_shards_alone() {
+fn large_models_are_initialized_as_shards() {
     let wrap = WrapPolicy::Classes(vec!["GPT2Block".to_owned()]);
     let config = FsdpConfig { wrap, ..FsdpConfig::default() };
     let options = PlacementOptions { config, scan_layers: true, ..PlacementOptions::default() };
@@ -37,8 +37,8 @@ fn large_models_begin_as_shards_alone() {
     };
     // Without momentum there is no state but the parameters.
     let spec = spec(CONFIG, DEVICES, &options, batch, Box::new(Sgd::default()));
-    let parts = spec.placement.parameters.iter().map(|stored| stored.part_elements());
-    let state = (parts.sum::<usize>() * DEVICES * size_of::<f32>()) as u64;
+    let shards = spec.placement.parameters.iter().map(|param| param.shard_elements());
+    let state = (shards.sum::<usize>() * DEVICES * size_of::<f32>()) as u64;
 
     let compiler = compiler(DEVICES);
     let init = spec.init_programs().unwrap();
@@ -46,8 +46,8 @@ fn large_models_begin_as_shards_alone() {
     let compiled = compiler.compile_all(&programs).unwrap();
     let before = peak();
     let start = std::time::Instant::now();
-    let made = initial_state(compiler.client, &init, &compiled, 1).unwrap();
-    for shard in made.iter().flat_map(|array| array.shards()) {
+    let arrays = initial_state(compiler.client, &init, &compiled, 1).unwrap();
+    for shard in arrays.iter().flat_map(|array| array.shards()) {
         shard.ready_event().unwrap().wait().unwrap();
     }
     let beyond = (peak() - before).saturating_sub(state);

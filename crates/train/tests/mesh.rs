@@ -1,8 +1,8 @@
-//! Every way to place a model gives the losses and gradient norms of one device.
+//! Every placement of a model gives the losses and gradient norms of one device.
 //!
-//! Ten steps of a model whose vocabulary, widths and heads do not divide by the number of
-//! devices, on batches with a different token in every place. Every pair of choices appears in
-//! some case, each in the lowering options of one platform.
+//! Ten steps of a model whose vocabulary, widths and heads are not divisible by the number of
+//! devices, on batches with a different token at every position. Every pair of choices appears in
+//! some case, each with the lowering options of one platform.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -18,13 +18,13 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 const GPT2: &str = r#"{"model_type": "gpt2", "vocab_size": 131, "n_positions": 20, "n_embd": 21,
     "n_layer": 2, "n_head": 3, "n_inner": 37, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}"#;
-/// Its vocabulary is large enough for the loss in chunks.
+/// Its vocabulary is large enough for the chunked loss.
 const LLAMA: &str = r#"{"model_type": "llama", "vocab_size": 1031, "max_position_embeddings": 20,
     "hidden_size": 18, "num_hidden_layers": 2, "num_attention_heads": 3, "num_key_value_heads": 1,
     "intermediate_size": 29, "tie_word_embeddings": false}"#;
 const STEPS: usize = 10;
 
-/// The choices, each a list of which a case takes one.
+/// The options with their choices; a case has one of each.
 const CHOICES: [(&str, &[&str]); 10] = [
     ("model", &["gpt2", "llama"]),
     ("devices", &["2", "4", "8"]),
@@ -38,10 +38,10 @@ const CHOICES: [(&str, &[&str]); 10] = [
     ("platform", &["cpu", "cuda", "tpu"]),
 ];
 
-/// A case: what it takes of each list of choices.
+/// A case: one choice per option.
 type Case = [&'static str; CHOICES.len()];
 
-/// A test for each case, and one of the long tier in the lowering options of all platforms.
+/// A test for each case, and one of the long tier with the lowering options of all platforms.
 macro_rules! cases {
     ($($name:ident: [$($choice:tt)*];)*) => {
         const CASES: &[Case] = &[$([$(stringify!($choice)),*]),*];
@@ -98,7 +98,7 @@ fn choice(case: &Case, name: &str) -> &'static str {
     case[CHOICES.iter().position(|(known, _)| *known == name).unwrap()]
 }
 
-/// Every two choices of different lists appear together in some case.
+/// Every two choices of different options appear together in some case.
 #[test]
 fn every_pair_of_choices_has_a_case() {
     let all = |i: usize| CHOICES[i].1.iter().map(move |choice| (i, *choice));
@@ -110,7 +110,7 @@ fn every_pair_of_choices_has_a_case() {
     }
     assert!(missing.is_empty(), "{missing:?}");
     for (i, choice) in CASES.iter().flat_map(|case| case.iter().enumerate()) {
-        assert!(CHOICES[i].1.contains(choice), "{choice} is no {}", CHOICES[i].0);
+        assert!(CHOICES[i].1.contains(choice), "{choice} is not a {}", CHOICES[i].0);
     }
 }
 
@@ -138,10 +138,10 @@ fn options(case: &Case) -> PlacementOptions {
         "parts" if is_gpt2 => classes(&["GPT2Attention", "GPT2MLP"]),
         "parts" => classes(&["LlamaAttention", "LlamaMLP"]),
         "size" => WrapPolicy::MinSize(2000),
-        _ => WrapPolicy::None,
+        _ => WrapPolicy::Root,
     };
-    let kept = choice("reshard") == "no" || layout == "replicated";
-    let nothing_ahead = choice("wrap") == "root" || kept || choice("batches") == "no_sync";
+    let no_reshard = choice("reshard") == "no" || layout == "replicated";
+    let nothing_ahead = choice("wrap") == "root" || no_reshard || choice("batches") == "no_sync";
     let platform: Platform = choice("platform").parse().unwrap();
     PlacementOptions {
         strategy: match choice("reshard") {
@@ -157,7 +157,7 @@ fn options(case: &Case) -> PlacementOptions {
         }),
         scan_layers: choice("layers") != "unrolled",
         gather_ahead: choice("layers") == "ahead" && !nothing_ahead,
-        // cuDNN's kernel is all that a CPU cannot run.
+        // cuDNN's kernel is the only part that a CPU cannot run.
         lowering: LoweringOptions { fused_attention: false, ..lowering(platform) },
         dialect: dialect(platform),
         frozen: Vec::new(),
@@ -174,8 +174,8 @@ fn model_of(case: &Case) -> &'static str {
     if choice(case, "model") == "gpt2" { GPT2 } else { LLAMA }
 }
 
-/// The metrics of some steps. Programs are compiled beside each other and run one at a time: two
-/// with collectives may each hold threads that the other waits for.
+/// The metrics of some steps. Programs are compiled in parallel and run one at a time: two with
+/// collectives may deadlock, each holding threads that the other waits for.
 fn trained(
     model: &str,
     devices: usize,
@@ -186,8 +186,8 @@ fn trained(
     let spec = spec(model, devices, options, batch, adamw());
     let compiler = compiler(devices);
     let mut runner =
-        Runner::with_parameters(&compiler, &spec, 42, |stored| Ok(numbers(stored))).unwrap();
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        Runner::with_parameters(&compiler, &spec, 42, |param| Ok(numbers(param))).unwrap();
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let step = |step: usize| {
         let tokens = tokens(batch, spec.model.dimensions().vocabulary, step % 3);
         runner.step(&[&tokens, &tokens], 1e-3).unwrap().wait().unwrap()
@@ -195,13 +195,13 @@ fn trained(
     (0..STEPS).map(step).collect()
 }
 
-/// One device, nothing wrapped or scanned, everything at once; each model in `f32` and in `bf16`.
+/// One device, nothing wrapped or scanned, one micro-batch; each model in `f32` and in `bf16`.
 fn one_device(case: &Case) -> &'static [Metrics] {
     static RUNS: [OnceLock<Vec<Metrics>>; 4] = [const { OnceLock::new() }; 4];
-    let is_short = choice(case, "dtype") != "f32";
+    let is_bf16 = choice(case, "dtype") != "f32";
     let model = model_of(case);
-    RUNS[2 * usize::from(model == LLAMA) + usize::from(is_short)].get_or_init(|| {
-        let compute_dtype = if is_short { DType::Bf16 } else { DType::F32 };
+    RUNS[2 * usize::from(model == LLAMA) + usize::from(is_bf16)].get_or_init(|| {
+        let compute_dtype = if is_bf16 { DType::Bf16 } else { DType::F32 };
         let settings = Settings { compute_dtype, ..Settings::default() };
         let config = FsdpConfig { settings, ..FsdpConfig::default() };
         let batch =
@@ -222,7 +222,7 @@ fn check(case: Case) {
         let fine = off(found.loss, expected.loss) < loss
             && off(found.gradient_norm, expected.gradient_norm) < norm
             && found.labels == expected.labels;
-        assert!(fine, "{case:?}, step {step}: {found:?} for {expected:?}");
+        assert!(fine, "{case:?}, step {step}: {found:?}, expected {expected:?}");
     }
 }
 

@@ -1,11 +1,11 @@
 //! Training gives the losses of torch and transformers: a hundred steps of every recorded model,
-//! clipping and schedule included, each within 1e-4 of torch's, in the lowering options of every
+//! clipping and schedule included, each within 1e-4 of torch's, with the lowering options of every
 //! platform.
 //!
-//! Torch ran on one device, so parity here also says that shards compute what one device would.
-//! The models are spread over one, two and four devices, flat shards and shards of dimension 0,
-//! scanned and unrolled layers. Every recorded optimizer trains; the long tier has the product of
-//! models, optimizers and platforms.
+//! Torch ran on one device, so parity also shows that sharded training matches one device. The
+//! models are tested on one, two and four devices, with flat and dim 0 shards, scanned and unrolled
+//! layers. Every recorded optimizer is tested; the long tier has all combinations of models,
+//! optimizers and platforms.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -13,7 +13,7 @@ mod common;
 use common::*;
 use fullshard_models::LoweringOptions;
 use fullshard_optim::{Adafactor, AdamW, Optimizer, Schedule, Sgd, StepSize, decays};
-use fullshard_parallel::{FsdpConfig, PlacementOptions, Settings, Stored, WrapPolicy};
+use fullshard_parallel::{FsdpConfig, PlacementOptions, Settings, ShardedParam, WrapPolicy};
 use fullshard_pjrt::HostTensor;
 use fullshard_pjrt::plugins::Platform::{self, Cpu, Cuda, Tpu};
 use fullshard_step::{BatchShape, dialect, lowering};
@@ -23,10 +23,10 @@ use fullshard_train::Runner;
 const STEPS: usize = 100;
 const WARMUP: u64 = 10;
 
-/// How far a loss may be off.
+/// Relative tolerance of a loss.
 const TOLERANCE: f64 = 1e-4;
 
-/// How far it may be off on a GPU, which multiplies `f32` in 10 bits of mantissa.
+/// Tolerance on a GPU, whose `f32` matmuls have 10 bits of mantissa.
 const GPU_TOLERANCE: f64 = 5e-3;
 
 /// How a model is placed.
@@ -57,7 +57,7 @@ fn options(case: Case, block: &str, platform: Platform) -> PlacementOptions {
     let settings = Settings { shard_param_on_dim_0: case.dim_0, ..Settings::default() };
     let wrap = WrapPolicy::Classes(vec![block.to_owned()]);
     let config = FsdpConfig { wrap, settings, ..FsdpConfig::default() };
-    // cuDNN's kernel is all that a CPU cannot run, and it takes no f32.
+    // cuDNN's kernel is the only part that a CPU cannot run, and it does not support f32.
     let lowering = LoweringOptions { fused_attention: false, ..lowering(platform) };
     let dialect = dialect(platform);
     PlacementOptions {
@@ -69,7 +69,7 @@ fn options(case: Case, block: &str, platform: Platform) -> PlacementOptions {
     }
 }
 
-/// The optimizer that the script calls so, its learning rate, and whether gradients are clipped
+/// The optimizer of a name in the recordings, its learning rate, and whether gradients are clipped
 /// and the rate follows a schedule.
 fn optimizer(name: &str) -> (Box<dyn Optimizer>, f64, bool) {
     match name {
@@ -87,16 +87,16 @@ fn optimizer(name: &str) -> (Box<dyn Optimizer>, f64, bool) {
     }
 }
 
-/// A stored parameter, of all layers one after another if they are stacked.
-fn parameter(recording: &Recording, stored: &Stored) -> Vec<f32> {
-    let layer = |layer: usize| stored.name.replacen('*', &layer.to_string(), 1);
-    match stored.stack {
+/// A recorded parameter, with stacked layers concatenated.
+fn parameter(recording: &Recording, param: &ShardedParam) -> Vec<f32> {
+    let layer = |layer: usize| param.name.replacen('*', &layer.to_string(), 1);
+    match param.stack {
         Some(layers) => (0..layers).flat_map(|i| recording.floats(&layer(i))).collect(),
-        None => recording.floats(&stored.name),
+        None => recording.floats(&param.name),
     }
 }
 
-/// A batch as a step takes it, which could accumulate several.
+/// A batch with a leading accumulation dimension.
 fn accumulated(batch: &HostTensor) -> HostTensor {
     let dims = [&[1][..], batch.dims()].concat();
     HostTensor::from_values(&dims, &batch.values::<i32>().unwrap()).unwrap()
@@ -104,20 +104,20 @@ fn accumulated(batch: &HostTensor) -> HostTensor {
 
 /// The losses of training from the recorded weights.
 fn losses(recording: &Recording, optimizer_name: &str, case: Case, platform: Platform) -> Vec<f32> {
-    let (optimizer, rate, trainers_way) = optimizer(optimizer_name);
+    let (optimizer, rate, like_trainer) = optimizer(optimizer_name);
     let config = recording.metadata("config");
     let [_, sequences, tokens] = recording.dims("tokens")[..] else { panic!("no batches") };
     let batch = BatchShape { sequences, tokens, accumulation: 1, sync_each_microbatch: true };
     let block = if config.contains("\"gpt2\"") { "GPT2Block" } else { "LlamaDecoderLayer" };
     let options = options(case, block, platform);
     let mut spec = spec(&config, case.devices, &options, batch, optimizer);
-    spec.max_grad_norm = trainers_way.then_some(1.0);
+    spec.max_grad_norm = like_trainer.then_some(1.0);
     let compiler = compiler(case.devices);
     let mut runner =
-        Runner::with_parameters(&compiler, &spec, 0, |stored| Ok(parameter(recording, stored)))
+        Runner::with_parameters(&compiler, &spec, 0, |param| Ok(parameter(recording, param)))
             .unwrap();
     let step = |step: usize| {
-        let schedule = if trainers_way { Schedule::Linear } else { Schedule::Constant };
+        let schedule = if like_trainer { Schedule::Linear } else { Schedule::Constant };
         let rate = rate * schedule.factor(step as u64, WARMUP, STEPS as u64);
         let batch = ["tokens", "labels"].map(|name| accumulated(&recording.batch(name, step)));
         runner.step(&batch, rate).unwrap().wait().unwrap().loss
@@ -125,10 +125,10 @@ fn losses(recording: &Recording, optimizer_name: &str, case: Case, platform: Pla
     (0..STEPS).map(step).collect()
 }
 
-/// The first losses that torch itself would give again. The biases of keys have no gradient but
-/// rounding, which Adafactor's small epsilon makes a step of; in one recording that changes so much
-/// that torch is 2.6e-3 off after it when only the order of a batch's sequences is another. That
-/// one has been recorded with a larger epsilon as well.
+/// The number of first losses that torch itself reproduces. Key biases have no gradient but
+/// rounding errors, which Adafactor's small epsilon turns into steps; in one recording torch is
+/// 2.6e-3 off after that if only the order of a batch's sequences changes. That one was also
+/// recorded with a larger epsilon.
 fn comparable(optimizer: &str, name: &str) -> usize {
     if (optimizer, name) == ("adafactor", "gpt2_untied") { 15 } else { STEPS }
 }
@@ -142,18 +142,18 @@ fn check(name: &str, optimizer: &str, case: Case, platform: Platform, tolerance:
     let off =
         |(found, expected): (&f32, &f32)| (f64::from(*found) / f64::from(*expected) - 1.0).abs();
     let pairs = found.iter().zip(&expected).take(comparable(optimizer, name));
-    let apart = pairs.map(off).fold(0.0, f64::max);
-    println!("{optimizer}, {name}, {case:?}, {platform}: {apart:.1e}");
-    assert!(apart < tolerance, "{optimizer}, {name}, {case:?}, {platform}: {apart}");
+    let error = pairs.map(off).fold(0.0, f64::max);
+    println!("{optimizer}, {name}, {case:?}, {platform}: {error:.1e}");
+    assert!(error < tolerance, "{optimizer}, {name}, {case:?}, {platform}: {error}");
 }
 
-/// Trains a recorded model for a platform with one of the two optimizers that all models have,
-/// each model and platform placed in another way.
+/// Trains a recorded model for a platform with one of the two optimizers that all models have; the
+/// placement varies by model and platform.
 fn check_on(name: &str, platform: Platform) {
     let model = RECORDINGS.iter().position(|known| *known == name).unwrap();
-    let turn = model + [Cpu, Cuda, Tpu].iter().position(|known| *known == platform).unwrap();
-    let optimizer = ["adamw", "adafactor", "adamw"][turn % 3];
-    check(name, optimizer, CASES[(model + 3 * turn) % CASES.len()], platform, TOLERANCE);
+    let offset = model + [Cpu, Cuda, Tpu].iter().position(|known| *known == platform).unwrap();
+    let optimizer = ["adamw", "adafactor", "adamw"][offset % 3];
+    check(name, optimizer, CASES[(model + 3 * offset) % CASES.len()], platform, TOLERANCE);
 }
 
 /// Trains a recorded model with every optimizer for every platform.
@@ -208,13 +208,13 @@ recordings! {
     llama_tied llama_grouped llama_linear llama_yarn llama_dynamic llama_padded
 }
 
-/// With an epsilon so large that rounding makes no steps.
+/// With an epsilon large enough that rounding errors make no steps.
 #[test]
 fn adafactor_with_a_larger_epsilon() {
     check("gpt2_untied", "adafactor_steady", CASES[5], Cuda, TOLERANCE);
 }
 
-/// With relative steps in proportion to each parameter, which take norms over all shards.
+/// With relative steps scaled by each parameter, which need norms over all shards.
 #[test]
 fn adafactor_of_the_paper_on_gpt2() {
     check("gpt2_plain", "adafactor_paper", CASES[1], Cpu, TOLERANCE);
@@ -231,7 +231,7 @@ fn sgd_with_momentum() {
 }
 
 #[test]
-fn every_recording_is_tested_with_optimizers_that_are_known() {
+fn every_recording_and_optimizer_is_tested() {
     assert_eq!(TESTED, RECORDINGS);
     for name in RECORDINGS {
         let optimizers = Recording::load(name).optimizers();
@@ -241,7 +241,7 @@ fn every_recording_is_tested_with_optimizers_that_are_known() {
 }
 
 #[test]
-fn what_decays_is_what_decays_in_trainer() {
+fn weight_decay_matches_trainer() {
     for name in RECORDINGS {
         let recording = Recording::load(name);
         let mut expected: Vec<String> =

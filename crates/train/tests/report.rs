@@ -1,4 +1,4 @@
-//! What a run leaves behind, against what Hugging Face's Trainer and TensorBoard make of it.
+//! The outputs of a run, compared with those of Hugging Face's Trainer and read by TensorBoard.
 #![allow(clippy::unwrap_used)]
 
 use fullshard_train::report::{
@@ -15,8 +15,8 @@ fn recorded(name: &str) -> Value {
     serde_json::from_slice(&fs::read(data.join(name)).unwrap()).unwrap()
 }
 
-/// A file that `data/read_report.py` reads too.
-fn kept(name: &str) -> PathBuf {
+/// A file that `data/read_report.py` also reads.
+fn shared(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("report").join(name)
 }
 
@@ -24,7 +24,7 @@ fn values<const N: usize>(values: [(&str, Number); N]) -> Values {
     values.map(|(name, number)| (name.to_owned(), number)).into()
 }
 
-/// Values that were recorded, those that are not finite given as text.
+/// Recorded values; those that are not finite are strings.
 fn recorded_values(recorded: &Value) -> Values {
     let number = |value: &Value| match value.as_str() {
         Some(text) => Number::Measure(text.parse().unwrap()),
@@ -67,8 +67,8 @@ fn state() -> TrainerState {
 }
 
 #[test]
-fn the_state_is_written_as_transformers_writes_it() {
-    let path = kept("trainer_state.json");
+fn state_is_written_as_by_transformers() {
+    let path = shared("trainer_state.json");
     state().save(path.parent().unwrap()).unwrap();
     let written = fs::read_to_string(path).unwrap();
     let recorded = recorded("report.json");
@@ -80,7 +80,7 @@ fn the_state_is_written_as_transformers_writes_it() {
 }
 
 #[test]
-fn a_state_without_newer_fields_is_read_and_what_is_not_finite_survives() {
+fn reads_old_states_and_non_finite_values() {
     let old: TrainerState = serde_json::from_str(r#"{"global_step": 7, "epoch": 0.5}"#).unwrap();
     assert_eq!(old, TrainerState { global_step: 7, epoch: 0.5, ..TrainerState::default() });
 
@@ -94,7 +94,7 @@ fn a_state_without_newer_fields_is_read_and_what_is_not_finite_survives() {
 }
 
 #[test]
-fn results_are_printed_as_transformers_prints_them() {
+fn results_are_printed_as_by_transformers() {
     let recorded = recorded("report.json");
     let blocks = recorded["blocks"].as_array().unwrap();
     assert_eq!(blocks.len(), 3);
@@ -107,7 +107,7 @@ fn results_are_printed_as_transformers_prints_them() {
 }
 
 #[test]
-fn results_are_written_as_transformers_writes_them_and_merged() {
+fn results_are_written_and_merged_as_by_transformers() {
     let dir = tempfile::tempdir().unwrap();
     let recorded = recorded("report.json");
     for block in &recorded["blocks"].as_array().unwrap()[..2] {
@@ -125,7 +125,7 @@ fn results_are_written_as_transformers_writes_them_and_merged() {
 }
 
 #[test]
-fn results_that_cannot_be_merged_change_nothing() {
+fn unreadable_results_are_not_overwritten() {
     let dir = tempfile::tempdir().unwrap();
     let all = dir.path().join("all_results.json");
     fs::write(&all, "[1]").unwrap();
@@ -154,8 +154,8 @@ fn write_events(path: &Path) {
 }
 
 #[test]
-fn events_are_those_that_tensorboard_has_read() {
-    let path = kept("events.out.tfevents.0");
+fn events_match_those_read_by_tensorboard() {
+    let path = shared("events.out.tfevents.0");
     write_events(&path);
     let digest: String =
         Sha256::digest(fs::read(&path).unwrap()).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -175,7 +175,7 @@ fn events_are_those_that_tensorboard_has_read() {
 }
 
 #[test]
-fn an_event_is_in_the_file_as_soon_as_it_is_logged() {
+fn events_are_written_immediately() {
     let dir = tempfile::tempdir().unwrap();
     let mut writer = EventWriter::create(dir.path()).unwrap();
     let path = writer.path().to_owned();
@@ -226,16 +226,16 @@ fn a_curve_in_a_terminal() {
 #[test]
 fn a_curve_as_svg() {
     let curve = curve(60);
-    curve.save_svg(kept("loss.svg")).unwrap();
+    curve.save_svg(shared("loss.svg")).unwrap();
     insta::assert_snapshot!(curve.svg());
 }
 
 #[test]
-fn colours_change_nothing_else() {
-    let coloured = curve(200).terminal(&TerminalStyle { colours: true, ..plain() });
+fn colors_do_not_change_the_text() {
+    let colored = curve(200).terminal(&TerminalStyle { colours: true, ..plain() });
     let mut stripped = String::new();
     let mut codes = Vec::new();
-    for part in coloured.split("\x1b[") {
+    for part in colored.split("\x1b[") {
         match part.split_once('m') {
             Some((code, rest)) if code.parse::<u8>().is_ok() => {
                 codes.push(code);
@@ -248,10 +248,10 @@ fn colours_change_nothing_else() {
     assert_eq!(trimmed(&stripped), trimmed(&curve(200).terminal(&plain())));
     assert!(["33", "35", "36"].iter().all(|code| codes.contains(code)));
     assert!(
-        coloured.lines().all(|line| !line.contains('\x1b')
+        colored.lines().all(|line| !line.contains('\x1b')
             || line.ends_with("\x1b[0m")
             || line.rfind("\x1b[0m") > line.rfind("\x1b[3")),
-        "a colour runs on"
+        "a color is not reset"
     );
 }
 
@@ -286,7 +286,7 @@ fn curves_of_every_size_can_be_drawn() {
 }
 
 #[test]
-fn text_in_a_picture_is_only_text() {
+fn svg_text_is_escaped() {
     let mut curve = curve(10);
     curve.title = "a < b & \"c\"".to_owned();
     let svg = curve.svg();

@@ -1,4 +1,4 @@
-//! What is known of a run's state, against figures worked out by hand.
+//! Sizes of a run's state, compared with figures computed by hand.
 #![allow(clippy::unwrap_used)]
 
 use fullshard_models::from_json;
@@ -27,7 +27,7 @@ fn spec(devices: usize, settings: &str, change: impl FnOnce(&mut PlacementOption
 }
 
 #[test]
-fn the_state_is_exact() {
+fn state_bytes_are_exact() {
     let elements = ROOT + 3 * BLOCK;
     let one = spec(1, "{}", |_| {});
     assert_eq!(one.parameter_count() as u64, elements);
@@ -35,7 +35,7 @@ fn the_state_is_exact() {
     assert_eq!(state.parameters, 4 * elements);
     assert_eq!(state.optimizer, 8 * elements);
     assert_eq!(state.gradients, 4 * elements);
-    // Rows of every parameter divide by two, so that no device has padding.
+    // Dim 0 of every parameter is divisible by two, so that no device has padding.
     let two = spec(2, r#"{"shard_param_on_dim_0": true}"#, |_| {}).state_bytes().unwrap();
     assert_eq!((two.parameters, two.optimizer), (2 * elements, 4 * elements));
 }
@@ -49,25 +49,28 @@ fn frozen_parameters_have_neither_gradients_nor_state() {
     assert_eq!((state.gradients, state.optimizer), (4 * ROOT, 8 * ROOT));
 }
 
-/// The root then owns the layers of the loop, and has them all at once.
+/// The root then owns the scanned layers, and has them all at once.
 #[test]
-fn a_unit_around_the_loop_has_all_layers() {
-    let spec = spec(2, "{}", |options| options.config.wrap = WrapPolicy::None);
+fn a_unit_around_the_scan_has_all_layers() {
+    let spec = spec(2, "{}", |options| options.config.wrap = WrapPolicy::Root);
     let elements = ROOT + 3 * BLOCK;
     let rows = spec.unit_rows();
     assert_eq!(rows.len(), 1);
     assert_eq!((rows[0].count, rows[0].elements), (1, elements));
-    assert_eq!(rows[0].part_bytes, spec.state_bytes().unwrap().parameters);
+    assert_eq!(rows[0].shard_bytes, spec.state_bytes().unwrap().parameters);
 }
 
 #[test]
-fn rows_are_the_units() {
+fn rows_match_the_units() {
     let rows = spec(2, "{}", |_| {}).unit_rows();
     let shown: Vec<_> =
         rows.iter().map(|row| (row.path.as_str(), row.class, row.count, row.elements)).collect();
     let root = ("", "GPT2LMHeadModel", 1, ROOT);
     assert_eq!(shown, [root, ("transformer.h.*", "GPT2Block", 3, BLOCK)]);
-    assert_eq!((rows[1].whole_bytes, rows[0].reshard, rows[1].reshard), (4 * BLOCK, false, true));
-    // Flat parts are padded to multiples of 128 elements.
-    assert!(rows[1].part_bytes >= 2 * BLOCK && rows[1].part_bytes.is_multiple_of(4 * 128));
+    assert_eq!(
+        (rows[1].unsharded_bytes, rows[0].reshard, rows[1].reshard),
+        (4 * BLOCK, false, true)
+    );
+    // Flat shards are padded to multiples of 128 elements.
+    assert!(rows[1].shard_bytes >= 2 * BLOCK && rows[1].shard_bytes.is_multiple_of(4 * 128));
 }

@@ -1,4 +1,4 @@
-//! The loop on virtual CPU devices: what it learns, when it stops, and what it leaves alone.
+//! The training loop on virtual CPU devices: learning, stopping, and state that must not change.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -23,7 +23,7 @@ const BLOCK: usize = 12;
 const SEQUENCES: usize = 8;
 const STEPS: u64 = 5;
 
-/// Text of which the last batch of an epoch is not full.
+/// Text whose last batch of an epoch is not full.
 struct Text {
     train: Arc<Corpus>,
     validation: Arc<Corpus>,
@@ -58,9 +58,9 @@ impl Text {
             self.vocabulary
         );
         let fsdp = r#"{"transformer_layer_cls_to_wrap": "GPT2Block"}"#;
-        let config_of_units = FsdpConfig::from_json(fsdp).unwrap();
+        let fsdp_config = FsdpConfig::from_json(fsdp).unwrap();
         let options = PlacementOptions {
-            config: config_of_units,
+            config: fsdp_config,
             scan_layers: true,
             ..PlacementOptions::default()
         };
@@ -104,7 +104,7 @@ impl Text {
     }
 }
 
-/// What came of a run, and what was seen of it.
+/// The result of a run, and what its callback received.
 struct Run {
     trained: Result<Trained, Error>,
     seen: Seen,
@@ -135,10 +135,10 @@ impl Callback for Seen {
 }
 
 fn assert_close(found: f64, expected: f64, what: &str) {
-    assert!((found / expected - 1.0).abs() < 1e-5, "{what}: {found} for {expected}");
+    assert!((found / expected - 1.0).abs() < 1e-5, "{what}: {found}, expected {expected}");
 }
 
-/// The same batches, weights and dropout on any number of devices, the same bits twice.
+/// The same batches, weights and dropout on any number of devices; bitwise equal when repeated.
 #[test]
 fn devices_change_nothing_but_rounding() {
     let text = Text::new();
@@ -181,7 +181,7 @@ fn devices_change_nothing_but_rounding() {
     assert_eq!(trained.state.epoch, epoch);
 }
 
-/// The loss of an evaluation is over all labels: rows that only fill a batch do not count.
+/// The loss of an evaluation is over all labels: padding rows do not count.
 #[test]
 fn evaluation_counts_each_block_once() {
     let text = Text::new();
@@ -191,8 +191,8 @@ fn evaluation_counts_each_block_once() {
     let corpus = Arc::clone(&text.validation);
     let evaluation = Evaluation::on_corpus(corpus, SEQUENCES);
     assert_eq!(runner.evaluate(&evaluation, &|| true).unwrap(), None);
-    let whole = runner.evaluate(&evaluation, &|| false).unwrap().unwrap();
-    assert_eq!(whole.samples, text.validation.blocks());
+    let all = runner.evaluate(&evaluation, &|| false).unwrap().unwrap();
+    assert_eq!(all.samples, text.validation.blocks());
     let (mut sum, mut count) = (0.0, 0.0);
     for block in 0..text.validation.blocks() {
         let mut tokens = vec![0; SEQUENCES * BLOCK];
@@ -205,13 +205,13 @@ fn evaluation_counts_each_block_once() {
         assert_eq!(labels as usize, length - 1);
         (sum, count) = (sum + f64::from(loss), count + f64::from(labels));
     }
-    assert_close(whole.loss, sum / count, "block by block");
-    assert_close(whole.perplexity(), (sum / count).exp(), "perplexity");
+    assert_close(all.loss, sum / count, "block by block");
+    assert_close(all.perplexity(), (sum / count).exp(), "perplexity");
 }
 
-/// Without a step and without the optimizer's state a model is evaluated as it is with them.
+/// Evaluation without a step program and optimizer state gives the same loss as with them.
 #[test]
-fn evaluation_needs_nothing_else() {
+fn evaluation_needs_no_step_program() {
     let text = Text::new();
     let (compiler, spec) = (compiler(2), text.spec(2));
     let corpus = Arc::clone(&text.validation);
@@ -222,9 +222,9 @@ fn evaluation_needs_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     runner.parameters().export(folder.path()).unwrap();
     let weights = fullshard_checkpoint::Weights::open(folder.path()).unwrap();
-    let made = EvalRunner::new(&compiler, &spec, 42, SEQUENCES).unwrap();
+    let initialized = EvalRunner::new(&compiler, &spec, 42, SEQUENCES).unwrap();
     let read = EvalRunner::with_weights(&compiler, &spec, SEQUENCES, &weights).unwrap();
-    for mut alone in [made, read] {
+    for mut alone in [initialized, read] {
         assert_eq!(alone.parameters().arrays().len(), runner.state().parameters.len());
         let hash = alone.program().unwrap().hash.clone();
         assert_eq!(loss(alone.evaluate(&evaluation, &|| false).unwrap()), with_step);
@@ -232,38 +232,38 @@ fn evaluation_needs_nothing_else() {
     }
 }
 
-/// A step that is asked to stop is the last one, and what it did is kept.
+/// The step during which a stop is requested is the last one, and its update is kept.
 #[test]
-fn a_run_stops_after_the_step() {
+fn a_run_stops_after_the_current_step() {
     let text = Text::new();
-    let asked = std::cell::Cell::new(0);
+    let calls = std::cell::Cell::new(0);
     let run = text.train(1, 1e-2, &|| {
-        asked.set(asked.get() + 1);
-        asked.get() > 3
+        calls.set(calls.get() + 1);
+        calls.get() > 3
     });
     let trained = run.trained.unwrap();
     assert!(trained.stopped);
     assert_eq!((trained.state.global_step, run.seen.metrics.len()), (3, 3));
 }
 
-/// With a rate that no model survives, the run ends with the step that shows it.
+/// With an excessive learning rate, the run ends at the first step that is not finite.
 #[test]
-fn a_loss_that_is_not_finite_ends_the_run() {
+fn non_finite_loss_ends_the_run() {
     let run = Text::new().train(2, 1e30, &|| false);
     let error = run.trained.unwrap_err();
     let Error::NotFinite { step, .. } = error else { panic!("{error}") };
     assert_eq!(run.seen.metrics.len() as u64, step - 1);
     assert!(step > 1 && run.seen.metrics.iter().all(|metrics| metrics.loss.is_finite()));
-    let said = error.to_string();
+    let text = error.to_string();
     assert!(
-        said.contains(&format!("step {step} has")) && said.contains("--learning_rate"),
-        "{said}"
+        text.contains(&format!("step {step} has")) && text.contains("--learning_rate"),
+        "{text}"
     );
 }
 
-/// Nothing of the state changes at a bad step or after it, and the metrics stay bad.
+/// The state does not change at a non-finite step or after it, and the metrics stay non-finite.
 #[test]
-fn a_step_that_is_not_finite_updates_nothing() {
+fn non_finite_steps_update_nothing() {
     let text = Text::new();
     let (compiler, spec) = (compiler(2), text.spec(2));
     let mut runner = Runner::new(&compiler, &spec, 42).unwrap();
@@ -284,9 +284,9 @@ fn a_step_that_is_not_finite_updates_nothing() {
     assert!(state(&runner) == before, "the state is as it was before the bad step");
 }
 
-/// What is exported is read back as it was, however many devices and however layers are kept.
+/// Exported weights are read back unchanged, for any number of devices and layout of layers.
 #[test]
-fn weights_go_out_and_come_back() {
+fn exported_weights_are_read_back() {
     let text = Text::new();
     let folder = tempfile::tempdir().unwrap();
     let (on_two, two) = (compiler(2), text.spec(2));
@@ -303,21 +303,21 @@ fn weights_go_out_and_come_back() {
 
     let (on_four, four) = (compiler(4), text.spec(4));
     let back = Runner::with_weights(&on_four, &four, 1, &weights).unwrap();
-    for stored in &four.placement.parameters {
+    for param in &four.placement.parameters {
         let [out, back] =
-            [&runner, &back].map(|runner| runner.parameters().get(&stored.name).unwrap());
-        assert_eq!(out, back, "{}", stored.name);
+            [&runner, &back].map(|runner| runner.parameters().get(&param.name).unwrap());
+        assert_eq!(out, back, "{}", param.name);
     }
 }
 
-/// Batches that are made as they are asked for, until one fails.
-struct Made {
+/// Batches that are generated on request, until one fails.
+struct Generated {
     batch: BatchShape,
     vocabulary: usize,
     good: u64,
 }
 
-impl BatchSource for Made {
+impl BatchSource for Generated {
     fn examples(&self) -> u64 {
         3 * SEQUENCES as u64
     }
@@ -338,7 +338,7 @@ impl BatchSource for Made {
     }
 }
 
-/// Sees the losses and nothing else.
+/// Records the losses.
 struct Losses(Vec<f32>);
 
 impl Callback for Losses {
@@ -348,9 +348,9 @@ impl Callback for Losses {
     }
 }
 
-/// A run takes batches from anything that has some, and ends where one cannot be made.
+/// A run takes batches from a custom source, and ends where one cannot be loaded.
 #[test]
-fn batches_come_from_anywhere() {
+fn trains_on_custom_batch_sources() {
     let text = Text::new();
     let (compiler, spec, vocabulary) = (compiler(1), text.spec(1), text.vocabulary);
     let options = TrainScheduleOptions { max_steps: Some(4), ..Default::default() };
@@ -358,7 +358,7 @@ fn batches_come_from_anywhere() {
         schedule: TrainSchedule::new(options, 3).unwrap(),
         lr_schedule: Schedule::Constant,
         learning_rate: 1e-2,
-        batches: Arc::new(Made { batch: spec.batch, vocabulary, good: 3 }),
+        batches: Arc::new(Generated { batch: spec.batch, vocabulary, good: 3 }),
         evaluation: None,
         profile: None,
         stop: &|| false,
@@ -378,18 +378,18 @@ fn batches_come_from_anywhere() {
     }
 }
 
-/// A batch of other tensors than the step takes is refused by name.
+/// A batch with other tensors than the step takes is rejected by name.
 #[test]
-fn batches_that_do_not_fit_are_refused() {
+fn rejects_mismatched_batches() {
     let text = Text::new();
     let (compiler, spec) = (compiler(1), text.spec(1));
     let mut runner = Runner::new(&compiler, &spec, 42).unwrap();
     let tokens = common::tokens(spec.batch, text.vocabulary, 0);
-    let said = |result: Result<_, Error>| result.err().unwrap().to_string();
-    let alone = said(runner.step(&[&tokens], 0.0));
+    let error = |result: Result<_, Error>| result.err().unwrap().to_string();
+    let alone = error(runner.step(&[&tokens], 0.0));
     assert!(alone.contains("1 tensors") && alone.contains("input_ids, labels"), "{alone}");
     let short = HostTensor::from_values(&[1, 1, 1], &[0_i32]).unwrap();
-    let wrong = said(runner.step(&[&tokens, &short], 0.0));
+    let wrong = error(runner.step(&[&tokens, &short], 0.0));
     assert!(wrong.starts_with("labels: "), "{wrong}");
     assert_eq!(runner.steps(), 0);
     assert!(runner.step(&[&tokens, &tokens], 0.0).unwrap().wait().unwrap().loss.is_finite());

@@ -1,13 +1,13 @@
-"""Opens exported models with transformers and compares them with what they were made from.
+"""Opens exported models with transformers and compares them with their recordings.
 
 cargo test -p fullshard-checkpoint --test transformers
 python open_exports.py ../../../../target/tmp/exports
 
-For every folder of exports, named like a recording in crates/models/tests/data (or that name and
-`_sharded`), AutoModelForCausalLM must find all weights and no others, the weights must be equal
-to the recorded ones and the logits of the recorded tokens near the recorded ones. What was opened,
-by the SHA-256 of every file, and how near the logits were is written to transformers.json, which
-the test compares with what is exported.
+Every folder of exports is named like a recording in crates/models/tests/data, optionally with the
+suffix `_sharded`. AutoModelForCausalLM must find all weights and no others, the weights must equal
+the recorded ones, and the logits of the recorded tokens must be close to the recorded ones. The
+SHA-256 of every opened file and the difference of the logits are written to transformers.json,
+which the test compares with the exports.
 """
 
 import hashlib

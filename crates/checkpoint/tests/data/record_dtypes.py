@@ -1,9 +1,9 @@
-"""Records tensors of every type that weights are read from, and one that they are not.
+"""Records tensors of every dtype that weights can be loaded from, and one unsupported dtype.
 
 python record_dtypes.py
 
-dtypes.safetensors has the same numbers as `f16`, `bf16`, `f32` and `f64`, each also cast to f32 by
-torch under `NAME.as_f32`, and `i64`.
+dtypes.safetensors has the same values as `f16`, `bf16`, `f32` and `f64`, each also cast to f32 by
+torch as `NAME.as_f32`, and `i64`.
 """
 
 import pathlib

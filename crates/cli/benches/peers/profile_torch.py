@@ -1,12 +1,12 @@
-"""torch.compile's side of `fullshard bench step --breakdown`: where its step of GPT-2 2B goes.
+"""torch.compile baseline for `fullshard bench step --breakdown`: a profile of a GPT-2 2B step.
 
 usage: profile_torch.py BATCH
 
-The model of examples/configs/gpt2_config.json by transformers, bf16 by autocast over f32 weights,
-fused AdamW, no dropout, one GPU. Prints JSON under the names that `bench step --breakdown --json`
-has: `time.step`, measured without a profiler, and `breakdown` with the kinds and kernels of three
-further steps, seconds and launches a step. Modules are not known here, so a kernel's kind is told
-by its name: Inductor names its kernels by what they fuse, libraries by what they are.
+The model of examples/configs/gpt2_config.json in transformers, bf16 autocast over f32 weights,
+fused AdamW, no dropout, one GPU. Prints JSON with the keys of `bench step --breakdown --json`:
+`time.step`, measured without a profiler, and `breakdown` with the kinds and kernels of three
+further steps, in seconds and launches per step. Modules are not available here, so a kernel's kind
+is derived from its name: Inductor names kernels by the ops they fuse, libraries by what they are.
 """
 import json
 import re
@@ -20,16 +20,16 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 WARM_UP, MEASURED, PROFILED = 3, 6, 3
 
-# The first that is found in a name says the kind.
+# The first pattern that matches a name determines the kind.
 KINDS = [
     ("collectives", r"nccl"),
     ("attention", r"fmha|flash|sdpa|dot_do_o|convert_dq"),
-    ("products", r"nvjet|gemm|cutlass|cublas|xmma|splitk|triton_tem"),
+    ("matmuls", r"nvjet|gemm|cutlass|cublas|xmma|splitk|triton_tem"),
     ("optimizer", r"adam|multi_tensor_apply"),
     ("copies", r"memcpy|memset|copy_kernel|catarray"),
     ("reductions", r"triton_(red|per)|reduce|norm|softmax|embedding.*backward|index_put"),
 ]
-# Parts of the names of Inductor's kernels that only move values.
+# Parts of the names of Inductor kernels that only move values.
 MOVES = {"clone", "copy", "to", "view", "t", "transpose", "permute", "slice", "cat", "unsqueeze"}
 MOVES |= {"triton", "poi", "fused", "expand", "split", "_"}
 
@@ -43,7 +43,7 @@ def kind_of(name):
 
 
 def trainer(batch):
-    """A function that does one step."""
+    """A function that runs one step."""
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.manual_seed(0)
     config = GPT2Config(
@@ -85,14 +85,14 @@ def seconds_a_step(step, steps):
 
 
 def kernels_of(step, steps):
-    """Begin, end (both in microseconds) and name of everything that the GPU ran."""
+    """Start, end (both in microseconds) and name of everything that the GPU ran."""
     with profile(activities=[ProfilerActivity.CUDA]) as taken:
         for _ in range(steps):
             step()
         torch.cuda.synchronize()
     found = []
     for event in taken.events():
-        # Ranges that span several kernels are on the device as well, and are no kernels.
+        # Annotations that span several kernels are also listed on the device.
         annotation = getattr(event, "is_user_annotation", False)
         if event.device_type == torch.autograd.DeviceType.CUDA and not annotation:
             found.append((event.time_range.start, event.time_range.end, event.name))
@@ -137,7 +137,7 @@ def main(batch):
     for _ in range(WARM_UP):
         step()
     measured = seconds_a_step(step, MEASURED)
-    kernels_of(step, 1)  # The first profile of a process sets things up.
+    kernels_of(step, 1)  # The first profile of a process includes setup.
     report = {
         "peer": f"torch {torch.__version__}, transformers {transformers.__version__}",
         "device_kind": torch.cuda.get_device_name(),

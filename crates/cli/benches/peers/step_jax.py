@@ -1,17 +1,18 @@
-"""JAX's side of `fullshard bench step`: one training step of a Hugging Face config.json.
+"""JAX baseline for `fullshard bench step`: one training step of a Hugging Face config.json.
 
-GPT-2 and Llama written by hand, as a careful user of JAX would: cuDNN attention, bf16 compute over
-f32 weights, norms and log-sum-exp in f32, and the state donated.
+GPT-2 and Llama written by hand, as a careful JAX user would: cuDNN attention, bf16 compute over f32
+weights, norms and log-sum-exp in f32, and donated state.
 Arguments: --config FILE --batch B --seq S --optim adamw|adafactor --steps N --warmup N, and
---remat none|dots|full: what of a layer is kept for the backward pass: all, products, its input;
---scan: the layers are stacked and looped over, in place of unrolled with arrays of their own;
---pad_vocabulary: the table's rows are made a multiple of 128, the logits of the new ones masked.
+--remat none|dots|full: saved per layer for the backward pass: everything, matmuls, its input;
+--scan: stacked, scanned layers instead of unrolled layers with separate arrays;
+--pad_vocabulary: pads the embedding to a multiple of 128 rows and masks the added logits.
 XLA_FLAGS holds the compiler's flags. Without a GPU it runs on the CPU, to try the script.
 
-Prints one line of JSON. `times` are steps that were waited for one by one and `step_s` is their
-median; `in_a_row_s` is a step among as many launched without waiting, as in training. `mfu` is
-6 * parameters * tokens / step_s over the H200's bf16 peak, `mfu_in_a_row` that of `in_a_row_s`.
-`peak_gib` is what the device had in use at most; `state_gib` and `temporaries_gib` are compiled.
+Prints one line of JSON. `times` are steps synchronized individually and `step_s` is their median.
+`in_a_row_s` is the mean step time of the same number of steps launched back to back, as in
+training. `mfu` is 6 * parameters * tokens / step_s over the H200's bf16 peak, `mfu_in_a_row` the
+same for `in_a_row_s`. `peak_gib` is the device's peak memory in use; `state_gib` and
+`temporaries_gib` are from the compiler.
 """
 import argparse
 import json
@@ -31,7 +32,7 @@ PEAK, LEARNING_RATE, COMPUTE = 989.4e12, 1e-4, jnp.bfloat16
 
 
 def model_of(config):
-    """Sizes under common names, the layer's function and the shapes of its weights."""
+    """Sizes under common names, the layer function and the shapes of its weights."""
     m = SimpleNamespace(vocabulary=config["vocab_size"], rope=None, positions=None)
     if config["model_type"] == "gpt2":
         m.block, m.norm, m.eps = gpt2_block, layer_norm, config["layer_norm_epsilon"]
@@ -60,7 +61,7 @@ def model_of(config):
 
 
 def initial(m, rows, scan):
-    """Weights in f32; one tree a layer, or one with the layers as first dimension."""
+    """Weights in f32: one tree per layer, or one tree with layers as the first dimension."""
     keys = iter(jax.random.split(jax.random.key(0), 4 + len(m.block_shapes) * m.layers))
     normal = jax.jit(lambda key, shape: 0.02 * jax.random.normal(key, shape), static_argnums=1)
 
@@ -104,7 +105,7 @@ def linear(x, p, name):
 
 
 def rotary(m, length):
-    """Cosines and sines of the positions' angles: length x 1 x half a head."""
+    """Cosines and sines of the rotary angles: length x 1 x head_dim / 2."""
     theta, scaling = m.rope
     frequency = theta ** -(np.arange(0, m.head_dim, 2) / m.head_dim)
     if scaling:
@@ -124,7 +125,7 @@ def rotate(x, cos, sin):
 
 
 def attend(m, angles, q, k, v):
-    """Causal attention of flat q, k and v; there may be fewer heads of k and v."""
+    """Causal attention of flat q, k and v; k and v may have fewer heads (GQA)."""
     by_head = lambda x: x.reshape(*x.shape[:2], -1, m.head_dim)
     q, k, v = by_head(q), by_head(k), by_head(v)
     if angles:
@@ -149,7 +150,7 @@ def llama_block(m, angles, x, p):
 
 
 def cross_entropy(vocabulary, logits, tokens):
-    """Mean over all tokens but the last of each row, which has no successor."""
+    """Mean over all tokens except the last of each row, which has no target."""
     column, logits = jnp.arange(logits.shape[-1]), logits.astype(jnp.float32)
     logits = jnp.where(column < vocabulary, logits, -1e9)
     is_target = column == jnp.roll(tokens, -1, 1)[..., None]
@@ -182,7 +183,7 @@ def adamw_state(w):
 
 
 def adamw(step, w, g, state):
-    """A tensor's update with PyTorch's defaults."""
+    """The update of one tensor, with PyTorch's defaults."""
     mean, square = 0.9 * state[0] + 0.1 * g, 0.999 * state[1] + 0.001 * g * g
     direction = mean / (1 - 0.9**step) / (jnp.sqrt(square / (1 - 0.999**step)) + 1e-8)
     return w - LEARNING_RATE * (direction + 0.01 * w), (mean, square)
@@ -193,7 +194,7 @@ def adafactor_state(w):
 
 
 def adafactor(step, w, g, state):
-    """A tensor's update as in Hugging Face's Trainer: neither relative steps nor scaling."""
+    """The update of one tensor as in Hugging Face's Trainer: no relative step, no scaling."""
     square, new = g * g + 1e-30, step**-0.8
     squares = [square] if w.ndim == 1 else [square.mean(1), square.mean(0)]
     state = [(1 - new) * old + new * square for old, square in zip(state, squares)]
@@ -207,7 +208,7 @@ OPTIMIZERS = {"adamw": (adamw_state, adamw), "adafactor": (adafactor_state, adaf
 
 
 def each_tensor(function, scan, weights, *others):
-    """Applies a function to every tensor; to those of stacked layers, layer by layer."""
+    """Applies a function to every tensor, and to stacked tensors per layer."""
 
     def apply(path, *tensors):
         stacked = scan and path[0].key == "blocks"
@@ -257,7 +258,7 @@ def main():
     compile_s = time.perf_counter() - start
 
     def seconds(steps):
-        """How long so many steps take, launched without waiting, and the loss of the last."""
+        """The time of `steps` steps launched back to back, and the loss of the last."""
         nonlocal weights, state
         start = time.perf_counter()
         for _ in range(steps):

@@ -1,18 +1,18 @@
-"""PyTorch's side of `fullshard bench step`: one training step of a Hugging Face config.json.
+"""PyTorch baseline for `fullshard bench step`: one training step of a Hugging Face config.json.
 
 usage: step_torch.py --config FILE [--batch B] [--seq S] [--optim adamw|adafactor]
                      [--remat none|full] [--steps N] [--warmup N] [--mode MODE] [--eager]
 
-What a user of transformers would run on one GPU: the model from its config with SDPA attention,
-bf16 by autocast over f32 weights, torch.compile, and fused AdamW or the Adafactor of the Trainer.
-`--remat full` checkpoints every layer, `--mode` is the mode of torch.compile, `--eager` does
-without the compiler. Without a GPU it runs on the CPU, to try the script.
+What a transformers user would run on one GPU: the model from its config with SDPA attention, bf16
+autocast over f32 weights, torch.compile, and fused AdamW or the Trainer's Adafactor.
+`--remat full` checkpoints every layer, `--mode` is the torch.compile mode, `--eager` skips
+torch.compile. Without a GPU it runs on the CPU, to try the script.
 
-Prints one line of JSON. `times` are steps that were waited for one by one and `step_s` is their
-median; `in_a_row_s` is a step among as many launched without waiting, as in training; `compile_s`
-is the first step. `mfu` is 6 * parameters * tokens / step_s over the H100's and H200's bf16 peak,
-`mfu_in_a_row` the same of `in_a_row_s`. `peak_gib` is what the allocator gave out at most while
-steps were measured.
+Prints one line of JSON. `times` are steps synchronized individually and `step_s` is their median.
+`in_a_row_s` is the mean step time of the same number of steps launched back to back, as in
+training. `compile_s` is the first step. `mfu` is 6 * parameters * tokens / step_s over the bf16
+peak of H100 and H200, `mfu_in_a_row` the same for `in_a_row_s`. `peak_gib` is the allocator's peak
+while steps were measured.
 """
 import argparse
 import json
@@ -45,7 +45,7 @@ def arguments():
 
 
 def model_of(path, remat):
-    """The model in training mode, f32, made on the device."""
+    """The f32 model in training mode, created on the device."""
     config = AutoConfig.for_model(**json.loads(path.read_text()))
     config.use_cache = False
     with DEVICE:
@@ -66,7 +66,7 @@ def optimizer_of(name, model):
 
 
 def trainer(forward, optimizer, tokens):
-    """A function that does one step and gives the loss, which may still be under way."""
+    """A function that launches one step and returns its loss, which may not be ready yet."""
 
     def step():
         with torch.autocast(DEVICE.type, torch.bfloat16):
@@ -85,7 +85,7 @@ def synchronize():
 
 
 def seconds(work):
-    """How long work takes until the device is done with it, and what it gives."""
+    """The time work takes, including synchronization, and its result."""
     synchronize()
     start = time.perf_counter()
     result = work()
@@ -102,7 +102,7 @@ def peak_gib():
 def main():
     args = arguments()
     torch.manual_seed(0)
-    torch.set_float32_matmul_precision("high")  # TF32 for what autocast leaves in f32.
+    torch.set_float32_matmul_precision("high")  # TF32 for matmuls that autocast leaves in f32.
     model = model_of(args.config, args.remat)
     forward = model if args.eager else torch.compile(model, mode=args.mode)
     optimizer = optimizer_of(args.optim, model)

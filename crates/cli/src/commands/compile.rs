@@ -1,4 +1,4 @@
-//! `fullshard compile`: ahead of time, for machines that are not here.
+//! `fullshard compile`: ahead-of-time compilation for other machines.
 
 use crate::output::print_json;
 use crate::program::ProgramArgs;
@@ -21,18 +21,16 @@ use std::time::Instant;
 pub struct CompileArgs {
     #[command(flatten)]
     program: ProgramArgs,
-    /// What to compile for: a slice such as v4-8, a topology such as v4:2x2x1, or GPUs such as
-    /// h200:8.
+    /// Target: a TPU slice such as v4-8, a topology such as v4:2x2x1, or GPUs such as h200:8.
     #[arg(long, value_name = "SLICE")]
     topology: String,
-    /// A plugin to use instead of the one that would be found.
+    /// PJRT plugin to use instead of the default one.
     #[arg(long, value_name = "FILE")]
     plugin: Option<PathBuf>,
-    /// Write the optimized program here: as text, or as the compiler's own bytes if the name
-    /// ends in .pb.
+    /// Write the optimized HLO to this file: as text, or as protobuf if the name ends in .pb.
     #[arg(long, value_name = "FILE")]
     hlo: Option<PathBuf>,
-    /// Print JSON for machines.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
@@ -71,7 +69,7 @@ fn compiler(kind: Platform, plugin: Option<PathBuf>) -> Result<&'static Plugin> 
     Device { platform: Some(kind), plugin, ..Device::default() }.load_compiler()
 }
 
-/// What there is to compile for.
+/// A compilation target.
 enum Machine {
     Tpu(TpuSlice),
     Gpu(GpuTarget),
@@ -224,16 +222,16 @@ fn print(report: &Report) {
     let memory = &report.memory;
     let limit = match report.memory_limit {
         Some(limit) if report.memory_total > limit => {
-            format!(" of {}: it does not fit", format::bytes(limit))
+            format!(" of {}: does not fit", format::bytes(limit))
         }
         Some(limit) => format!(" of {}", format::bytes(limit)),
         None => String::new(),
     };
-    println!("memory a device      {}{limit}", format::bytes(report.memory_total));
+    println!("memory per device    {}{limit}", format::bytes(report.memory_total));
     for (what, bytes) in [
         ("arguments", memory.arguments),
         ("results", memory.outputs),
-        ("of those donated", memory.aliased),
+        ("donated", memory.aliased),
         ("temporaries", memory.temporaries),
         ("code", memory.code),
     ] {

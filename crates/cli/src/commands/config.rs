@@ -1,4 +1,4 @@
-//! `fullshard config`: what flags come to, to be kept as a file and run again.
+//! `fullshard config`: prints the run config of the given flags.
 
 use super::train::{Command, TrainArgs};
 use crate::output::quoted;
@@ -7,7 +7,7 @@ use fullshard::Result;
 
 #[derive(Args)]
 pub struct ConfigArgs {
-    /// How to print it.
+    /// Output format.
     #[arg(long, value_enum, default_value = "toml")]
     format: Format,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `fullshard devices`: what is here, its memory, and where its plugin came from.
+//! `fullshard devices`: lists devices, their memory and their plugins.
 
 use crate::flags::{DeviceFlags, Flagged};
 use crate::output::print_json;
@@ -16,10 +16,10 @@ use std::path::PathBuf;
 pub struct DevicesArgs {
     #[command(flatten)]
     target: Flagged<DeviceFlags>,
-    /// How many virtual devices the CPU is to show.
+    /// Number of virtual CPU devices.
     #[arg(long = "num_devices", value_name = "N", default_value_t = 1)]
     num_devices: usize,
-    /// Print JSON for machines.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
@@ -54,17 +54,17 @@ struct DeviceRow {
 
 pub fn run(args: &DevicesArgs) -> Result<()> {
     let target = args.target.config(|_| Ok(RunConfig::default()))?.device;
-    let asked_for = target.platform.is_some();
+    let requested = target.platform.is_some();
     let mut reports = Vec::new();
     for kind in kinds_to_show(&target)? {
-        // The CPU's plugin is fetched if need be; others are shown where they are found.
-        if asked_for || kind == Platform::Cpu || is_here(kind)? {
+        // The CPU plugin is downloaded if needed; others are listed if found.
+        if requested || kind == Platform::Cpu || is_installed(kind)? {
             let target = DeviceConfig { platform: Some(kind), ..target.clone() };
             reports.push(report(kind, &target, args.num_devices));
         }
     }
     match reports.first().and_then(|report| report.problem.clone()) {
-        Some(problem) if asked_for => return Err(Error::Usage(problem)),
+        Some(problem) if requested => return Err(Error::Usage(problem)),
         _ => {}
     }
     if args.json {
@@ -74,18 +74,18 @@ pub fn run(args: &DevicesArgs) -> Result<()> {
     Ok(())
 }
 
-/// The platforms that a command which names none should look at.
+/// The requested platform, or all.
 fn kinds_to_show(device: &DeviceConfig) -> Result<Vec<Platform>> {
     match device.platform {
         Some(kind) => Ok(vec![kind]),
         None if device.plugin.is_some() => {
-            Err(Error::Usage("--plugin needs --device to say what kind of plugin it is".into()))
+            Err(Error::Usage("--plugin needs --device for its platform".into()))
         }
         None => Ok(Platform::ALL.to_vec()),
     }
 }
 
-fn is_here(kind: Platform) -> Result<bool> {
+fn is_installed(kind: Platform) -> Result<bool> {
     Ok(find(kind, None, &Store::default_location()?)?.is_some())
 }
 
@@ -157,24 +157,24 @@ fn print(report: &Report) {
         }
     }
     if let Some(problem) = &report.problem {
-        println!("  no devices here: {problem}");
+        println!("  no devices: {problem}");
     }
     for device in &report.devices {
         let place = match &device.coordinates {
             Some(coordinates) => format!(" at {coordinates:?}"),
             None => String::new(),
         };
-        println!("  device {:<3} {}{place}, {}", device.id, device.kind, memory_words(device));
+        println!("  device {:<3} {}{place}, {}", device.id, device.kind, format_memory(device));
     }
 }
 
-fn memory_words(device: &DeviceRow) -> String {
+fn format_memory(device: &DeviceRow) -> String {
     let kinds = device.memory_kinds.join(", ");
     match &device.memory {
         Some(MemoryStats { in_use, limit: Some(limit), .. }) => {
             format!("{} of {} in use ({kinds})", format::bytes(*in_use), format::bytes(*limit))
         }
         Some(MemoryStats { in_use, .. }) => format!("{} in use ({kinds})", format::bytes(*in_use)),
-        None => format!("the host's memory ({kinds})"),
+        None => format!("host memory ({kinds})"),
     }
 }

@@ -1,4 +1,4 @@
-//! `fullshard exec`: compile a program, run it, say what came out and how long it took.
+//! `fullshard exec`: compiles and runs a program, and prints its results and time.
 
 use crate::flags::{DeviceFlags, Flagged};
 use crate::output::print_json;
@@ -25,22 +25,22 @@ pub struct ExecArgs {
     program: ProgramArgs,
     #[command(flatten)]
     target: Flagged<DeviceFlags>,
-    /// The arguments, named arg0, arg1, ...; without it they are made up.
+    /// Arguments, named arg0, arg1, ...; synthetic if not given.
     #[arg(long, value_name = "FILE.safetensors")]
     inputs: Option<PathBuf>,
-    /// Write the results here, named out0, out1, ..., instead of printing them.
+    /// Write the results to this file, named out0, out1, ..., instead of printing them.
     #[arg(long, value_name = "FILE.safetensors")]
     outputs: Option<PathBuf>,
-    /// Run the program so often, after one run to warm up, and time it.
+    /// Number of timed runs, after one warmup run.
     #[arg(long, value_name = "K", default_value_t = 1)]
     repeat: usize,
-    /// Write a profile of the timed runs below this folder, where the plugin can.
+    /// Write a profile of the timed runs to this folder, if the plugin has a profiler.
     #[arg(long, value_name = "DIR")]
     profile: Option<PathBuf>,
-    /// Compile anew, without the compile cache.
+    /// Disable the compile cache.
     #[arg(long = "no_cache")]
     no_cache: bool,
-    /// Print JSON for machines.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
@@ -61,8 +61,8 @@ struct Report {
     results: Vec<ResultRow>,
 }
 
-/// What a run takes. Runs are launched one after the other without waiting, as in training, so
-/// that `seconds` is what the devices need; `latency` is one run from launch to result.
+/// Time per run. Runs are launched without waiting, as in training, so `seconds` is the device
+/// time; `latency` is one run from launch to result.
 #[derive(Serialize)]
 struct Timing {
     repeat: usize,
@@ -134,7 +134,7 @@ fn run_timed(
     let lists: Vec<Vec<&Buffer>> = (0..program.devices().len())
         .map(|device| arguments.iter().map(|array| &array.shards()[device]).collect())
         .collect();
-    // Donated arguments are kept, or there would be nothing to run on the second time.
+    // Donated arguments are kept for the next run.
     let kept = &program.signature().donated;
     let launch = || program.execute_keeping(&lists, kept);
     let mut results = launch()?;
@@ -211,18 +211,18 @@ fn print(report: &Report) {
     );
     let memory = &report.memory;
     println!(
-        "memory a device: {} ({} arguments, {} results, {} temporaries)",
+        "memory per device: {} ({} arguments, {} results, {} temporaries)",
         format::bytes(memory.total()),
         format::bytes(memory.arguments),
         format::bytes(memory.outputs),
         format::bytes(memory.temporaries)
     );
     let rate = match report.flops {
-        Some(flops) => format!(", {} a device", format::flops_rate(flops / report.time.seconds)),
+        Some(flops) => format!(", {} per device", format::flops_rate(flops / report.time.seconds)),
         None => String::new(),
     };
     println!(
-        "time a run: {} over {}{rate}; {} from launch to result",
+        "time per run: {} over {}{rate}; latency {}",
         format::seconds(report.time.seconds),
         format::count(report.time.repeat, "run"),
         format::seconds(report.time.latency)

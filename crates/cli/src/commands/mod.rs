@@ -7,4 +7,5 @@ pub mod devices;
 pub mod exec;
 pub mod plan;
 pub mod plugins;
+pub mod shell;
 pub mod train;

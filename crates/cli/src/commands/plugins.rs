@@ -1,4 +1,4 @@
-//! `fullshard plugins`: list, install and remove.
+//! `fullshard plugins`: lists, installs and removes plugins.
 
 use crate::output::print_json;
 use clap::{Args, Subcommand};
@@ -13,29 +13,29 @@ use std::path::PathBuf;
 pub struct PluginsArgs {
     #[command(subcommand)]
     action: Option<Action>,
-    /// Print JSON for machines.
+    /// Print JSON.
     #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(Subcommand)]
 enum Action {
-    /// Show which plugins there are and where they come from (the default).
+    /// List plugins and their origin (default).
     List,
-    /// Fetch a plugin with pip, verify it and put it into the cache.
+    /// Download a plugin with pip, verify it and add it to the cache.
     Install {
-        /// cpu, cuda or tpu.
+        /// Platform: cpu, cuda or tpu.
         kind: Platform,
-        /// Take the wheels from this folder instead of fetching them.
+        /// Use the wheels of this folder instead of downloading them.
         #[arg(long, value_name = "DIR")]
         from: Option<PathBuf>,
-        /// Only what compiling ahead of time needs, which no device has to be there for.
+        /// Install only what ahead-of-time compilation needs, which requires no device.
         #[arg(long)]
         compiler: bool,
     },
     /// Remove a plugin from the cache.
     Remove {
-        /// cpu, cuda or tpu.
+        /// Platform: cpu, cuda or tpu.
         kind: Platform,
     },
 }
@@ -61,22 +61,22 @@ pub fn run(args: &PluginsArgs) -> Result<()> {
                 Some(folder) => store.install_from(*kind, folder)?,
                 None => store.install(*kind)?,
             };
-            say(args.json, *kind, "installed", &installed.path.display().to_string())
+            report(args.json, *kind, "installed", &installed.path.display().to_string())
         }
         Some(Action::Remove { kind }) => {
-            let word = if store.remove(*kind)? { "removed" } else { "not installed" };
-            say(args.json, *kind, word, &store.folder().display().to_string())
+            let outcome = if store.remove(*kind)? { "removed" } else { "not installed" };
+            report(args.json, *kind, outcome, &store.folder().display().to_string())
         }
     }
 }
 
-fn say(json: bool, kind: Platform, word: &str, place: &str) -> Result<()> {
+fn report(json: bool, kind: Platform, outcome: &str, path: &str) -> Result<()> {
     if json {
         return print_json(&serde_json::json!({
-            "kind": kind, "outcome": word, "path": place,
+            "kind": kind, "outcome": outcome, "path": path,
         }));
     }
-    println!("{kind}: {word} ({place})");
+    println!("{kind}: {outcome} ({path})");
     Ok(())
 }
 
@@ -91,13 +91,13 @@ fn list(store: &Store, json: bool) -> Result<()> {
             (Some(path), Some(origin), _) => println!("{kind:<5} {} ({origin})", path.display()),
             (_, _, Some(problem)) => println!("{kind:<5} {problem}"),
             _ => println!(
-                "{kind:<5} not here; `fullshard plugins install {kind}` fetches {package} \
+                "{kind:<5} not installed; `fullshard plugins install {kind}` downloads {package} \
                  {version} ({})",
                 format::bytes(row.download_bytes)
             ),
         }
     }
-    println!("\nThe plugin cache is {}", store.folder().display());
+    println!("\nplugin cache: {}", store.folder().display());
     Ok(())
 }
 

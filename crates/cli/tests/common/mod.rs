@@ -1,4 +1,4 @@
-//! Running the trainer in a folder of its own.
+//! Runs the trainer in a temporary folder.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use fullshard_core::Platform;
@@ -9,13 +9,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// A model that compiles quickly and has more tokens than the demo's tokenizer.
+/// A model that compiles quickly, with a larger vocabulary than the demo's tokenizer.
 pub const TINY: &str = r#"{"model_type": "gpt2", "vocab_size": 96, "n_positions": 16, "n_embd": 16,
     "n_layer": 2, "n_head": 2, "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0}"#;
 
 pub const BLOCKS: &str = r#"{"transformer_layer_cls_to_wrap": "GPT2Block"}"#;
 
-/// A folder of its own for a test: text, tokenizer, config, caches.
+/// A temporary folder of a test: text, tokenizer, config, caches.
 pub struct Folder(pub tempfile::TempDir);
 
 impl Folder {
@@ -35,7 +35,7 @@ impl Folder {
         fs::write(self.path(name), contents).unwrap();
     }
 
-    /// A command in this folder, with empty caches but the CPU plugin at hand.
+    /// A command in this folder, with empty caches and the CPU plugin.
     pub fn command(&self, args: &[&str]) -> Command {
         let store = Store::default_location().unwrap();
         let cpu = find_or_install(Platform::Cpu, None, &store).unwrap().path;
@@ -50,8 +50,8 @@ impl Folder {
         self.command(args).output().unwrap()
     }
 
-    /// What a run prints that must succeed.
-    pub fn says(&self, args: &[&str]) -> String {
+    /// The stdout of a run, which must succeed.
+    pub fn stdout(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
         text(&output.stdout)
@@ -61,7 +61,7 @@ impl Folder {
         serde_json::from_slice(&fs::read(self.path(name)).unwrap()).unwrap()
     }
 
-    /// Everything in the folder.
+    /// All files and folders inside.
     pub fn names(&self) -> Vec<PathBuf> {
         let mut names = Vec::new();
         let mut folders = vec![self.0.path().to_owned()];
@@ -84,7 +84,7 @@ pub fn text(bytes: &[u8]) -> String {
 }
 
 pub fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+    value.as_f64().unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
 /// The flags of a short run on two devices.
@@ -111,12 +111,12 @@ pub fn short(more: &[&'static str]) -> Vec<&'static str> {
     [&SHORT[..], more].concat()
 }
 
-/// Runs what must fail before anything is done: the reason is told, nothing is left behind.
-pub fn refused(folder: &Folder, args: &[&str], code: i32, expected: &str) {
+/// Checks that a command fails with an error, before it writes anything.
+pub fn rejects(folder: &Folder, args: &[&str], code: i32, expected: &str) {
     let before = folder.names();
     let output = folder.run(args);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
-    assert!(said.contains("error: ") && said.contains(expected), "{args:?}: {said}");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+    assert!(stderr.contains("error: ") && stderr.contains(expected), "{args:?}: {stderr}");
     assert_eq!(folder.names(), before, "{args:?}");
 }

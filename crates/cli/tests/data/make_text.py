@@ -1,6 +1,6 @@
-"""Makes the text that the recorded run is of: `python make_text.py` writes train.txt and
-validation.txt beside this file. The sentences are put together from the lists below, so that there
-is something to learn: who does what is not by chance alone.
+"""Generates the text of the recorded run: `python make_text.py` writes train.txt and validation.txt
+next to this file. Sentences are built from the lists below and have learnable structure: who does
+what is not purely random.
 """
 
 import pathlib

@@ -1,9 +1,9 @@
-"""Opens what a run of ours has written with transformers, and evaluates it.
+"""Opens the output of a fullshard run with transformers and evaluates it.
 
     python open_output.py FOLDER [VALIDATION.txt]
 
-FOLDER is the output folder of ../recorded.rs, as in record_run.py, which comes first: the mean loss
-over all blocks of the text, in f32 on a CPU, is put into run.json as opened_loss.
+FOLDER is the output folder of ../recorded.rs, as in record_run.py, which must run first. The mean
+loss over all blocks of the text, in f32 on a CPU, is added to run.json as opened_loss.
 """
 
 import json

@@ -1,12 +1,12 @@
-"""Records the run of ../recorded.rs as PyTorch makes it, with transformers' own Trainer.
+"""Records the run of ../recorded.rs in PyTorch, with transformers' Trainer.
 
-    cargo test -p fullshard --test recorded     # fails for want of run.json, but leaves FOLDER
+    cargo test -p fullshard --test recorded     # fails without run.json, but leaves FOLDER
     python record_run.py FOLDER                 # ../../../../target/tmp/recorded/f32
     python open_output.py FOLDER
 
 FOLDER has the tokenizer that our run saved and order.json, the order in which it saw the blocks.
-Written is run.json: loss, gradient norm and learning rate of each step, the evaluation at the end.
-One process with batches of eight does what four devices with two each do. Made with torch 2.9.1
+Writes run.json: loss, gradient norm and learning rate of each step, and the final evaluation. One
+process with batches of eight is equivalent to four devices with two each. Recorded with torch 2.9.1
 and transformers 5.22 on a CPU.
 """
 
@@ -28,7 +28,7 @@ HERE = pathlib.Path(__file__).parent
 
 
 def noise(name, count):
-    """Numbers between -0.035 and 0.035, exact in any language: a hash of name and index."""
+    """Values between -0.035 and 0.035, exact in any language: a hash of name and index."""
     h = numpy.arange(count, dtype=numpy.uint64) * 2654435761 + sum(name.encode())
     h &= 0xFFFFFFFF
     h ^= h >> 15
@@ -58,8 +58,8 @@ def main():
     rows = lambda cut: [{"input_ids": block, "labels": block} for block in cut]
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config.from_pretrained(HERE / "gpt2_config.json"))
     fill(model)
-    # Trainer counts labels as the loss does, without the first of each row, only where it knows the
-    # type of the loss, which for GPT-2 it does not. Losses would be 63/64 of the mean.
+    # Trainer counts labels as the loss does, without the first of each row, only if it recognizes
+    # the loss type, which for GPT-2 it does not. Losses would be 63/64 of the mean.
     model.loss_type = "ForCausalLM"
     with tempfile.TemporaryDirectory() as output:
         trainer = InGivenOrder(

@@ -1,4 +1,4 @@
-"""What run_clm does with a text file: its lines, tokenised, joined by a thousand and cut."""
+"""run_clm's grouping of a text file: lines are tokenized, joined by the thousand and chunked."""
 
 BLOCK = 64
 TOGETHER = 1000

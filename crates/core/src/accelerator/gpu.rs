@@ -1,10 +1,10 @@
-//! GPUs: what a compiler needs to know of one that is not there, and GPUs of one host by name.
+//! GPUs: properties needed to compile without the device, and GPUs of one host by name.
 
 use super::{Chip, UnknownAccelerator};
 use std::fmt;
 
-/// What a compiler needs to know of a GPU, beyond peaks, bandwidth and links. The figures are those
-/// of NVIDIA's data sheets, architecture papers and the table of compute capabilities in the CUDA
+/// Properties of a GPU that a compiler needs, beyond peaks, bandwidth and links. The figures are
+/// from NVIDIA's data sheets, architecture papers and the table of compute capabilities in the CUDA
 /// programming guide.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gpu {
@@ -12,39 +12,39 @@ pub struct Gpu {
     pub capability: (u32, u32),
     /// Streaming multiprocessors.
     pub multiprocessors: u64,
-    /// Lanes for `f32` of each multiprocessor.
+    /// `f32` lanes per multiprocessor.
     pub f32_lanes: u64,
-    /// Lanes for `f64` of each multiprocessor.
+    /// `f64` lanes per multiprocessor.
     pub f64_lanes: u64,
-    /// Fused multiply-adds per clock of each matrix unit in `bf16`.
+    /// Fused multiply-adds per clock per matrix unit in `bf16`.
     pub bf16_fmas: u64,
     /// The same in `f64`.
     pub f64_fmas: u64,
     /// The highest clock, in GHz.
     pub boost_ghz: f64,
-    /// MiB of memory, as the driver lists them.
+    /// MiB of memory, as the driver reports.
     pub driver_mib: u64,
-    /// MiB of second-level cache.
+    /// MiB of L2 cache.
     pub l2_mib: u64,
-    /// KiB of a multiprocessor's first-level cache that may be shared memory.
+    /// KiB of a multiprocessor's L1 cache that can be shared memory.
     pub shared_kib: u64,
     /// Bytes per second to the host.
     pub pcie: u64,
 }
 
 impl Gpu {
-    /// Matrix units of each multiprocessor.
+    /// Matrix units per multiprocessor.
     pub const MATRIX_UNITS: u64 = 4;
 
-    /// The clock, in GHz, at which the matrix units reach a peak in `bf16`: that which is sustained
-    /// in matmuls.
+    /// The clock, in GHz, at which the matrix units reach a peak in `bf16`: the one sustained in
+    /// matmuls.
     pub fn matmul_ghz(&self, peak: f64) -> f64 {
         let per_clock = 2 * self.multiprocessors * Gpu::MATRIX_UNITS * self.bf16_fmas;
         peak / per_clock as f64 / 1e9
     }
 }
 
-/// Up to eight GPUs of one model in one host, all connected to all.
+/// Up to eight GPUs of one model in one host, fully connected.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GpuTarget {
     chip: &'static Chip,
@@ -53,7 +53,7 @@ pub struct GpuTarget {
 }
 
 impl GpuTarget {
-    /// The most GPUs that one host has.
+    /// The maximum number of GPUs per host.
     pub const MAX_DEVICES: usize = 8;
 
     /// The models that programs can be compiled for.
@@ -61,7 +61,7 @@ impl GpuTarget {
         Chip::ALL.iter().filter(|chip| chip.gpu.is_some())
     }
 
-    /// Whether a name is that of GPUs of some model, however many.
+    /// Whether a name is that of a GPU model, with any count.
     pub fn is_named_by(text: &str) -> bool {
         let lower = text.to_ascii_lowercase();
         let name = lower.split(':').next().unwrap_or_default();
@@ -78,25 +78,25 @@ impl GpuTarget {
             let known: Vec<&str> = GpuTarget::models().map(|chip| chip.short).collect();
             unknown(format!("the GPUs are {}", known.join(", ")))
         })?;
-        let most = Self::MAX_DEVICES;
-        let count = count.parse().ok().filter(|count| (1..=most).contains(count));
+        let max = Self::MAX_DEVICES;
+        let count = count.parse().ok().filter(|count| (1..=max).contains(count));
         let count = count.ok_or_else(|| {
-            unknown(format!("from 1 to {most} GPUs are written as {name}:1 to {name}:{most}"))
+            unknown(format!("from 1 to {max} GPUs are written as {name}:1 to {name}:{max}"))
         })?;
         Ok(GpuTarget { chip, gpu, count })
     }
 
-    /// The model of all of them.
+    /// The model.
     pub fn chip(&self) -> &'static Chip {
         self.chip
     }
 
-    /// What a compiler needs to know of each.
+    /// The properties that a compiler needs.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
 
-    /// How many there are.
+    /// The number of GPUs.
     pub fn devices(&self) -> usize {
         self.count
     }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gpus_are_written_with_their_number() {
+    fn parses_counts() {
         for (text, shown) in [("h200", "h200:1"), ("H200:8", "h200:8"), ("a100:3", "a100:3")] {
             assert_eq!(GpuTarget::parse(text).unwrap().to_string(), shown);
         }
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_gpus_are_told_from_others() {
+    fn recognizes_gpu_names() {
         assert!(GpuTarget::is_named_by("H200:99") && GpuTarget::is_named_by("a100"));
         assert!(!GpuTarget::is_named_by("v4-8") && !GpuTarget::is_named_by("cpu:4"));
     }

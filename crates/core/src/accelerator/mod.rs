@@ -1,9 +1,9 @@
-//! Accelerators: what their makers say of them, each figure once.
+//! Accelerators: published specifications, each figure once.
 //!
-//! A [`Chip`] has the figures of one device as a program sees it: of TPU v2 and v3 that is a core,
-//! half a chip. Peaks are dense, without sparsity. A device that is not in the table has no peak
-//! here, and nothing is guessed. [`Gpu`] adds what a compiler needs to know of a GPU that is not
-//! there, [`TpuGeneration`] how chips make up slices.
+//! A [`Chip`] has the figures of one device as a program sees it: for TPU v2 and v3 that is a core,
+//! half a chip. Peaks are dense, without sparsity. A device that is not in the table has no peak,
+//! and nothing is guessed. [`Gpu`] adds the properties needed to compile for a GPU that is not
+//! available, [`TpuGeneration`] how chips form slices.
 
 mod gpu;
 mod table;
@@ -17,36 +17,36 @@ pub use tpu::{TpuGeneration, TpuSlice};
 /// An accelerator.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Chip {
-    /// The kinds that PJRT reports for it.
+    /// The device kinds that PJRT reports for it.
     #[serde(skip)]
     pub kinds: &'static [&'static str],
     /// The platform it belongs to.
     #[serde(skip)]
     pub platform: Platform,
-    /// What people write for it, such as `v4` or `h200`.
+    /// Its short name, such as `v4` or `h200`.
     pub short: &'static str,
     /// Its name.
     pub name: &'static str,
-    /// FLOP per second in `bf16` or `f16` with sums in `f32`. Not known of CPUs.
+    /// FLOP per second in `bf16` or `f16` with `f32` accumulation. Unknown for CPUs.
     pub bf16: Option<f64>,
-    /// FLOP per second in 8-bit floating point, where there are units for it.
+    /// FLOP per second in FP8, where there are units for it.
     pub fp8: Option<f64>,
-    /// FLOP per second on `f32` tensors as XLA computes matmuls of them by default: through TF32
-    /// on GPUs. Not published for TPUs.
+    /// FLOP per second of `f32` matmuls as XLA computes them by default: in TF32 on GPUs. Not
+    /// published for TPUs.
     pub f32: Option<f64>,
-    /// Bytes of memory, as it is sold.
+    /// Bytes of memory, nominal.
     pub memory: f64,
     /// Bytes of memory that a program may use.
     pub usable: f64,
     /// Bytes of memory read or written per second.
     pub bandwidth: f64,
-    /// Cycles per second by which compilers count; known of TPUs.
+    /// Cycles per second that compilers count in; known for TPUs.
     pub clock: Option<f64>,
     /// Bytes per second over one of its links, one way.
     pub link: f64,
-    /// How many links there are: of TPUs two per dimension of the torus, of GPUs to the switch.
+    /// Number of links: on TPUs two per dimension of the torus, on GPUs to the switch.
     pub links: usize,
-    /// What a compiler needs to know of a GPU.
+    /// The properties of a GPU that a compiler needs.
     #[serde(skip)]
     pub gpu: Option<Gpu>,
     /// The generation of a TPU.
@@ -54,31 +54,31 @@ pub struct Chip {
     pub tpu: Option<&'static TpuGeneration>,
 }
 
-/// A name that is no accelerator's.
+/// A name that is not an accelerator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown accelerator `{name}`: {hint}")]
 pub struct UnknownAccelerator {
     /// The name given.
     pub name: String,
-    /// What would be right.
+    /// The valid names.
     pub hint: String,
 }
 
 impl Chip {
-    /// Every accelerator that is known.
+    /// All known accelerators.
     pub const ALL: &[Chip] = CHIPS;
 
-    /// The accelerator of a kind of device, if it is known.
+    /// The accelerator of a PJRT device kind, if it is known.
     pub fn of_kind(kind: &str) -> Option<&'static Chip> {
         CHIPS.iter().find(|chip| chip.kinds.contains(&kind))
     }
 
-    /// The accelerator that people mean by a short name such as `v4` or `h200`.
+    /// The accelerator with a short name such as `v4` or `h200`.
     pub fn named(short: &str) -> Option<&'static Chip> {
         CHIPS.iter().find(|chip| chip.short == short)
     }
 
-    /// The peak in FLOP per second when computing in a type.
+    /// The peak in FLOP per second in a type.
     pub fn peak(&self, dtype: DType) -> Option<f64> {
         match dtype {
             DType::Bf16 | DType::F16 => self.bf16,
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chips_are_found_by_what_pjrt_calls_them() {
+    fn finds_chips_by_pjrt_kind() {
         let peak = |kind: &str, dtype| Chip::of_kind(kind).unwrap().peak(dtype);
         assert_eq!(peak("TPU v4", DType::Bf16), Some(275e12));
         assert_eq!(peak("TPU v5 lite", DType::Bf16), Some(197e12));
@@ -109,14 +109,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_of_what_is_not_there() {
+    fn unknown_kinds_have_no_chip() {
         for kind in ["cpu", "", "TPU v", "NVIDIA GeForce RTX 4090"] {
             assert_eq!(Chip::of_kind(kind), None);
         }
     }
 
     #[test]
-    fn no_kind_and_no_short_name_is_of_two_chips() {
+    fn kinds_and_short_names_are_unique() {
         let kinds: Vec<&str> = CHIPS.iter().flat_map(|chip| chip.kinds).copied().collect();
         let shorts: Vec<&str> = CHIPS.iter().map(|chip| chip.short).collect();
         for mut names in [kinds, shorts] {
@@ -127,9 +127,9 @@ mod tests {
         }
     }
 
-    /// All links of a GPU together are what its data sheet says, half of it each way.
+    /// All links of a GPU together have the data sheet's bandwidth, half of it each way.
     #[test]
-    fn links_add_up_to_what_data_sheets_say() {
+    fn links_add_up_to_the_data_sheet_bandwidth() {
         for (short, gigabytes) in
             [("a100", 300.0), ("h100", 450.0), ("h200", 450.0), ("b200", 900.0)]
         {
@@ -138,8 +138,8 @@ mod tests {
         }
     }
 
-    /// The clock at which the matrix units reach the peak is at most the highest there is, but for
-    /// rounding: else a figure is wrong.
+    /// The clock at which the matrix units reach the peak is at most the boost clock, except for
+    /// rounding: otherwise a figure is wrong.
     #[test]
     fn peaks_agree_with_matrix_units_and_clocks() {
         for target in GpuTarget::models() {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_has_no_peak() {
+    fn cpu_has_no_peak() {
         let cpu = Chip::named("cpu").unwrap();
         assert_eq!((cpu.peak(DType::Bf16), cpu.peak(DType::F32)), (None, None));
     }

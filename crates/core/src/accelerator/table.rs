@@ -1,25 +1,25 @@
-//! The figures of accelerators, one by one.
+//! The figures of all accelerators.
 //!
-//! Where the figures come from:
+//! Sources:
 //!
-//! - TPUs: peaks, memory and its bandwidth from Cloud TPU's pages. Links are rates that are
-//!   reached: from v4 on those of the JAX Scaling Book, about nine tenths of the nominal 50 and
-//!   100 GB/s; of v3 the 80 GB/s that ASTRA-sim holds against measured sums. Its nominal 656 Gb/s
-//!   are 82 GB/s, which the 340 TB/s of a pod's all-reduce confirm; the Scaling Book's 100 follow
-//!   from its bisection instead. v2's nominal 496 Gb/s is from the paper on v2 and v3. Clocks of
-//!   v2 to v4 are their papers', v5e's the Scaling Book's, those of v5p and v6e follow from peak
-//!   and matrix units. Usable memory is what libtpu 0.0.51 says of a device.
+//! - TPUs: peaks, memory and its bandwidth from Cloud TPU's pages. Links are achieved rates: from
+//!   v4 on those of the JAX Scaling Book, about nine tenths of the nominal 50 and 100 GB/s; for v3
+//!   the 80 GB/s that ASTRA-sim validates against measured all-reduces. Its nominal 656 Gb/s are
+//!   82 GB/s, which the 340 TB/s of a pod's all-reduce confirm; the Scaling Book's 100 follow from
+//!   its bisection instead. v2's nominal 496 Gb/s is from the paper on v2 and v3. Clocks of v2 to
+//!   v4 are from their papers, v5e's from the Scaling Book, those of v5p and v6e follow from peak
+//!   and matrix units. Usable memory is what libtpu 0.0.51 reports for a device.
 //! - GPUs: NVIDIA's data sheets, architecture papers and the CUDA programming guide. Usable memory
-//!   is what CUDA says there is, less half a GiB for its context.
-//! - The CPU is one core with its share of a machine; it has no peak. Its bandwidth and what it
-//!   sends to another are what two cores of a 2.8 GHz Xeon copy.
+//!   is what CUDA reports, less half a GiB for its context.
+//! - The CPU is one core with its share of a machine; it has no peak. Its memory and link bandwidth
+//!   are what two cores of a 2.8 GHz Xeon copy.
 
 use super::{Chip, Gpu, TpuGeneration};
 use crate::Platform;
 
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// What TPUs differ in.
+/// The figures of a TPU.
 struct TpuFigures {
     teraflops: f64,
     gibibytes: f64,
@@ -57,24 +57,24 @@ const fn tpu(
     }
 }
 
-/// What GPUs differ in.
+/// The figures of a GPU.
 struct GpuFigures {
-    /// Teraflops in `bf16` and through TF32.
+    /// Teraflops in `bf16` and in TF32.
     teraflops: (f64, f64),
-    /// Whether there are units for 8-bit floating point, twice as fast as those for `bf16`.
+    /// Whether there are FP8 units, twice as fast as those for `bf16`.
     fp8: bool,
     gigabytes: f64,
-    /// What CUDA says there is, in GiB.
+    /// What CUDA reports, in GiB.
     gibibytes: f64,
     /// GB/s of memory.
     memory_rate: f64,
-    /// GB/s one way over a link, and links.
+    /// GB/s one way per link, and the number of links.
     link: (f64, usize),
-    /// For those that programs are compiled for without one at hand.
+    /// For those that programs are compiled for without the device.
     gpu: Option<Gpu>,
 }
 
-/// What a CUDA context keeps.
+/// The memory of a CUDA context.
 const CONTEXT: f64 = 0.5 * GIB;
 
 const fn gpu(
@@ -102,7 +102,7 @@ const fn gpu(
     }
 }
 
-/// PCIe of the fourth and fifth generation, 16 lanes, in GB/s.
+/// PCIe 4.0 and 5.0, 16 lanes, in GB/s.
 const PCIE_4: u64 = 32;
 const PCIE_5: u64 = 64;
 const GIGA: u64 = 1_000_000_000;
@@ -149,7 +149,7 @@ const BLACKWELL: Gpu = Gpu {
     pcie: PCIE_5 * GIGA,
 };
 
-/// Everything known.
+/// All accelerators.
 pub(super) const CHIPS: &[Chip] = &[
     tpu(
         &TpuGeneration::V2,

@@ -1,28 +1,27 @@
-//! TPU generations, and slices by the names people use: `v4-8`, `v5p-128`, or a topology such as
-//! `v4:2x2x1`.
+//! TPU generations, and slices by name: `v4-8`, `v5p-128`, or a topology such as `v4:2x2x1`.
 
 use super::{Chip, UnknownAccelerator};
 
-/// A generation of TPU: how its chips make up slices.
+/// A TPU generation: how its chips form slices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TpuGeneration {
     /// The usual name, such as `v5p`.
     pub name: &'static str,
-    /// Other names people write.
+    /// Other names.
     pub aliases: &'static [&'static str],
     /// Dimensions of its torus.
     pub torus_rank: usize,
-    /// The side of a full pod, for those whose links wrap around at that length only.
+    /// The side of a full pod, for those whose links wrap around only at that length.
     pub pod_side: Option<usize>,
-    /// Cores of each chip: what the number in `v4-8` counts.
+    /// Cores per chip: what the number in `v4-8` counts.
     pub cores_per_chip: usize,
-    /// Both cores of a chip act as one device.
+    /// Whether both cores of a chip are one device.
     pub megacore: bool,
-    /// The most chips of one slice.
+    /// The maximum number of chips of a slice.
     pub max_chips: usize,
 }
 
-/// A generation with a torus of two dimensions, in square pods.
+/// A generation with a 2D torus, in square pods.
 const fn flat(name: &'static str, pod_side: usize, cores_per_chip: usize) -> TpuGeneration {
     TpuGeneration {
         name,
@@ -35,7 +34,7 @@ const fn flat(name: &'static str, pod_side: usize, cores_per_chip: usize) -> Tpu
     }
 }
 
-/// A generation with a torus of three dimensions, made of cubes of 64 chips.
+/// A generation with a 3D torus, made of cubes of 64 chips.
 const fn cubic(name: &'static str, megacore: bool, max_chips: usize) -> TpuGeneration {
     TpuGeneration {
         name,
@@ -61,7 +60,7 @@ impl TpuGeneration {
 }
 
 impl TpuGeneration {
-    /// Every generation there is.
+    /// All generations.
     pub const ALL: &[TpuGeneration] = &[
         TpuGeneration::V2,
         TpuGeneration::V3,
@@ -82,14 +81,14 @@ impl TpuGeneration {
         Chip::named(self.name)
     }
 
-    /// The number of devices that a program sees of each chip: the chip, or its cores where they
-    /// are apart.
+    /// The number of devices per chip that a program sees: one, or its cores where they are
+    /// separate.
     pub fn devices_per_chip(&self) -> usize {
         if self.megacore { 1 } else { self.cores_per_chip }
     }
 }
 
-/// A slice of a TPU pod: a box of chips.
+/// A slice of a TPU pod: a grid of chips.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TpuSlice {
     generation: &'static TpuGeneration,
@@ -153,12 +152,12 @@ impl TpuSlice {
         self.dims.iter().fold(1, |chips, &dim| chips.saturating_mul(dim))
     }
 
-    /// The number of devices a program sees: chips, or cores where the two of a chip are apart.
+    /// The number of devices that a program sees: chips, or cores where they are separate.
     pub fn devices(&self) -> usize {
         self.chips() * self.generation.devices_per_chip()
     }
 
-    /// Which dimensions have links that wrap around. The rest are open at the ends.
+    /// Which dimensions have links that wrap around.
     pub fn wrap(&self) -> [bool; 3] {
         let wraps = |dim: usize| match self.generation.pod_side {
             Some(side) => dim == side,
@@ -173,7 +172,7 @@ impl TpuSlice {
         format!("{}:{}", self.generation.name, dims.join("x"))
     }
 
-    /// The box of chips that one host drives.
+    /// The grid of chips of one host.
     pub fn chips_per_host(&self) -> [usize; 3] {
         let side = |i: usize| self.dims.get(i).copied().unwrap_or(1).min(2);
         [side(0), side(1), 1]
@@ -196,11 +195,10 @@ fn example_dims(rank: usize) -> &'static str {
     if rank == 3 { "2x2x1" } else { "4x4" }
 }
 
-/// The box that a slice of a given size is: as even as it can be.
+/// The grid of a slice of a given size: as even as possible.
 fn dims_for(generation: &'static TpuGeneration, count: usize) -> Option<Vec<usize>> {
     let chips = count / generation.cores_per_chip;
-    let whole = count.is_multiple_of(generation.cores_per_chip);
-    if !whole
+    if !count.is_multiple_of(generation.cores_per_chip)
         || !chips.is_power_of_two()
         || (chips < 4 && (generation.torus_rank == 3 || chips == 2))
     {
@@ -222,8 +220,8 @@ fn size_hint(generation: &TpuGeneration) -> String {
     let example = example_dims(generation.torus_rank);
     let name = generation.name;
     format!(
-        "slices go by powers of two from {name}-{smallest} to {name}-{}; for another shape write \
-         the topology, such as {name}:{example}",
+        "slice sizes are powers of two from {name}-{smallest} to {name}-{}; for another shape \
+         write the topology, such as {name}:{example}",
         (generation.max_chips + 1).next_power_of_two() / 2 * generation.cores_per_chip
     )
 }
@@ -233,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_become_the_boxes_the_cloud_gives() {
+    fn slices_have_the_topologies_of_cloud_tpu() {
         for (name, topology, devices, wrap) in [
             ("v2-8", "v2:2x2", 8, [false; 3]),
             ("v3-8", "v3:2x2", 8, [false; 3]),
@@ -262,14 +260,14 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_prints_as_it_is_named() {
+    fn slices_display_as_their_names() {
         for name in ["v3-2048", "v4-8", "v5e-256", "v5p-128", "v6e-16"] {
             assert_eq!(TpuSlice::parse(name).unwrap().to_string(), name);
         }
     }
 
     #[test]
-    fn what_does_not_exist_is_refused_with_what_does() {
+    fn rejects_unknown_slices_with_a_hint() {
         for (name, hint) in [
             ("v9-8", "v2, v3, v4"),
             ("v4-7", "from v4-8 to v4-8192"),

@@ -1,7 +1,7 @@
-"""Tokenises a text file with the `tokenizers` package: `python tokenize.py TOKENIZER TEXT ROUNDS`.
+"""Tokenizes a text file with the `tokenizers` package: `python tokenize.py TOKENIZER TEXT ROUNDS`.
 
-Prints the tokens and the seconds of the fastest round; lines are read before the clock starts and
-given in batches of a thousand, as `datasets` gives them.
+Prints the number of tokens and the seconds of the fastest round. Lines are read before timing
+starts and passed in batches of a thousand, as `datasets` does.
 """
 
 import sys

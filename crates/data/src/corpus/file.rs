@@ -1,7 +1,7 @@
-//! The file that a corpus is kept in: a header, then the tokens as 16 or 32 bits each.
+//! The cache file of a corpus: a header, then the tokens as 16 or 32 bits each.
 //!
-//! Numbers are in the byte order of the machine; on another the magic does not match. The header
-//! is written last, so a file that was not finished has none.
+//! Numbers are in native byte order; in another the magic does not match. The header is written
+//! last, so an unfinished file has none.
 
 use super::map;
 use memmap2::Mmap;
@@ -13,22 +13,22 @@ use tempfile::NamedTempFile;
 use twox_hash::XxHash3_64;
 
 const MAGIC: u64 = u64::from_be_bytes(*b"fstokens");
-/// Grows when the meaning of a file changes; a part of every key.
+/// Incremented when the format changes; part of every cache key.
 pub(super) const VERSION: u64 = 1;
 const HEADER: usize = 64;
 
 /// The header: eight numbers of 64 bits, the last a checksum of those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Header {
-    /// Bytes a token.
+    /// Bytes per token.
     width: u64,
     /// Tokens in the file.
     tokens: u64,
-    /// Tokens of the text, those that went into no block included.
+    /// Tokens of the text, including those in no block.
     seen: u64,
     /// Examples of the text.
     examples: u64,
-    /// Of the tokens.
+    /// Checksum of the tokens.
     checksum: u64,
 }
 
@@ -47,7 +47,7 @@ impl Header {
     }
 }
 
-/// The tokens of a corpus, mapped into memory.
+/// The memory-mapped tokens of a corpus.
 #[derive(Debug)]
 pub(super) struct Tokens {
     map: Mmap,
@@ -55,7 +55,7 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    /// Opens a file and checks it whole; `None` if it is not there or not as it was written.
+    /// Opens a file and verifies all of it; `None` if it is missing or damaged.
     pub(super) fn open(path: &Path) -> Option<Self> {
         let mut file = File::open(path).ok()?;
         let mut words = [0; 8];
@@ -85,7 +85,7 @@ impl Tokens {
         self.header.examples
     }
 
-    /// Copies the tokens from `start` on, as many as there are and fit.
+    /// Copies the tokens from `start` on, as many as exist and fit.
     pub(super) fn read(&self, start: u64, out: &mut [i32]) -> usize {
         let length = self.len().saturating_sub(start).min(out.len() as u64) as usize;
         let start = start as usize;
@@ -101,7 +101,7 @@ impl Tokens {
     }
 }
 
-/// The length and the checksum of what is left to read.
+/// The length and the checksum of the rest of a reader.
 fn sum(mut rest: impl Read) -> io::Result<(u64, u64)> {
     let mut checksum = XxHash3_64::with_seed(0);
     let mut buffer = vec![0; 1 << 20];
@@ -116,7 +116,7 @@ fn sum(mut rest: impl Read) -> io::Result<(u64, u64)> {
     }
 }
 
-/// Writes tokens into a file that has its name only once it is whole.
+/// Writes tokens into a temporary file, which is renamed once complete.
 pub(super) struct Writer {
     file: BufWriter<NamedTempFile>,
     checksum: XxHash3_64,
@@ -149,7 +149,7 @@ impl Writer {
         self.tokens
     }
 
-    /// Writes the header and gives the file its name.
+    /// Writes the header and renames the file.
     pub(super) fn finish(self, path: &Path, seen: u64, examples: u64) -> io::Result<()> {
         let checksum = self.checksum.finish();
         let header =

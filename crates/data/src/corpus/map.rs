@@ -1,14 +1,14 @@
-//! A file as memory.
+//! Memory-mapped files.
 #![allow(unsafe_code)]
 
 use memmap2::Mmap;
 use std::fs::File;
 use std::io;
 
-/// Maps a whole file into memory, to be read.
+/// Maps a file into memory, read-only.
 pub(super) fn map(file: &File) -> io::Result<Mmap> {
-    // SAFETY: the bytes must not change while they are mapped. Files of the cache are written
-    // under a temporary name and never touched once they have their own; a newer one takes the
-    // name but not the place of an older one.
+    // SAFETY: the bytes must not change while they are mapped. Cache files are written under
+    // a temporary name and never modified after the rename; a newer file replaces the name of an
+    // older one, not its content.
     unsafe { Mmap::map(file) }
 }

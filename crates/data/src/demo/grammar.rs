@@ -43,7 +43,7 @@ const LEXICON: [(Class, &str); 8] = [
     (Preposition, "near under behind beside above with inside"),
 ];
 
-/// Every word, with its class; a word's place is its number.
+/// All words with their classes; the index of a word is its token ID.
 pub(super) struct Words {
     words: Vec<(Class, &'static str)>,
 }
@@ -72,7 +72,7 @@ impl Words {
     /// The full stop.
     pub(super) const STOP: usize = 0;
 
-    /// How readily the grammar lets a word come after two others; 0 if not at all.
+    /// The grammar's weight of a word after two others; 0 if not allowed.
     pub(super) fn weight(&self, first: usize, second: usize, word: usize) -> f64 {
         let class = |word: usize| self.words[word].0;
         let next = class(word);
@@ -88,7 +88,7 @@ impl Words {
         };
         match (allowed, next) {
             (false, _) => 0.0,
-            (true, Stop) => 15.0, // one word against seven; sentences would have no end
+            (true, Stop) => 15.0, // one word against seven, or sentences would not end
             (true, _) => 1.0,
         }
     }

@@ -46,7 +46,7 @@ fn directory(file: &str) -> &str {
     file.split_once('/').map_or("", |(directory, _)| directory)
 }
 
-/// Whether the split's name stands as a word in the path of a file.
+/// Whether the path of a file contains the split's name as a word.
 fn belongs(file: &str, split: Split) -> bool {
     let names: &[&str] = match split {
         Split::Train => &["train", "training"],

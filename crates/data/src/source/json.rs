@@ -1,6 +1,6 @@
-//! JSON: objects one after the other, usually one a line, or an array of objects or texts.
+//! JSON: concatenated objects, usually one per line, or an array of objects or strings.
 //!
-//! The first row says which column is read. Numbers, nested values and unknown columns are
+//! The first row determines the column. Numbers, nested values and other columns are
 //! skipped without being stored.
 
 use super::{Counted, Visit};
@@ -48,15 +48,15 @@ pub(super) fn read(
         return Ok(ControlFlow::Break(()));
     }
     outcome.map(ControlFlow::Continue).map_err(|error| {
-        let mut reason = format!("not JSON, one object a line: {error}");
+        let mut reason = format!("not JSON, one object per line: {error}");
         if reason.contains("hex escape") {
-            reason.push_str(". Half of a surrogate pair, such as \\ud800 alone, is no character");
+            reason.push_str(". Half of a surrogate pair, such as \\ud800, is not a character");
         }
         Error::Malformed { path: path.into(), reason }
     })
 }
 
-/// What the rows are given to, and how far it is.
+/// The consumer of rows, and its progress.
 struct Rows<'a, 'v> {
     column: &'a mut Option<String>,
     visit: &'a mut Visit<'v>,
@@ -74,7 +74,7 @@ impl Rows<'_, '_> {
                 self.stopped = (self.visit)(&text, self.read.load(Ordering::Relaxed)).is_break();
             }
             Cell::Null => self.stop_at("is null or missing"),
-            Cell::Other => self.stop_at("does not hold a text"),
+            Cell::Other => self.stop_at("is not a string"),
         }
     }
 
@@ -95,21 +95,21 @@ impl<'de> Visitor<'de> for &mut Rows<'_, '_> {
         while let Some(cell) = rows.next_element_seed(Row { column: self.column })? {
             self.take(cell);
             if self.stopped {
-                break; // the rest of the array stays unread, and so does the complaint about it
+                break; // the rest of the array stays unread; the error about it is ignored
             }
         }
         Ok(())
     }
 }
 
-/// What a row has in the column that is read.
+/// The value of a row in the column.
 enum Cell {
     Text(String),
     Null,
     Other,
 }
 
-/// Reads one row: an object, or a bare text.
+/// Reads one row: an object, or a bare string.
 struct Row<'a> {
     column: &'a mut Option<String>,
 }
@@ -126,7 +126,7 @@ impl<'de> Visitor<'de> for Row<'_> {
     type Value = Cell;
 
     fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        formatter.write_str("an object with a text in it")
+        formatter.write_str("an object with a string in it")
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Cell, E> {
@@ -137,11 +137,11 @@ impl<'de> Visitor<'de> for Row<'_> {
         let known = self.column.is_some();
         let mut found = Cell::Null;
         while let Some(name) = fields.next_key::<String>()? {
-            let wanted = match self.column {
+            let selected = match self.column {
                 Some(column) => *column == name || (!known && name == "text"),
                 None => true,
             };
-            if !wanted {
+            if !selected {
                 fields.next_value::<IgnoredAny>()?;
                 continue;
             }
@@ -152,7 +152,7 @@ impl<'de> Visitor<'de> for Row<'_> {
     }
 }
 
-/// Reads one value, keeping it only if it is a text.
+/// Reads one value, keeping it only if it is a string.
 struct CellSeed;
 
 impl<'de> DeserializeSeed<'de> for CellSeed {
@@ -167,7 +167,7 @@ impl<'de> Visitor<'de> for CellSeed {
     type Value = Cell;
 
     fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        formatter.write_str("a text")
+        formatter.write_str("a string")
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Cell, E> {

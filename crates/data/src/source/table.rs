@@ -1,7 +1,7 @@
 //! Comma-separated values with a header.
 //!
-//! A row with fewer fields than the header has an empty text; one with more is refused, since
-//! then a comma in the text was probably not quoted. Blank lines are skipped.
+//! A row with fewer fields than the header has an empty text; one with more is an error,
+//! since a comma in the text was probably not quoted. Blank lines are skipped.
 
 use super::{Counted, Visit, text_column};
 use crate::{Error, Result};
@@ -33,7 +33,7 @@ pub(super) fn read(
         None => column.insert(text_column(headers.iter()).unwrap_or_default()),
     };
     let Some(index) = headers.iter().position(|name| name == column) else {
-        let reason = format!("has no column `{column}` as the files before it have");
+        let reason = format!("has no column `{column}`, unlike the previous files");
         return Err(Error::Malformed { path: path.into(), reason });
     };
     let mut record = ByteRecord::new();
@@ -41,7 +41,7 @@ pub(super) fn read(
         let line = record.position().map_or(0, csv::Position::line);
         if record.len() > headers.len() {
             let reason = format!(
-                "line {line} has {} fields but the header {}: quote texts that have commas",
+                "line {line} has {} fields but the header has {}: quote text with commas",
                 record.len(),
                 headers.len()
             );

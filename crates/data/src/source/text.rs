@@ -1,7 +1,7 @@
-//! Plain text, one example a line.
+//! Plain text, one example per line.
 //!
 //! Lines end at `\n`, `\r\n` or `\r` and at nothing else: form feeds and Unicode's separators are
-//! part of a line. The end is given on as `\n`, or dropped. A last line need not have one.
+//! part of a line. The line end is passed on as `\n`, or dropped. The last line need not have one.
 
 use super::Visit;
 use crate::{Error, Result};
@@ -75,7 +75,7 @@ impl Line<'_> {
 
     fn next(&mut self, start: u64) {
         self.bytes.clear();
-        self.bytes.shrink_to(BUFFER); // one long line shall not hold its memory for ever
+        self.bytes.shrink_to(BUFFER); // frees the memory of a long line
         self.start = start;
         self.number += 1;
     }

@@ -1,4 +1,4 @@
-//! The files beside a `tokenizer.json`, which `transformers` wants to see again.
+//! The files next to a `tokenizer.json` that `transformers` needs.
 
 use super::gpt2::END_OF_TEXT;
 use crate::{Error, Result};
@@ -12,7 +12,7 @@ use tokenizers::{Model, ModelWrapper, Tokenizer};
 const CONFIG: &str = "tokenizer_config.json";
 const SPECIAL_TOKENS: &str = "special_tokens_map.json";
 
-/// What the files say, in the words of whoever wrote them.
+/// The contents of the files, unchanged.
 pub(crate) struct Files {
     config: Map<String, Value>,
     special_tokens: Option<Value>,
@@ -31,14 +31,14 @@ impl Files {
         Self { config, special_tokens: Some(special) }
     }
 
-    /// For a tokenizer that is no more than its `tokenizer.json`.
+    /// For a tokenizer with only a `tokenizer.json`.
     fn plain() -> Self {
         let mut config = Map::new();
         config.insert("tokenizer_class".into(), "PreTrainedTokenizerFast".into());
         Self { config, special_tokens: None }
     }
 
-    /// For a tokenizer of words, with the token that ends a text and the one for unknown words.
+    /// For a word-level tokenizer, with its end-of-sequence and unknown tokens.
     pub(crate) fn word_level(end: &str, unknown: &str) -> Self {
         let mut files = Self::plain();
         files.config.insert("eos_token".into(), end.into());
@@ -46,7 +46,7 @@ impl Files {
         files
     }
 
-    /// Reads what lies beside a `tokenizer.json`.
+    /// Reads the files next to a `tokenizer.json`.
     pub(super) fn read(directory: &Path) -> Result<Self> {
         let mut files = Self::plain();
         if let Some(Value::Object(config)) = read_json(&directory.join(CONFIG))? {
@@ -56,7 +56,7 @@ impl Files {
         Ok(files)
     }
 
-    /// `model_max_length`; tokenizers without a limit have an absurdly large number there.
+    /// `model_max_length`; tokenizers without a limit store a very large number there.
     pub(super) fn max_length(&self) -> Option<usize> {
         let length = self.config.get("model_max_length")?.as_f64()?;
         (1.0..1e12).contains(&length).then_some(length as usize)
@@ -96,11 +96,11 @@ fn pretty(value: &Value) -> String {
     format!("{value:#}\n")
 }
 
-/// Writes a file under a temporary name, then gives it its own.
+/// Writes a file under a temporary name, then renames it.
 fn write(path: &Path, text: &str) -> Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
     let mut file = tempfile::Builder::new()
-        // As any new file has, where the temporary one would be its owner's alone.
+        // The mode of any new file; temporary files are private by default.
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(directory)
         .map_err(Error::io("write", path))?;

@@ -1,8 +1,4 @@
-//! GPT-2's tokenizer, from the tokens that `tiktoken-rs` carries.
-//!
-//! They come as byte strings in the order in which they were learnt, without saying which two
-//! parts each was joined from. But that is what byte-pair encoding with all earlier tokens leaves
-//! of it: two parts.
+//! GPT-2's tokenizer, from its merges, which `make_gpt2_merges.py` makes.
 
 use crate::{Error, Result};
 use std::collections::HashMap;
@@ -10,19 +6,21 @@ use tokenizers::models::bpe::BPE;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, Tokenizer};
 
-/// The one special token: begin, end and unknown.
+/// The only special token: beginning of text, end of text and unknown.
 pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
 const END_OF_TEXT_ID: u32 = 50256;
 
+/// The two parts of every token of more than one byte, in the order of the tokens.
+const MERGES: &str = include_str!("gpt2_merges.txt");
+
 pub(super) fn build() -> Result<Tokenizer> {
-    let tokens = tokens()?;
-    let merges = merges(&tokens)?;
-    let letters = letters();
-    let spell = |token: &[u8]| token.iter().map(|&byte| letters[byte as usize]).collect::<String>();
-    let mut vocabulary: HashMap<String, u32> =
-        (0..).zip(&tokens).map(|(id, token)| (spell(token), id)).collect();
+    let merges = MERGES.lines().map(|line| line.split_once(' ').ok_or_else(|| broken(line)));
+    let merges = merges.collect::<Result<Vec<(&str, &str)>>>()?;
+    let tokens = bytes_in_order().into_iter().map(String::from);
+    let tokens = tokens.chain(merges.iter().map(|(left, right)| format!("{left}{right}")));
+    let mut vocabulary: HashMap<String, u32> = tokens.zip(0..).collect();
     vocabulary.insert(END_OF_TEXT.into(), END_OF_TEXT_ID);
-    let merges = merges.iter().map(|(left, right)| (spell(left), spell(right))).collect();
+    let merges = merges.iter().map(|&(left, right)| (left.to_owned(), right.to_owned())).collect();
     let model = BPE::builder()
         .vocab_and_merges(
             vocabulary.into_iter().collect::<tokenizers::models::bpe::Vocab>(),
@@ -41,50 +39,21 @@ pub(super) fn build() -> Result<Tokenizer> {
     Ok(tokenizer)
 }
 
-/// All tokens but the special one, as bytes; a token's place is its number.
-fn tokens() -> Result<Vec<Vec<u8>>> {
-    let ranks = tiktoken_rs::r50k_base().map_err(broken)?;
-    (0..END_OF_TEXT_ID).map(|id| ranks.decode_bytes(&[id]).map_err(broken)).collect()
+/// The characters of single bytes in the order of their tokens: printable ones first.
+fn bytes_in_order() -> Vec<char> {
+    let (printable, others): (Vec<char>, Vec<char>) =
+        bytes_to_unicode().into_iter().partition(|&character| u32::from(character) < 256);
+    [printable, others].concat()
 }
 
-/// The two parts of every token that has more than one byte, in the order of the tokens.
-fn merges(tokens: &[Vec<u8>]) -> Result<Vec<(&[u8], &[u8])>> {
-    let ranks: HashMap<&[u8], usize> =
-        tokens.iter().enumerate().map(|(rank, token)| (token.as_slice(), rank)).collect();
-    let longer = tokens.iter().enumerate().filter(|(_, token)| token.len() > 1);
-    longer
-        .map(|(rank, token)| match parts(token, rank, &ranks).as_slice() {
-            &[left, right] => Ok((left, right)),
-            parts => Err(broken(format!("token {rank} has {} parts", parts.len()))),
-        })
-        .collect()
-}
-
-/// What byte-pair encoding with the tokens before `rank` makes of a token.
-fn parts<'a>(token: &'a [u8], rank: usize, ranks: &HashMap<&[u8], usize>) -> Vec<&'a [u8]> {
-    // Part i is what lies between the bounds i and i + 1.
-    let mut bounds: Vec<usize> = (0..=token.len()).collect();
-    loop {
-        let joined = |i: usize| ranks.get(&token[bounds[i]..bounds[i + 2]]);
-        let best = (0..bounds.len() - 2)
-            .filter_map(|i| joined(i).map(|&earlier| (earlier, i)))
-            .min()
-            .filter(|&(earlier, _)| earlier < rank);
-        match best {
-            Some((_, i)) => bounds.remove(i + 1),
-            None => return bounds.windows(2).map(|ends| &token[ends[0]..ends[1]]).collect(),
-        };
-    }
-}
-
-/// The letter that byte-level tokenizers write for each byte: itself where it can be seen, else
-/// one of those from 256 on.
-pub(super) fn letters() -> Vec<char> {
-    let mut unseen = 256..;
+/// The character that byte-level tokenizers use for each byte: itself if printable, else one from
+/// 256 on.
+pub(super) fn bytes_to_unicode() -> Vec<char> {
+    let mut unprintable = 256..;
     (0..=255u8)
         .map(|byte| match byte {
             b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => char::from(byte),
-            _ => unseen.next().and_then(char::from_u32).unwrap_or_default(),
+            _ => unprintable.next().and_then(char::from_u32).unwrap_or_default(),
         })
         .collect()
 }

@@ -1,17 +1,17 @@
-//! Cutting long texts where that does not change their tokens, so that all cores get a part.
+//! Splits long texts where that does not change their tokens, to use all cores.
 //!
-//! GPT-2's rule for words starts a new one at a space between two visible characters, whatever is
-//! around them. So a text can be cut before such a space.
+//! GPT-2's word pattern starts a new word at a space between two visible characters, whatever the
+//! context. So a text can be split before such a space.
 
-/// Texts longer than this are cut, in bytes.
-const LONGEST: usize = 16 << 10;
+/// Texts longer than this are split, in bytes.
+const MAX_PIECE: usize = 16 << 10;
 
-/// The text in pieces of about `LONGEST` bytes, or more where there is no place to cut.
-pub(super) fn cut(text: &str) -> impl Iterator<Item = &str> {
+/// The text in pieces of about `MAX_PIECE` bytes, or more if there is no split point.
+pub(super) fn split(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {
         let text = rest?;
-        let (piece, remaining) = match cut_place(text) {
+        let (piece, remaining) = match split_point(text) {
             Some(end) => (&text[..end], Some(&text[end..])),
             None => (text, None),
         };
@@ -20,14 +20,13 @@ pub(super) fn cut(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The first place at or after `LONGEST` with a visible ASCII character, a space and another
-/// visible ASCII character around it.
-fn cut_place(text: &str) -> Option<usize> {
-    if text.len() <= LONGEST {
+/// The first space at or after `MAX_PIECE` between two visible ASCII characters.
+fn split_point(text: &str) -> Option<usize> {
+    if text.len() <= MAX_PIECE {
         return None;
     }
     let bytes = text.as_bytes();
     let visible = |byte: u8| byte.is_ascii_graphic();
-    (LONGEST..bytes.len() - 1)
+    (MAX_PIECE..bytes.len() - 1)
         .find(|&at| bytes[at] == b' ' && visible(bytes[at - 1]) && visible(bytes[at + 1]))
 }

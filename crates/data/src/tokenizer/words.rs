@@ -1,12 +1,11 @@
-//! The short way to the tokens of GPT-2's kind of tokenizer.
+//! The fast path for tokenizers like GPT-2's.
 //!
-//! The `tokenizers` crate keeps track of where every letter came from, which costs most of the
-//! time and tens of bytes of memory for each byte of text, and nobody here asks for it. For plain
-//! byte-level pair encoding it is enough to find the words and to remember the tokens of those
-//! seen before; a new word's come from the crate's own model. A test holds the two ways against
-//! each other.
+//! The `tokenizers` crate tracks the offset of every character, which takes most of the time and
+//! tens of bytes of memory per byte of text, and is not needed here. For plain byte-level BPE it is
+//! enough to split text into words and cache their tokens; those of a new word come from the
+//! crate's model. A test compares the two paths.
 
-use super::gpt2::letters;
+use super::gpt2::bytes_to_unicode;
 use ahash::AHashMap;
 use regex::Regex;
 use std::ops::Range;
@@ -14,32 +13,32 @@ use std::sync::{Mutex, PoisonError};
 use tokenizers::models::bpe::BPE;
 use tokenizers::{Model, ModelWrapper, PostProcessorWrapper, PreTokenizerWrapper, Tokenizer};
 
-/// GPT-2's rule for words. It also says that the last of several spaces belongs to the word that
-/// follows; `Words::next` sees to that, since `regex` does not look ahead.
+/// GPT-2's word pattern. There the last of several spaces also belongs to the word that follows;
+/// `Words::next` handles that, since `regex` has no lookahead.
 const WORDS: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+";
 
-/// Words remembered by each thread, and the longest of them in bytes.
-const REMEMBERED: usize = 100_000;
-const LONGEST_REMEMBERED: usize = 64;
+/// Words cached per thread, and their maximum length in bytes.
+const CACHED_WORDS: usize = 100_000;
+const MAX_CACHED_BYTES: usize = 64;
 
-/// The tokens of words seen before.
-type Memory = AHashMap<Box<str>, Box<[u32]>>;
+/// The tokens of cached words.
+type Cache = AHashMap<Box<str>, Box<[u32]>>;
 
-/// What finds words and their tokens.
+/// Splits text into words and encodes them.
 pub(super) struct Words {
     model: BPE,
     pattern: Regex,
-    /// Tokens that are written out in the text.
+    /// Matches added tokens in the text.
     added: Option<Regex>,
     added_ids: AHashMap<String, u32>,
-    letters: Vec<char>,
-    /// One for each thread that is not at work.
-    memories: Mutex<Vec<Memory>>,
+    unicode: Vec<char>,
+    /// One for each idle thread.
+    caches: Mutex<Vec<Cache>>,
 }
 
 impl Words {
-    /// The short way, if the tokenizer is of the kind: pair encoding of GPT-2's words as bytes,
-    /// nothing rewritten before and nothing added after.
+    /// The fast path, if the tokenizer supports it: byte-level BPE of GPT-2's words, without
+    /// normalization and post-processing.
     pub(super) fn of(tokenizer: &Tokenizer) -> Option<Self> {
         let ModelWrapper::BPE(model) = tokenizer.get_model() else { return None };
         let plain_model = model.dropout.is_none()
@@ -70,74 +69,74 @@ impl Words {
             pattern: Regex::new(WORDS).ok()?,
             added: any_of(added_ids.keys())?,
             added_ids,
-            letters: letters(),
-            memories: Mutex::default(),
+            unicode: bytes_to_unicode(),
+            caches: Mutex::default(),
         })
     }
 
     /// The tokens of each text.
     pub(super) fn encode(&self, texts: &[&str]) -> tokenizers::Result<Vec<Vec<u32>>> {
-        let mut memory = self.memories().pop().unwrap_or_default();
-        let tokens = texts.iter().map(|text| self.encode_one(text, &mut memory)).collect();
-        self.memories().push(memory);
+        let mut cache = self.caches().pop().unwrap_or_default();
+        let tokens = texts.iter().map(|text| self.encode_one(text, &mut cache)).collect();
+        self.caches().push(cache);
         tokens
     }
 
-    fn memories(&self) -> std::sync::MutexGuard<'_, Vec<Memory>> {
-        self.memories.lock().unwrap_or_else(PoisonError::into_inner)
+    fn caches(&self) -> std::sync::MutexGuard<'_, Vec<Cache>> {
+        self.caches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn encode_one(&self, text: &str, memory: &mut Memory) -> tokenizers::Result<Vec<u32>> {
+    fn encode_one(&self, text: &str, cache: &mut Cache) -> tokenizers::Result<Vec<u32>> {
         let mut tokens = Vec::with_capacity(text.len() / 3);
         let mut start = 0;
         for found in self.added.iter().flat_map(|added| added.find_iter(text)) {
-            self.encode_words(&text[start..found.start()], memory, &mut tokens)?;
+            self.encode_words(&text[start..found.start()], cache, &mut tokens)?;
             tokens.extend(self.added_ids.get(found.as_str()));
             start = found.end();
         }
-        self.encode_words(&text[start..], memory, &mut tokens)?;
+        self.encode_words(&text[start..], cache, &mut tokens)?;
         Ok(tokens)
     }
 
     fn encode_words(
         &self,
         text: &str,
-        memory: &mut Memory,
+        cache: &mut Cache,
         tokens: &mut Vec<u32>,
     ) -> tokenizers::Result<()> {
         let mut start = 0;
         while let Some(found) = self.next(text, start) {
             start = found.end;
             let word = &text[found];
-            if let Some(known) = memory.get(word) {
+            if let Some(known) = cache.get(word) {
                 tokens.extend_from_slice(known);
                 continue;
             }
-            let spelled: String = word.bytes().map(|byte| self.letters[byte as usize]).collect();
+            let spelled: String = word.bytes().map(|byte| self.unicode[byte as usize]).collect();
             let new: Box<[u32]> =
                 self.model.tokenize(&spelled)?.iter().map(|token| token.id).collect();
             tokens.extend_from_slice(&new);
-            if word.len() <= LONGEST_REMEMBERED {
-                if memory.len() == REMEMBERED {
-                    memory.clear();
+            if word.len() <= MAX_CACHED_BYTES {
+                if cache.len() == CACHED_WORDS {
+                    cache.clear();
                 }
-                memory.insert(word.into(), new);
+                cache.insert(word.into(), new);
             }
         }
         Ok(())
     }
 
-    /// The next word: spaces before something else leave it their last.
+    /// The next word. Of several spaces, the last is left to the word that follows.
     fn next(&self, text: &str, start: usize) -> Option<Range<usize>> {
         let found = self.pattern.find_at(text, start)?;
         let last = found.as_str().chars().next_back()?;
-        let is_left =
+        let leaves_last =
             last.is_whitespace() && found.end() < text.len() && found.len() > last.len_utf8();
-        Some(found.start()..if is_left { found.end() - last.len_utf8() } else { found.end() })
+        Some(found.start()..if leaves_last { found.end() - last.len_utf8() } else { found.end() })
     }
 }
 
-/// Finds any of these, the longest first; the inner `None` finds nothing, as there is nothing.
+/// Matches any of these, longest first; the inner `None` if there are none.
 fn any_of<'a>(tokens: impl Iterator<Item = &'a String>) -> Option<Option<Regex>> {
     let mut tokens: Vec<&String> = tokens.collect();
     if tokens.is_empty() {

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Shared test helpers.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use fullshard_data::{Corpus, Error, Grouping, Part, Preparation, Source, Tokenizer};
@@ -14,14 +14,14 @@ pub fn sample(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
 }
 
-/// A file with this content, in a directory that goes away with the test.
+/// Writes a file into a directory.
 pub fn file(directory: &Path, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
     let path = directory.join(name);
     std::fs::write(&path, content).unwrap();
     path
 }
 
-/// All examples of some files.
+/// All examples of the files.
 pub fn examples(files: &[PathBuf], keep_linebreaks: bool) -> Result<Vec<String>, Error> {
     let mut examples = Vec::new();
     Source::open(files, keep_linebreaks)?.examples(&mut |text, _| {
@@ -31,7 +31,7 @@ pub fn examples(files: &[PathBuf], keep_linebreaks: bool) -> Result<Vec<String>,
     Ok(examples)
 }
 
-/// A corpus of some files, with GPT-2's tokens.
+/// A corpus of a source, with GPT-2's tokens.
 pub fn corpus(
     source: &Source,
     part: Part,
@@ -43,7 +43,7 @@ pub fn corpus(
     Corpus::prepare(&plan, cache, &mut |_| {})
 }
 
-/// All blocks of a corpus, each as long as it is.
+/// All blocks of a corpus, each truncated to its length.
 pub fn blocks(corpus: &Corpus) -> Vec<Vec<i32>> {
     let block = |number| {
         let mut tokens = vec![-1; corpus.block_size()];

@@ -1,9 +1,9 @@
-"""Records what Hugging Face's packages make of the samples here: `python record.py ASSETS`.
+"""Records how Hugging Face packages process the samples here: `python record.py ASSETS`.
 
-ASSETS is a directory with GPT-2's own `encoder.json` and `vocab.bpe`; the sources of the
+ASSETS is a directory with GPT-2's original `encoder.json` and `vocab.bpe`; the sources of the
 `tiktoken-rs` crate have one. Needs `datasets`, `transformers` and `pyarrow`. Writes the samples and
-`recorded.json`; run it again after changing either. Texts are read, tokenised and grouped the way
-the `run_clm` example does it.
+`recorded.json`; run it again after changing either. Texts are read, tokenized and grouped as in
+the `run_clm` example.
 """
 
 import csv
@@ -39,7 +39,7 @@ WORDS = (
 
 
 def lines():
-    """Lines of all sorts: empty ones, long ones, ends of every kind, none at the last."""
+    """Empty and long lines with every kind of line ending; the last line has none."""
     choose = random.Random(5)
     for number in range(2600):
         kind = choose.random()
@@ -64,7 +64,7 @@ def write_samples():
             out.write(json.dumps(row, ensure_ascii=number % 2 == 0) + "\n")
     with open(HERE / "first_column.json", "w", newline="", encoding="utf-8") as out:
         json.dump([{"body": text, "id": number} for text, number in rows[:40]], out)
-    # An empty field of a CSV is a missing value to `datasets`, at which run_clm stops.
+    # `datasets` reads an empty CSV field as a missing value, on which run_clm fails.
     with open(HERE / "sample.csv", "w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out)
         writer.writerow(["id", "text"])
@@ -84,7 +84,7 @@ def gpt2(assets):
 
 
 def blocks_of(tokenizer, files, block_size, split="train", **options):
-    """run_clm: load, tokenise by a thousand, join and cut by a thousand."""
+    """run_clm: load, then tokenize, concatenate and chunk in batches of a thousand."""
     kind = {"txt": "text", "jsonl": "json", "json": "json", "csv": "csv", "parquet": "parquet"}
     kind = kind[files[0].rsplit(".")[-1]]
     if kind == "text":

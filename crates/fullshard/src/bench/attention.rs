@@ -1,4 +1,4 @@
-//! Which form of attention a step has, and why.
+//! The attention implementation of a step, and why it was chosen.
 
 use fullshard_models::layers::attention::BLOCKWISE_FROM;
 use fullshard_pjrt::hlo::{Module, runs_per_launch};
@@ -6,45 +6,45 @@ use fullshard_step::StepSpec;
 use serde::Serialize;
 use std::fmt;
 
-/// Which form of attention a step has.
+/// The attention implementation of a step.
 #[derive(Debug, Serialize)]
 pub struct AttentionReport {
-    /// The form.
+    /// The implementation.
     pub form: Form,
-    /// Why it is not cuDNN's kernel.
+    /// Why it is not cuDNN's.
     pub reason: Option<String>,
-    /// How often a compiled step calls cuDNN's kernels, forwards and backwards.
+    /// Number of cuDNN kernel calls in a compiled step, forward and backward.
     pub calls: Option<u64>,
 }
 
-/// A form of attention.
+/// An attention implementation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Form {
-    /// cuDNN's kernel.
+    /// cuDNN's fused kernel.
     Cudnn,
-    /// In blocks of queries.
-    Blocks,
-    /// All probabilities at once.
-    Whole,
+    /// Blockwise over queries.
+    Blockwise,
+    /// Unfused, with all probabilities at once.
+    Unfused,
 }
 
-/// What the targets of calls of cuDNN's attention begin with.
+/// The prefix of cuDNN attention custom calls.
 const CUDNN: &str = "__cudnn$fmha";
 
 impl AttentionReport {
-    /// What a step is traced with.
+    /// The implementation that a step is traced with.
     pub fn new(spec: &StepSpec) -> AttentionReport {
         let reason = spec.attention_unsupported_reason();
         let form = match reason {
             None => Form::Cudnn,
-            Some(_) if spec.batch.tokens >= BLOCKWISE_FROM => Form::Blocks,
-            Some(_) => Form::Whole,
+            Some(_) if spec.batch.tokens >= BLOCKWISE_FROM => Form::Blockwise,
+            Some(_) => Form::Unfused,
         };
         AttentionReport { form, reason, calls: None }
     }
 
-    /// Counts what a compiled step calls.
+    /// Counts the kernel calls of a compiled step.
     pub fn compiled(&mut self, module: &Module) {
         let runs = runs_per_launch(module);
         let is_kernel = |target: &str| target.starts_with(CUDNN);
@@ -59,13 +59,13 @@ impl AttentionReport {
 impl fmt::Display for AttentionReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let form = match self.form {
-            Form::Cudnn => "by cuDNN's kernel",
-            Form::Blocks => "in blocks",
-            Form::Whole => "with all probabilities at once",
+            Form::Cudnn => "cuDNN",
+            Form::Blockwise => "blockwise",
+            Form::Unfused => "unfused",
         };
-        write!(f, "attention {form}")?;
+        write!(f, "attention: {form}")?;
         match &self.reason {
-            Some(reason) => write!(f, ", not by cuDNN's kernel: {reason}"),
+            Some(reason) => write!(f, ", not cuDNN: {reason}"),
             None => Ok(()),
         }
     }

@@ -1,21 +1,21 @@
-//! The collectives of a forward and backward pass as planned, those of equal units together.
+//! The planned collectives of a forward and backward pass, grouped by identical units.
 
 use crate::units::any_layer;
-use fullshard_parallel::{Exchange, ExchangeKind};
+use fullshard_parallel::UnitCollective;
 use serde::Serialize;
 
-/// The exchanges of one kind and type of a unit, or of equal layers that are units.
+/// The collectives of one kind and dtype of a unit, or of identical layers that are units.
 #[derive(Serialize)]
 pub struct PlannedCollective {
-    /// The path of the unit, with a `*` for the layer; empty for the root.
+    /// The path of the unit, with `*` for the layer index; empty for the root.
     pub unit: String,
-    /// As compiled collectives are called.
+    /// The kind, as named in compiled programs.
     pub kind: &'static str,
-    /// The type on the wire.
+    /// The communicated dtype.
     pub dtype: &'static str,
-    /// How many run in one forward and backward pass.
+    /// Number of collectives in a forward and backward pass.
     pub count: usize,
-    /// Bytes of the whole tensors of all of them.
+    /// Bytes of their full tensors.
     pub bytes_per_pass: usize,
     /// Bytes of the smallest.
     pub least_bytes: usize,
@@ -24,11 +24,11 @@ pub struct PlannedCollective {
 }
 
 impl PlannedCollective {
-    /// Some exchanges, each kind of each unit by itself.
-    pub fn grouped(exchanges: &[Exchange]) -> Vec<PlannedCollective> {
+    /// Groups collectives by unit, kind and dtype.
+    pub fn grouped(collectives: &[UnitCollective]) -> Vec<PlannedCollective> {
         let mut reports: Vec<PlannedCollective> = Vec::new();
-        for exchange in exchanges {
-            let new = PlannedCollective::of(exchange);
+        for collective in collectives {
+            let new = PlannedCollective::of(collective);
             match reports.iter_mut().find(|report| report.is_like(&new)) {
                 Some(report) => report.add(&new),
                 None => reports.push(new),
@@ -37,19 +37,15 @@ impl PlannedCollective {
         reports
     }
 
-    fn of(exchange: &Exchange) -> PlannedCollective {
+    fn of(collective: &UnitCollective) -> PlannedCollective {
         PlannedCollective {
-            unit: any_layer(&exchange.unit),
-            kind: match exchange.kind {
-                ExchangeKind::Gather => "all-gather",
-                ExchangeKind::ReduceScatter => "reduce-scatter",
-                ExchangeKind::AllReduce => "all-reduce",
-            },
-            dtype: exchange.dtype.name(),
-            count: exchange.count,
-            bytes_per_pass: exchange.count * exchange.bytes,
-            least_bytes: exchange.bytes,
-            most_bytes: exchange.bytes,
+            unit: any_layer(&collective.unit),
+            kind: collective.kind.name(),
+            dtype: collective.dtype.name(),
+            count: collective.count,
+            bytes_per_pass: collective.count * collective.bytes,
+            least_bytes: collective.bytes,
+            most_bytes: collective.bytes,
         }
     }
 

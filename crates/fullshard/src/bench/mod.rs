@@ -1,4 +1,4 @@
-//! Measuring the training step of a model on made-up tokens.
+//! Benchmarks the training step of a model on synthetic tokens.
 
 mod attention;
 mod collectives;
@@ -21,16 +21,16 @@ use fullshard_step::{Chip, StepSpec};
 use fullshard_train::{Bench, Compiler, Runner};
 use std::time::Instant;
 
-/// How steps are measured.
+/// Options of a benchmark.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BenchOptions {
-    /// Steps to measure, once launched ahead and once one by one.
+    /// Number of steps to measure, once launched asynchronously and once one at a time.
     pub steps: usize,
-    /// Steps before the clock runs.
+    /// Number of warmup steps.
     pub warmup: usize,
-    /// The same tokens in every step, so that the loss falls.
+    /// Use the same tokens in every step, so that the loss falls.
     pub fixed_batch: bool,
-    /// Say where the time of a step goes, from a profile of further steps; on NVIDIA GPUs.
+    /// Report a breakdown of the step time from a profile of further steps; NVIDIA GPUs only.
     pub breakdown: bool,
 }
 
@@ -40,14 +40,20 @@ impl Default for BenchOptions {
     }
 }
 
-/// Steps that a breakdown profiles.
+/// Number of steps that a breakdown profiles.
 const PROFILED: usize = 3;
 
-/// Measures the step of a config, on devices of this machine.
+/// Measures the step of a config on the devices of this machine.
 pub fn bench(config: &RunConfig, options: &BenchOptions) -> Result<StepReport> {
+    let mut config = config.clone();
+    let counted = count_devices(&mut config)?;
+    let config = &config;
     let spec = config.bench_spec()?;
     let plan = PlanReport::new(config, options, &spec)?;
-    let client = client(config)?;
+    let client = match counted {
+        Some(client) => client,
+        None => client(config)?,
+    };
     if options.breakdown {
         check_breakdown(&client, config.platform())?;
     }
@@ -67,7 +73,7 @@ pub fn bench(config: &RunConfig, options: &BenchOptions) -> Result<StepReport> {
     let measured = bench.run(&mut runner, spec.batch, spec.model.dimensions().vocabulary)?;
     let mut report = StepReport::new(&compiler, &spec, &runner, setup, measured, plan)?;
     if options.breakdown {
-        // What was measured is worth having even where a profile says nothing.
+        // The measurement is useful even if the breakdown fails.
         match breakdown(&mut runner, &bench, report.chip) {
             Ok(breakdown) => report.breakdown = Some(breakdown),
             Err(error) => report.breakdown_error = Some(error),
@@ -77,11 +83,10 @@ pub fn bench(config: &RunConfig, options: &BenchOptions) -> Result<StepReport> {
 }
 
 impl RunConfig {
-    /// The spec of the step that a benchmark measures: of sequences as long as the model allows,
-    /// unless the config says how long.
+    /// The step spec of a benchmark. The sequence length defaults to the positions of the model.
     pub fn bench_spec(&self) -> Result<StepSpec> {
         self.check()?;
-        let missing = || Error::Usage("there is no model: name a config.json with --config".into());
+        let missing = || Error::Usage("no model given: pass a config.json with --config".into());
         let model = ChosenModel::of(&self.model)?.ok_or_else(missing)?.model;
         let tokens = self.data.block_size.unwrap_or(model.dimensions().positions);
         let spec = self.step_spec(model, tokens)?;
@@ -90,30 +95,41 @@ impl RunConfig {
     }
 }
 
-/// The devices to measure on. Plans and texts are for TPUs that are elsewhere as well.
-fn client(config: &RunConfig) -> Result<Client> {
-    config.client().map_err(|error| match (config.platform(), error) {
-        (Platform::Tpu, error @ (Error::Pjrt(_) | Error::Plugin(_))) => Error::Usage(format!(
-            "no TPU can be used here: {error}; --plan tells what one would have to hold, --text \
-             writes the step for `fullshard compile`, and --device cpu measures on virtual devices"
-        )),
-        (_, error) => error,
-    })
+/// Counts the devices of a config that does not state them.
+fn count_devices(config: &mut RunConfig) -> Result<Option<Client>> {
+    let platform = config.platform();
+    config.count_devices().map_err(|error| without_tpu(platform, error))
 }
 
-/// Whether there will be anything to read, before anything is compiled.
+/// The client to measure on.
+fn client(config: &RunConfig) -> Result<Client> {
+    config.client().map_err(|error| without_tpu(config.platform(), error))
+}
+
+/// Without a TPU, `--plan` and `--text` still work.
+fn without_tpu(platform: Platform, error: Error) -> Error {
+    match (platform, error) {
+        (Platform::Tpu, error @ (Error::Pjrt(_) | Error::Plugin(_))) => Error::Usage(format!(
+            "no TPU available: {error}; --plan estimates the memory, --text writes the step for \
+             `fullshard compile`, and --device cpu measures on virtual devices"
+        )),
+        (_, error) => error,
+    }
+}
+
+/// Rejects a breakdown without a supported profiler, before compilation.
 fn check_breakdown(client: &Client, kind: Platform) -> Result<()> {
     let reason = match kind {
         _ if !client.plugin().has_profiler() => {
             format!("the plugin of {} has no profiler", client.platform_name())
         }
         Platform::Cuda => return Ok(()),
-        _ => "profiles are read of NVIDIA's GPUs alone".to_owned(),
+        _ => "it needs an NVIDIA GPU".to_owned(),
     };
-    Err(Error::Usage(format!("--breakdown cannot be honoured: {reason}; leave it out")))
+    Err(Error::Usage(format!("--breakdown is not supported: {reason}; leave it out")))
 }
 
-/// Profiles further steps and reads where their time went.
+/// Profiles further steps and breaks down their time.
 fn breakdown(runner: &mut Runner<'_>, bench: &Bench, chip: Option<&Chip>) -> Result<Breakdown> {
     let spec = runner.spec();
     let vocabulary = spec.model.dimensions().vocabulary;

@@ -1,4 +1,4 @@
-//! What `fullshard bench step` has to say, under names that stay.
+//! The report of `fullshard bench step`, with stable names.
 
 use super::BenchOptions;
 use super::attention::AttentionReport;
@@ -14,7 +14,7 @@ use fullshard_step::{Chip, Flops, ModelSummary, StepSettings, StepSpec, UnitRow,
 use fullshard_train::{Compiler, Measured, Runner};
 use serde::Serialize;
 
-/// What is known before a device is touched.
+/// The plan of a step, without using a device.
 #[derive(Serialize)]
 pub struct PlanReport {
     /// The model's config, if it is in a file.
@@ -23,15 +23,15 @@ pub struct PlanReport {
     pub model: ModelSummary,
     /// The settings.
     pub settings: BenchSettings,
-    /// The form of attention.
+    /// The attention implementation.
     pub attention: AttentionReport,
-    /// The units.
+    /// The FSDP units.
     pub units: Vec<UnitRow>,
-    /// The memory that a step should need.
+    /// The estimated memory of a step.
     pub estimate: MemoryEstimate,
-    /// The collectives of a forward and backward pass; `None` where a step gathers and reduces
+    /// The collectives of a forward and backward pass; `None` if a step all-gathers and reduces
     /// everything once.
-    pub exchanges: Option<Vec<PlannedCollective>>,
+    pub planned_collectives: Option<Vec<PlannedCollective>>,
     /// The units as a table.
     #[serde(skip)]
     pub table: String,
@@ -42,40 +42,40 @@ pub struct PlanReport {
 pub struct BenchSettings {
     /// The platform.
     pub device: &'static str,
-    /// Those of the step.
+    /// The settings of the step.
     #[serde(flatten)]
     pub step: StepSettings,
-    /// `None` where the optimizer chooses the size of its steps by itself.
+    /// The learning rate; `None` if the optimizer does not use it.
     pub learning_rate: Option<f64>,
-    /// Whether all steps have the same tokens.
+    /// Whether all steps use the same tokens.
     pub fixed_batch: bool,
-    /// Seed of weights and tokens.
+    /// Random seed of weights and tokens.
     pub seed: u64,
-    /// Steps before the clock ran.
+    /// Number of warmup steps.
     pub warmup: usize,
-    /// Steps measured.
+    /// Number of measured steps.
     pub steps: usize,
 }
 
-/// What was measured as well.
+/// The plan and measurements of a step.
 #[derive(Serialize)]
 pub struct StepReport {
-    /// What was known before.
+    /// The plan.
     #[serde(flatten)]
     pub plan: PlanReport,
-    /// What PJRT calls the device.
+    /// PJRT's name of the device.
     pub device_kind: String,
-    /// Its figures, if it is known.
+    /// The specs of the chip, if known.
     pub chip: Option<&'static Chip>,
-    /// Compiling.
+    /// Compilation.
     pub compile: CompileReport,
-    /// The times of steps.
+    /// Step times.
     pub time: Measured,
     /// Tokens per second, over all devices.
     pub tokens_per_second: f64,
     /// Tokens per second and device.
     pub tokens_per_second_per_device: f64,
-    /// The arithmetic of a step.
+    /// FLOPs of a step.
     pub flops: Flops,
     /// Model FLOPs utilization.
     pub mfu: MfuReport,
@@ -87,92 +87,96 @@ pub struct StepReport {
     pub loss: FirstAndLast,
     /// Gradient norms.
     pub gradient_norm: FirstAndLast,
-    /// Where the time goes, if that was asked for.
+    /// The breakdown of the step time, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub breakdown: Option<Breakdown>,
-    /// Why it cannot be told, if it was asked for in vain.
+    /// Why the requested breakdown failed.
     #[serde(skip)]
     pub breakdown_error: Option<Error>,
 }
 
-/// Compiling a step.
+/// Compilation of a step.
 #[derive(Serialize)]
 pub struct CompileReport {
-    /// Seconds for the step alone.
+    /// Compile time of the step, in seconds.
     pub seconds: f64,
     /// Whether the step came from the cache.
     pub cached: bool,
-    /// The SHA-256 of the step's text.
+    /// The SHA-256 of the step program's text.
     pub program: String,
-    /// Seconds for everything before the first step: tracing, compiling, making the state.
+    /// Seconds before the first step: tracing, compilation and initialization.
     pub setup_seconds: f64,
 }
 
-/// Shares of the peak, where the device has a known one.
+/// Fractions of the peak, if the peak of the device is known.
 #[derive(Serialize)]
 pub struct MfuReport {
-    /// Operations a second of one device at most.
+    /// Peak FLOP/s per device.
     pub peak: Option<f64>,
-    /// By `6·N`.
-    pub post: Option<f64>,
-    /// With attention, as PaLM counts.
-    pub palm: Option<f64>,
+    /// MFU with `6·N` FLOPs per token.
+    pub mfu_6n: Option<f64>,
+    /// MFU with attention FLOPs, as in PaLM.
+    pub mfu_palm: Option<f64>,
+    /// HFU, which counts rematerialization too, with `6·N`.
+    pub hfu_6n: Option<f64>,
+    /// HFU with attention FLOPs.
+    pub hfu_palm: Option<f64>,
 }
 
-/// Bytes on each device.
+/// Bytes per device.
 #[derive(Serialize)]
 pub struct MemoryReport {
     #[serde(flatten)]
-    /// What the compiled step needs, by kind.
+    /// The memory of the compiled step, by kind.
     pub compiled: CompiledMemory,
-    /// In all.
+    /// The total.
     pub total: u64,
-    /// What the first device itself says, where it does.
+    /// The statistics of the first device, if it reports them.
     pub device: Option<MemoryStats>,
 }
 
-/// Equal collectives of a step.
+/// Identical collectives of a step.
 #[derive(Serialize)]
 pub struct CollectiveReport {
-    /// What it is.
+    /// The kind.
     pub kind: String,
-    /// The type on the wire.
+    /// The communicated dtype.
     pub dtype: Option<String>,
     /// Whether it is asynchronous.
     pub asynchronous: bool,
     /// Whether it is in a loop.
     pub in_loop: bool,
-    /// Devices in a group.
+    /// Number of devices in a group.
     pub group_size: Option<usize>,
-    /// How many run in a step; `None` if a loop's length is not known.
+    /// Number per step; `None` if the length of a loop is unknown.
     pub count: Option<u64>,
-    /// Bytes of the whole tensor for one of them.
+    /// Bytes of the full tensor of one of them.
     pub bytes: Option<u64>,
     /// Bytes per step.
     pub bytes_per_step: Option<u64>,
 }
 
-/// A figure of the first and the last step.
+/// A value of the first and the last step.
 #[derive(Serialize)]
 pub struct FirstAndLast {
-    /// Of the first step.
+    /// The first step.
     pub first: f32,
-    /// Of the last step.
+    /// The last step.
     pub last: f32,
 }
 
 impl PlanReport {
-    /// What is known of the step of a config.
+    /// The plan of the step of a config.
     pub fn new(config: &RunConfig, options: &BenchOptions, spec: &StepSpec) -> Result<PlanReport> {
-        let exchanges = PlannedCollective::grouped(&spec.placement.exchanges());
-        let follows = follows_learning_rate(spec.optimizer.as_ref());
+        let collectives = PlannedCollective::grouped(&spec.placement.collectives());
+        let uses_learning_rate = uses_learning_rate(spec.optimizer.as_ref());
         Ok(PlanReport {
             config: config.model.config.clone(),
             model: spec.model_summary(),
             settings: BenchSettings {
                 device: config.platform().name(),
                 step: spec.settings(),
-                learning_rate: follows.then(|| config.learning_rate()),
+                learning_rate: uses_learning_rate.then(|| config.learning_rate()),
                 fixed_batch: options.fixed_batch,
                 seed: config.schedule.seed,
                 warmup: options.warmup,
@@ -180,21 +184,21 @@ impl PlanReport {
             },
             attention: AttentionReport::new(spec),
             estimate: MemoryEstimate::new(spec, config.platform())?,
-            exchanges: (spec.batch.sync_each_microbatch || exchanges.is_empty())
-                .then_some(exchanges),
+            planned_collectives: (spec.batch.sync_each_microbatch || collectives.is_empty())
+                .then_some(collectives),
             table: units::table(spec)?,
             units: spec.unit_rows(),
         })
     }
 }
 
-/// Whether the steps of an optimizer follow the learning rate.
-fn follows_learning_rate(optimizer: &dyn Optimizer) -> bool {
+/// Whether an optimizer uses the learning rate.
+fn uses_learning_rate(optimizer: &dyn Optimizer) -> bool {
     optimizer.scalars(1, 0.0) != optimizer.scalars(1, 1.0)
 }
 
 impl StepReport {
-    /// What a runner measured.
+    /// The report of a measured runner.
     pub(super) fn new(
         compiler: &Compiler<'_>,
         spec: &StepSpec,
@@ -209,9 +213,8 @@ impl StepReport {
             compiler.client.device(step.program.devices().first().copied().unwrap_or(0))?;
         let chip = Chip::of_kind(&device.description().kind);
         let tokens = spec.tokens_per_step();
-        let dimensions = spec.model.dimensions();
-        let flops = Flops::new(spec.parameter_count(), dimensions, tokens, spec.batch.tokens);
-        let peak = chip.and_then(|chip| chip.peak(spec.placement.wire.compute));
+        let (flops, hardware) = (spec.model_flops(), spec.hardware_flops());
+        let peak = chip.and_then(|chip| chip.peak(spec.placement.comm.compute));
         let share = |flops| peak.map(|peak| utilization(flops, measured.step, devices, peak));
         let module = step.program.executable().optimized_program()?.module()?;
         plan.attention.compiled(&module);
@@ -230,7 +233,13 @@ impl StepReport {
             tokens_per_second: rate,
             tokens_per_second_per_device: rate / devices as f64,
             flops,
-            mfu: MfuReport { peak, post: share(flops.post), palm: share(flops.palm) },
+            mfu: MfuReport {
+                peak,
+                mfu_6n: share(flops.flops_6n),
+                mfu_palm: share(flops.palm),
+                hfu_6n: share(hardware.flops_6n),
+                hfu_palm: share(hardware.palm),
+            },
             memory: MemoryReport {
                 compiled: memory,
                 total: memory.total(),
@@ -248,7 +257,7 @@ impl StepReport {
 }
 
 impl CollectiveReport {
-    /// Whether another differs in its size and number alone.
+    /// Whether another differs only in size and count.
     pub fn is_like(&self, other: &CollectiveReport) -> bool {
         let traits = |it: &CollectiveReport| {
             (it.kind.clone(), it.dtype.clone(), it.asynchronous, it.in_loop, it.group_size)

@@ -1,43 +1,43 @@
-//! What can be wrong with a run config.
+//! Errors of run configs.
 
 use fullshard_parallel::FsdpConfigError;
 use std::path::PathBuf;
 
-/// What is wrong with a run config, as flags or as a file.
+/// An error in a run config, given as flags or as a file.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// A flag that there is not.
-    #[error("there is no argument `{name}`{hint}")]
+    /// An unknown flag.
+    #[error("unknown argument `{name}`{hint}")]
     UnknownFlag {
-        /// What was given.
+        /// The given name.
         name: String,
-        /// What may have been meant.
+        /// A suggestion.
         hint: String,
     },
-    /// A flag has a value that it cannot have.
+    /// An invalid value of a flag.
     #[error("--{flag} is `{value}`, but {reason}")]
     Value {
         /// The flag.
         flag: String,
-        /// What was given.
+        /// The given value.
         value: String,
-        /// What it can be.
+        /// The valid values.
         reason: String,
     },
-    /// Two flags exclude each other.
+    /// Two flags are mutually exclusive.
     #[error("--{first} cannot be used with --{second}: leave one of them out")]
     Exclusive {
-        /// One of them.
+        /// The first flag.
         first: &'static str,
-        /// The other.
+        /// The second flag.
         second: &'static str,
     },
-    /// A flag does nothing without another.
+    /// A flag has no effect without another.
     #[error("--{flag} needs --{needed}")]
     Needs {
         /// The flag.
         flag: &'static str,
-        /// What it needs.
+        /// The flag it needs.
         needed: &'static str,
     },
     /// A file cannot be read.
@@ -45,21 +45,21 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         source: std::io::Error,
     },
-    /// A file is no run config.
+    /// A file is not a run config.
     #[error("{}: {reason}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it, with the key at fault.
+        /// The reason, with the invalid key.
         reason: String,
     },
-    /// A file of another version.
+    /// A file of an unsupported version.
     #[error(
-        "{}: it is a run config of version {found}, but this fullshard reads version {known}: write \
-         it again with `fullshard config` and the flags of the run{hint}",
+        "{}: run config version {found} is not supported, expected version {known}: regenerate it \
+         with `fullshard config` and the flags of the run{hint}",
         path.display()
     )]
     Version {
@@ -67,15 +67,15 @@ pub enum ConfigError {
         path: PathBuf,
         /// Its version.
         found: String,
-        /// Ours.
+        /// The supported version.
         known: u32,
-        /// What else to do.
+        /// Another fix.
         hint: &'static str,
     },
     /// A config cannot be written.
-    #[error("the run config cannot be written: {0}")]
+    #[error("cannot write the run config: {0}")]
     Write(String),
-    /// The FSDP config.
+    /// An invalid FSDP config.
     #[error(transparent)]
     Fsdp(#[from] FsdpConfigError),
 }

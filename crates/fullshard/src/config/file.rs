@@ -5,7 +5,7 @@ use super::{RunConfig, VERSION};
 use serde_json::Value;
 use std::path::Path;
 
-/// The name under which a run writes its resolved config beside its results.
+/// The file name of the resolved config that a run writes next to its results.
 pub const FILE_NAME: &str = "run_config.toml";
 
 impl RunConfig {
@@ -23,7 +23,7 @@ impl RunConfig {
         Ok(config)
     }
 
-    /// The config as TOML; what is as by default is left out of no section.
+    /// The config as TOML, defaults included.
     pub fn to_toml(&self) -> Result<String, ConfigError> {
         toml::to_string(self).map_err(|error| ConfigError::Write(error.to_string()))
     }
@@ -34,16 +34,16 @@ impl RunConfig {
     }
 }
 
-/// The object in a file, of any version.
+/// Parses a file of any version.
 pub(super) fn object(path: &Path, text: &str) -> Result<Value, ConfigError> {
     let value = match is_json(path) {
-        true => serde_json::from_str(text).map_err(|error| format!("no JSON: {error}")),
-        false => toml::from_str(text).map_err(|error| format!("no TOML: {error}")),
+        true => serde_json::from_str(text).map_err(|error| format!("invalid JSON: {error}")),
+        false => toml::from_str(text).map_err(|error| format!("invalid TOML: {error}")),
     };
     value.map_err(|reason| ConfigError::File { path: path.to_owned(), reason })
 }
 
-/// Whether an object is a run config rather than a list of flags: it has a version or a section.
+/// Whether an object is a run config, with a version or a section, rather than a list of flags.
 pub(super) fn is_run_config(object: &Value) -> bool {
     let sections = serde_json::to_value(RunConfig::default()).unwrap_or_default();
     let is_section = |key: &String, value: &Value| value.is_object() && sections.get(key).is_some();
@@ -57,15 +57,15 @@ fn is_json(path: &Path) -> bool {
 }
 
 fn check_version(path: &Path, object: &Value) -> Result<(), ConfigError> {
-    let refuse = |found: String, hint| {
+    let reject = |found: String, hint| {
         Err(ConfigError::Version { path: path.to_owned(), found, known: VERSION, hint })
     };
     match object.get("version") {
         Some(version) if version.as_u64() == Some(u64::from(VERSION)) => Ok(()),
         Some(version) if version.as_u64() > Some(u64::from(VERSION)) => {
-            refuse(version.to_string(), ", or use the newer one")
+            reject(version.to_string(), ", or use a newer fullshard")
         }
-        Some(version) => refuse(version.to_string(), ""),
-        None => refuse("none".to_owned(), ", or add `version = 1` if it is one"),
+        Some(version) => reject(version.to_string(), ""),
+        None => reject("none".to_owned(), ", or add `version = 1`"),
     }
 }

@@ -1,4 +1,4 @@
-//! Flags to a run config and back.
+//! Converts between flags and run configs.
 
 use super::RunConfig;
 use super::error::ConfigError;
@@ -68,7 +68,7 @@ macro_rules! each_section {
 pub struct Flags;
 
 impl Flags {
-    /// Every flag there is: one for each field that has one, and other ways to say some fields.
+    /// All flags: one for each field that has one, and the shorthands.
     pub fn all() -> Vec<Flag> {
         fn of<S: Section>(_: &S) -> Vec<Flag> {
             S::flags()
@@ -79,7 +79,7 @@ impl Flags {
         flags
     }
 
-    /// The flag of a name, which may be one of its aliases.
+    /// The flag with a name or alias.
     fn find(name: &str) -> Result<Flag, ConfigError> {
         let all = Flags::all();
         let is_named = |flag: &&Flag| flag.name == name || flag.aliases.contains(&name);
@@ -91,19 +91,19 @@ impl Flags {
     }
 }
 
-/// Flags as they were given.
+/// The given flags.
 #[derive(Debug, Clone, Default)]
 pub struct Given(Vec<(&'static str, Vec<String>)>);
 
 impl Given {
-    /// Adds a flag with the words after it. Names may have dashes for underscores.
+    /// Adds a flag with its words. Names may have dashes instead of underscores.
     pub fn add(&mut self, name: &str, words: Vec<String>) -> Result<(), ConfigError> {
         let flag = Flags::find(&name.replace('-', "_"))?;
         self.0.push((flag.name, words));
         Ok(())
     }
 
-    /// The flags that a `.json` or `.toml` file lists by name; `None` if it is a run config, with
+    /// Reads flags by name from a `.json` or `.toml` file; `None` if it is a run config, with
     /// sections and a version.
     pub fn from_file(path: &Path) -> Result<Option<Given>, ConfigError> {
         let text = std::fs::read_to_string(path)
@@ -114,7 +114,7 @@ impl Given {
         }
         let in_file = |reason: String| ConfigError::File { path: path.to_owned(), reason };
         let Value::Object(object) = value else {
-            return Err(in_file("an object of arguments is needed".to_owned()));
+            return Err(in_file("expected an object of arguments".to_owned()));
         };
         Given::from_object(&object).map(Some).map_err(|error| in_file(error.to_string()))
     }
@@ -136,7 +136,7 @@ impl Given {
         Ok(given)
     }
 
-    /// These flags and then others, which win.
+    /// These flags, overridden by others.
     pub fn then(mut self, others: &Given) -> Given {
         self.0.extend(others.0.iter().cloned());
         self
@@ -147,12 +147,12 @@ impl Given {
         self.words(name).is_some()
     }
 
-    /// The words of a flag that was given. Given more than once, the last counts; lists add up.
+    /// The words of a given flag. If repeated, the last counts; lists accumulate.
     pub(super) fn words(&self, name: &str) -> Option<&[String]> {
         self.0.iter().rev().find(|(known, _)| *known == name).map(|(_, words)| words.as_slice())
     }
 
-    /// A config with what these flags say.
+    /// Applies these flags to a config.
     pub fn resolve(&self, base: RunConfig) -> Result<RunConfig, ConfigError> {
         let mut config = base;
         for (name, words) in &self.0 {
@@ -170,7 +170,7 @@ impl Given {
 }
 
 impl RunConfig {
-    /// The flags that give this config; those that are as by default are left out.
+    /// The flags that produce this config, without defaults.
     pub fn to_flags(&self) -> Vec<String> {
         let of = |config: &RunConfig| {
             let mut words = Vec::new();
@@ -184,7 +184,7 @@ impl RunConfig {
                 flags.extend(words);
             }
         }
-        let fsdp = self.fsdp.to_json();
+        let fsdp = self.fsdp.flagless_json();
         if fsdp.as_object().is_some_and(|fsdp| !fsdp.is_empty()) {
             flags.extend(["--fsdp_config".to_owned(), fsdp.to_string()]);
         }

@@ -1,23 +1,42 @@
-//! The FSDP section against `fsdp_config.json`, whose reader has the checks of both.
+//! Converts the FSDP section from and to `fsdp_config.json`, whose reader validates both.
 
-use super::sections::{Compute, Fsdp};
+use super::sections::{Compute, Fsdp, WrapClasses};
 use fullshard_graph::DType;
 use fullshard_parallel::{FsdpConfig, FsdpConfigError, Settings, WrapPolicy};
 use serde_json::{Map, Value};
 
 impl Fsdp {
-    /// The section as an `fsdp_config.json` has it; what is as by default is left out.
+    /// The section as an `fsdp_config.json`, without defaults.
     pub fn to_json(&self) -> Value {
+        self.json(|key| matches!(key, "strategy" | "gather_ahead"))
+    }
+
+    /// The fields that have no flags, as an `fsdp_config.json` without defaults.
+    pub(super) fn flagless_json(&self) -> Value {
+        let has_flag =
+            |key: &str| matches!(key, "strategy" | "gather_ahead" | "wrap" | "min_num_params");
+        self.json(has_flag)
+    }
+
+    /// The keys that are not at their defaults and change only how several devices share the work.
+    pub(crate) fn multi_device_keys(&self) -> Vec<String> {
+        let fields = |fsdp: &Fsdp| serde_json::to_value(fsdp).unwrap_or_default();
+        let (own, default) = (fields(self), fields(&Fsdp::default()));
+        let others = ["buffer_dtype", "pin_layout_in_collective_ops"];
+        let keys = own.as_object().into_iter().flatten();
+        let keys = keys.filter(|(key, value)| default.get(*key) != Some(value));
+        keys.map(|(key, _)| key.clone()).filter(|key| !others.contains(&key.as_str())).collect()
+    }
+
+    fn json(&self, left_out: impl Fn(&str) -> bool) -> Value {
         let fields = |fsdp: &Fsdp| serde_json::to_value(fsdp).unwrap_or_default();
         let (own, default) = (fields(self), fields(&Fsdp::default()));
         let (mut config, mut settings) = (Map::new(), Map::new());
         for (key, value) in own.as_object().into_iter().flatten() {
-            if default.get(key) == Some(value) {
+            if left_out(key) || default.get(key) == Some(value) {
                 continue;
             }
             match key.as_str() {
-                // These have flags of their own.
-                "strategy" | "gather_ahead" => None,
                 "wrap" => config.insert("transformer_layer_cls_to_wrap".into(), value.clone()),
                 "min_num_params" => config.insert(key.clone(), value.clone()),
                 _ => settings.insert(key.clone(), value.clone()),
@@ -29,16 +48,18 @@ impl Fsdp {
         Value::Object(config)
     }
 
-    /// Takes over what an `fsdp_config.json` says of sharding.
-    pub(super) fn take(&mut self, config: &FsdpConfig) {
-        let settings = &config.settings;
-        self.wrap = Vec::new();
-        self.min_num_params = None;
-        match &config.wrap {
-            WrapPolicy::None => {}
-            WrapPolicy::Classes(classes) => self.wrap.clone_from(classes),
-            WrapPolicy::MinSize(least) => self.min_num_params = Some(*least),
-        }
+    /// Copies the wrap policy of an `fsdp_config.json`.
+    pub(super) fn take_wrap(&mut self, policy: &WrapPolicy) {
+        (self.wrap, self.min_num_params) = match policy {
+            WrapPolicy::Blocks => (None, None),
+            WrapPolicy::Root => (Some(WrapClasses::default()), None),
+            WrapPolicy::Classes(classes) => (Some(WrapClasses(classes.clone())), None),
+            WrapPolicy::MinSize(least) => (None, Some(*least)),
+        };
+    }
+
+    /// Copies the sharding settings of an `fsdp_config.json`.
+    pub(super) fn take(&mut self, settings: &Settings) {
         self.reshard_after_forward = settings.reshard_after_forward;
         self.disable_reshard_on_root = settings.disable_reshard_on_root;
         self.flatten_parameters = settings.flatten_parameters;
@@ -53,7 +74,7 @@ impl Fsdp {
         self.optimization_barrier_in_backward = settings.optimization_barrier_in_backward;
     }
 
-    /// What the placement takes, checked, with a type to compute in.
+    /// The validated config of the placement, with a compute dtype.
     pub(crate) fn resolve(&self, compute: Compute) -> Result<FsdpConfig, FsdpConfigError> {
         let config = FsdpConfig::from_json(&self.to_json().to_string())?;
         let settings = Settings {
@@ -66,7 +87,7 @@ impl Fsdp {
 }
 
 impl Compute {
-    /// The type that is computed in where there are no FP8 matmuls.
+    /// The compute dtype outside FP8 matmuls.
     pub fn dtype(self) -> DType {
         match self {
             Compute::Float32 => DType::F32,
@@ -75,7 +96,7 @@ impl Compute {
         }
     }
 
-    /// The type of a name in an FSDP config.
+    /// The choice for a dtype of an FSDP config.
     pub(super) fn of(dtype: DType) -> Option<Compute> {
         match dtype {
             DType::F32 => Some(Compute::Float32),

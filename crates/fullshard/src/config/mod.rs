@@ -1,10 +1,9 @@
-//! `RunConfig`: one description of a run, whoever writes it.
+//! `RunConfig`: the description of a run.
 //!
-//! The flags of `train`, `run_clm`, `bench step` and `plan` are one spelling of it, a TOML or JSON
-//! file is another, Rust code a third. Every field is declared once, in `sections`, with its key,
-//! its flag, its help and its default. [`Flags`] turns given flags into a config and a config into
-//! flags; [`RunConfig::read`] and [`RunConfig::to_toml`] do the same with files. What a config
-//! comes to is the rest of this crate's business.
+//! It is built from the flags of `train`, `run_clm`, `bench step` and `plan`, from a TOML or JSON
+//! file, or in Rust code. Every field is declared once, in `sections`, with its key, flag, help and
+//! default. [`Flags`] converts between flags and configs; [`RunConfig::read`] and
+//! [`RunConfig::to_toml`] convert between files and configs.
 
 mod error;
 mod file;
@@ -22,7 +21,7 @@ pub use flags::{Flags, Given};
 pub use section::Flag;
 pub use sections::{
     Compute, Data, Device, Evaluation, Fsdp, Logging, Mesh, Model, Optimizer, Output, Precision,
-    Rematerialization, Scan, Schedule, When,
+    Rematerialization, Scan, Schedule, When, WrapClasses,
 };
 pub use source::ConfigSource;
 pub use value::{FlagValue, Takes};
@@ -35,35 +34,35 @@ use serde::{Deserialize, Serialize};
 /// The version of the file format.
 pub const VERSION: u32 = 1;
 
-/// Everything that a run follows from.
+/// All settings of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RunConfig {
     /// The version of the format: [`VERSION`].
     pub version: u32,
-    /// Which model is trained.
+    /// The model to train.
     pub model: Model,
-    /// What it is trained on.
+    /// The training and evaluation data.
     pub data: Data,
-    /// Which devices it runs on.
+    /// The devices to run on.
     pub device: Device,
-    /// The mesh they form.
+    /// The device mesh.
     pub mesh: Mesh,
-    /// How state is sharded over it.
+    /// How state is sharded over the mesh.
     pub fsdp: Fsdp,
-    /// The types that numbers have.
+    /// Numeric precision.
     pub precision: Precision,
-    /// What the backward pass recomputes.
+    /// Activation rematerialization.
     pub remat: Rematerialization,
     /// The optimizer.
     pub optimizer: Optimizer,
-    /// How long training is.
+    /// Training length and learning rate schedule.
     pub schedule: Schedule,
-    /// When the model is evaluated.
+    /// When to evaluate.
     pub evaluation: Evaluation,
-    /// What is reported.
+    /// Logging.
     pub logging: Logging,
-    /// What is written.
+    /// Output files.
     pub output: Output,
 }
 
@@ -87,10 +86,10 @@ impl Default for RunConfig {
     }
 }
 
-/// Trainer's learning rate where none is given.
+/// The default learning rate of Hugging Face's Trainer.
 const LEARNING_RATE: f64 = 5e-5;
 
-/// What follows from a config without looking at anything else.
+/// Values derived from the config alone.
 impl RunConfig {
     /// The platform.
     pub fn platform(&self) -> Platform {
@@ -107,18 +106,18 @@ impl RunConfig {
         self.optimizer.learning_rate.unwrap_or(LEARNING_RATE)
     }
 
-    /// What layers save for the backward pass.
+    /// The rematerialization policy.
     pub fn remat(&self) -> Remat {
         self.remat.policy.unwrap_or_default()
     }
 
-    /// Whether any data is named.
+    /// Whether any data is given.
     pub fn names_data(&self) -> bool {
         let Data { dataset, train_file, validation_file, .. } = &self.data;
         dataset.is_some() || !train_file.is_empty() || !validation_file.is_empty()
     }
 
-    /// Refuses fields that exclude each other, and fields that do nothing without another.
+    /// Rejects mutually exclusive fields, and fields that have no effect without another.
     pub fn check(&self) -> Result<(), ConfigError> {
         let (model, data) = (&self.model, &self.data);
         let pretrained = ("model_name_or_path", model.pretrained.is_some());

@@ -1,29 +1,36 @@
-//! Sections of a run config, each field declared once: its key in files, its flag, its help and
-//! its default.
+//! Sections of a run config. Each field is declared once, with its key in files, flag, help and
+//! default.
 
 use super::value::Takes;
 
-/// A flag that sets a field of a run config, or is another way to say some.
+/// A flag that sets a field of a run config, or is a shorthand for some.
 #[derive(Debug, Clone)]
 pub struct Flag {
-    /// Its name, with underscores as Hugging Face writes it and without dashes before it.
+    /// Its name, with underscores as in Hugging Face and without leading dashes.
     pub name: &'static str,
-    /// Other names for it.
+    /// Its aliases.
     pub aliases: &'static [&'static str],
-    /// What stands for its value in help.
+    /// The placeholder of its value in help.
     pub value: &'static str,
-    /// What it is for.
+    /// Its help text.
     pub help: String,
-    /// The section of help it belongs to.
+    /// Its section in help.
     pub heading: &'static str,
-    /// How many words it takes.
+    /// Number of words it takes.
     pub takes: Takes,
-    /// What it can be, if there are only a few choices.
+    /// Its valid values, if it is a choice.
     pub choices: &'static [&'static str],
-    /// What it is if it is left out, as words.
+    /// Its default, as words.
     pub default: Option<Vec<String>>,
-    /// Whether some words can be its value.
+    /// Validates words as its value.
     pub check: fn(&[String]) -> Result<(), String>,
+}
+
+impl Flag {
+    /// Whether a repeated flag adds to the ones before it, rather than replacing them.
+    pub fn adds_up(&self) -> bool {
+        ["client_option", "freeze", "xla_flag"].contains(&self.name)
+    }
 }
 
 /// A section of a run config.
@@ -34,12 +41,12 @@ pub(super) trait Section {
     /// Sets the field of a flag; `None` if the section has no such flag.
     fn set(&mut self, flag: &str, words: &[String]) -> Option<Result<(), String>>;
 
-    /// Every flag with the words that give its field again.
+    /// Every flag with the words of its field.
     fn words(&self) -> Vec<(&'static str, Option<Vec<String>>)>;
 }
 
 /// Declares a section. A field reads
-/// `/// Help.` `key: Type = default, "flag" | "alias", "VALUE";`, without a flag if there is none.
+/// `/// Help.` `key: Type = default, "flag" | "alias", "VALUE";`, without a flag if it has none.
 macro_rules! section {
     (
         $(#[$section_doc:meta])*

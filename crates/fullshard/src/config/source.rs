@@ -1,22 +1,22 @@
-//! A model's `config.json`: a path to it, or the JSON itself.
+//! A model's `config.json`: a path or inline JSON.
 
 use super::value::FlagValue;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
-/// Where a `config.json` is.
+/// The source of a `config.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum ConfigSource {
-    /// In a file, or in a folder that has one.
+    /// A file, or a folder that has one.
     Path(PathBuf),
-    /// Here.
+    /// Inline JSON.
     Inline(Map<String, Value>),
 }
 
 impl ConfigSource {
-    /// A config that stands here. A null is as good as no field, and TOML has none.
+    /// An inline config. Nulls are dropped: they equal missing fields, and TOML has none.
     pub fn inline(mut config: Map<String, Value>) -> ConfigSource {
         config.retain(|_, value| !value.is_null());
         ConfigSource::Inline(config)

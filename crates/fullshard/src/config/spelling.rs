@@ -1,4 +1,4 @@
-//! Flags that are other ways to say fields which have flags of their own.
+//! Flags that are shorthands for fields with their own flags.
 
 use super::RunConfig;
 use super::error::ConfigError;
@@ -6,36 +6,31 @@ use super::flags::Given;
 use super::section::Flag;
 use super::sections::Compute;
 use super::value::{FlagValue, Takes};
-use fullshard_parallel::{FsdpConfig, FsdpConfigError, Remat};
+use fullshard_parallel::{FsdpConfig, FsdpConfigError, Remat, WrapPolicy};
 
-/// Their names, values, headings and help.
-const SPELLINGS: [(&str, &str, &str, &str); 6] = [
+/// Name, value, heading and help of each.
+const SHORTHANDS: [(&str, &str, &str, &str); 6] = [
     (
         "fsdp_config",
         "FILE|JSON",
         "Sharding",
-        "How it is sharded: the path of an fsdp_config.json, or the JSON itself.",
+        "FSDP config: the path of an fsdp_config.json, or inline JSON.",
     ),
-    ("bf16", "BOOL", "Precision and memory", "Compute in bfloat16: the same as --dtype bfloat16."),
+    ("bf16", "BOOL", "Precision and memory", "Compute in bfloat16; same as --dtype bfloat16."),
     (
         "fp8",
         "BOOL",
         "Precision and memory",
-        "Compute in bfloat16 with the matmuls of layers in FP8: the same as --dtype float8_e4m3fn.",
+        "Compute in bfloat16 with layer matmuls in FP8; same as --dtype float8_e4m3fn.",
     ),
     (
         "gradient_checkpointing",
         "BOOL",
         "Precision and memory",
-        "Recompute layers in the backward pass: the same as --remat full.",
+        "Recompute layers in the backward pass; same as --remat full.",
     ),
-    ("adafactor", "BOOL", "Optimizer", "Use Adafactor: the same as --optim adafactor."),
-    (
-        "warmup_ratio",
-        "X",
-        "Training",
-        "Fraction of all steps over which the learning rate warms up.",
-    ),
+    ("adafactor", "BOOL", "Optimizer", "Use Adafactor; same as --optim adafactor."),
+    ("warmup_ratio", "X", "Training", "Fraction of all steps for learning rate warmup."),
 ];
 
 pub(super) fn flags() -> Vec<Flag> {
@@ -57,10 +52,10 @@ pub(super) fn flags() -> Vec<Flag> {
             },
         }
     };
-    SPELLINGS.into_iter().map(flag).collect()
+    SHORTHANDS.into_iter().map(flag).collect()
 }
 
-/// Puts what such flags say into the fields they are about.
+/// Applies these flags to the fields they set.
 pub(super) fn apply(config: &mut RunConfig, given: &Given) -> Result<(), ConfigError> {
     let fsdp = match given.words("fsdp_config") {
         Some(words) => Some(FsdpConfig::from_argument(&words.join(" "))?),
@@ -70,11 +65,16 @@ pub(super) fn apply(config: &mut RunConfig, given: &Given) -> Result<(), ConfigE
         for warning in &fsdp.ignored {
             tracing::warn!("{warning}");
         }
-        config.fsdp.take(fsdp);
+        config.fsdp.take(&fsdp.settings);
     }
+    apply_wrap(config, given, fsdp.as_ref())?;
     apply_precision(config, given, fsdp.as_ref())?;
     apply_remat(config, given, fsdp.as_ref())?;
     if switch(given, "adafactor")? {
+        if given.has("optim") && config.optimizer.name != "adafactor" {
+            let optim = format!("`--optim {}`", config.optimizer.name);
+            return Err(contradiction(optim, "`--adafactor`".into(), "leave one of them out"));
+        }
         config.optimizer.name = "adafactor".to_owned();
     }
     if let Some(words) = given.words("warmup_ratio") {
@@ -84,7 +84,7 @@ pub(super) fn apply(config: &mut RunConfig, given: &Given) -> Result<(), ConfigE
         let ratio = f64::read(words).unwrap_or(f64::NAN);
         if !(0.0..1.0).contains(&ratio) {
             let (flag, value) = ("warmup_ratio".to_owned(), words.join(" "));
-            let reason = "must be a number from 0 to below 1".to_owned();
+            let reason = "must be in [0, 1)".to_owned();
             return Err(ConfigError::Value { flag, value, reason });
         }
         config.schedule.warmup_steps = ratio;
@@ -102,7 +102,37 @@ fn switch(given: &Given, flag: &str) -> Result<bool, ConfigError> {
     })
 }
 
-/// The type to compute in: of `--dtype`, `--bf16`, `--fp8` and the FSDP config.
+/// Resolves the modules to wrap from their flags, `--fsdp auto_wrap` and the FSDP config.
+fn apply_wrap(
+    config: &mut RunConfig,
+    given: &Given,
+    fsdp: Option<&FsdpConfig>,
+) -> Result<(), ConfigError> {
+    const CLASSES: &str = "fsdp_transformer_layer_cls_to_wrap";
+    const MIN_SIZE: &str = "fsdp_min_num_params";
+    let flag = [CLASSES, MIN_SIZE].into_iter().find(|flag| given.has(flag));
+    match (flag, fsdp.map(|fsdp| &fsdp.wrap)) {
+        (None, Some(policy)) => config.fsdp.take_wrap(policy),
+        (None, None) | (Some(_), None | Some(WrapPolicy::Blocks)) => {}
+        (Some(flag), Some(policy)) => {
+            let mut stated = config.fsdp.clone();
+            stated.take_wrap(policy);
+            if stated != config.fsdp {
+                let (flag, stated) = (format!("`--{flag}`"), "the FSDP config".to_owned());
+                return Err(contradiction(flag, stated, "state what to wrap in one of them"));
+            }
+        }
+    }
+    let words = given.words("fsdp").unwrap_or_default();
+    let auto_wrap = words.iter().any(|words| words.contains("auto_wrap"));
+    if auto_wrap && config.fsdp.wrap.as_ref().is_some_and(|classes| classes.0.is_empty()) {
+        let (first, second) = ("`--fsdp auto_wrap`", "an empty list of classes to wrap");
+        return Err(contradiction(first.into(), second.into(), "leave one of them out"));
+    }
+    Ok(())
+}
+
+/// Resolves the compute dtype from `--dtype`, `--bf16`, `--fp8` and the FSDP config.
 fn apply_precision(
     config: &mut RunConfig,
     given: &Given,
@@ -119,14 +149,14 @@ fn apply_precision(
     let mut all = flag.into_iter().chain(short).chain(stated).chain(fp8);
     let Some(mut chosen) = all.next() else { return Ok(()) };
     for other in all {
-        // What `--fp8` leaves out of FP8 is in bfloat16, so the two go together.
+        // `--fp8` computes the rest in bfloat16, so the two are compatible.
         let refined = other.1 == "`--fp8`" && chosen.0 == Compute::Bfloat16;
         if chosen.0 != other.0 && !refined {
-            let way_out = match other.1.as_str() {
+            let fix = match other.1.as_str() {
                 "`--fp8`" => "what is not in FP8 is in bfloat16: leave one of them out",
                 _ => "leave one of them out",
             };
-            return Err(contradiction(chosen.1, other.1, way_out));
+            return Err(contradiction(chosen.1, other.1, fix));
         }
         chosen = other;
     }
@@ -134,7 +164,7 @@ fn apply_precision(
     Ok(())
 }
 
-/// What is recomputed: of `--remat`, `--gradient_checkpointing` and the FSDP config.
+/// Resolves the remat policy from `--remat`, `--gradient_checkpointing` and the FSDP config.
 fn apply_remat(
     config: &mut RunConfig,
     given: &Given,
@@ -147,12 +177,18 @@ fn apply_remat(
             return Err(contradiction(first, second, "leave one of them out"));
         }
         config.remat.policy = Some(Remat::Full);
-    } else if flag.is_none() && fsdp.is_some_and(|fsdp| fsdp.gradient_checkpointing) {
-        config.remat.policy = Some(Remat::Full);
+    } else if fsdp.is_some_and(|fsdp| fsdp.gradient_checkpointing) {
+        match flag {
+            None | Some(Remat::Full) => config.remat.policy = Some(Remat::Full),
+            Some(policy) => tracing::warn!(
+                "`xla_fsdp_grad_ckpt` of the FSDP config has no effect: --remat {} overrides it",
+                policy.name()
+            ),
+        }
     }
     Ok(())
 }
 
-fn contradiction(first: String, second: String, way_out: &'static str) -> ConfigError {
-    FsdpConfigError::Contradiction { first, second, way_out }.into()
+fn contradiction(first: String, second: String, fix: &'static str) -> ConfigError {
+    FsdpConfigError::Contradiction { first, second, fix }.into()
 }

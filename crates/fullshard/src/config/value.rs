@@ -1,36 +1,36 @@
-//! Values of a run config as the words after a flag, read and written.
+//! Reads and writes values of a run config as the words after a flag.
 
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// How many words a flag takes.
+/// Number of words a flag takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takes {
     /// One.
     One,
-    /// One of true and false; none is true.
+    /// `true` or `false`; no word means `true`.
     Switch,
     /// One or more, and the flag may be repeated.
     Many,
 }
 
-/// A value that a flag can give.
+/// A value of a flag.
 pub trait FlagValue: Sized {
-    /// How many words it takes.
+    /// Number of words it takes.
     const TAKES: Takes = Takes::One;
 
-    /// What it can be, if there are only a few choices.
+    /// Its valid values, if it is a choice.
     const CHOICES: &'static [&'static str] = &[];
 
-    /// Reads the words after the flag; the error completes "the value is wrong: ...".
+    /// Parses the words after the flag; the error states why they are invalid.
     fn read(words: &[String]) -> Result<Self, String>;
 
-    /// The words that give this value again; `None` if it is given by leaving the flag out.
+    /// The words of this value; `None` if it is the value without the flag.
     fn words(&self) -> Option<Vec<String>>;
 }
 
-/// The last word: a repeated flag counts as it was given last.
+/// The last word: the last of repeated flags counts.
 fn last(words: &[String]) -> Result<&str, String> {
     words.last().map(String::as_str).ok_or_else(|| "a value is missing".to_owned())
 }
@@ -52,11 +52,11 @@ impl FlagValue for bool {
     }
 }
 
-/// A count of something that there must be at least one of.
+/// A count of at least 1.
 impl FlagValue for usize {
     fn read(words: &[String]) -> Result<usize, String> {
         let count = last(words)?.parse().ok().filter(|&count| count > 0);
-        count.ok_or_else(|| "it must be a whole number of at least 1".to_owned())
+        count.ok_or_else(|| "it must be an integer of at least 1".to_owned())
     }
 
     fn words(&self) -> Option<Vec<String>> {
@@ -64,12 +64,12 @@ impl FlagValue for usize {
     }
 }
 
-/// Reads one word by its [`FromStr`].
+/// Parses one word with [`FromStr`].
 pub(super) fn parsed<T: FromStr<Err: Display>>(words: &[String]) -> Result<T, String> {
     last(words)?.parse().map_err(|error: T::Err| error.to_string())
 }
 
-/// A type that is read and written as one word.
+/// Implements [`FlagValue`] for types of one word.
 macro_rules! one_word {
     ($($ty:ty),*) => {$(
         impl FlagValue for $ty {
@@ -121,7 +121,7 @@ impl<T: FlagValue> FlagValue for Vec<T> {
     }
 }
 
-/// An enum of a few choices, each known by a word in flags and files.
+/// An enum whose variants have a name in flags and files.
 macro_rules! choices {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),* $(,)? }) => {
         $(#[$doc])*
@@ -131,7 +131,7 @@ macro_rules! choices {
         }
 
         impl $name {
-            /// The word for it.
+            /// Its name.
             pub fn name(self) -> &'static str {
                 match self { $($name::$variant => $word),* }
             }

@@ -1,4 +1,4 @@
-//! Planning: whether a run fits a machine that is not here, and how fast it will be.
+//! Planning: whether a run fits a machine, and its speed, without access to the machine.
 
 mod search;
 
@@ -12,33 +12,33 @@ use crate::config::RunConfig;
 use crate::device::cache_root;
 use crate::error::{Error, Result};
 use crate::format;
-use fullshard_plan::{AheadCompiler, Rates, quick};
+use fullshard_plan::{AheadCompiler, Rates, memory_fix, quick};
 use fullshard_step::StepSpec;
 use std::cell::OnceCell;
 
-/// How a plan is made.
+/// Options of a plan.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PlanOptions {
-    /// Estimate by formula, without a compiler.
+    /// Estimate by formula, without compiling.
     pub quick: bool,
-    /// Tokens to train on and what a device costs, for days and costs.
+    /// Number of training tokens and price per device, for days and cost.
     pub budget: Budget,
 }
 
 /// Plans a run on a machine such as `v4-8`, `h200:8` or `cpu:4`.
 pub fn plan(config: &RunConfig, machine: &str, options: PlanOptions) -> Result<Report> {
     let machine = Machine::parse(machine).map_err(fullshard_plan::Error::from)?;
-    let config = config.aimed_at(&machine)?;
+    let config = config.for_machine(&machine)?;
     let spec = config.planned_spec()?;
     Planner::new(&config, &machine, options).plan(&spec)
 }
 
 impl RunConfig {
-    /// The config for the devices of a machine, unless it is for others.
-    pub fn aimed_at(&self, machine: &Machine) -> Result<RunConfig> {
+    /// The config for the devices of a machine; an error if it is for others.
+    pub fn for_machine(&self, machine: &Machine) -> Result<RunConfig> {
         if let Some(given) = self.device.platform.filter(|&given| given != machine.kind) {
             return Err(Error::Usage(format!(
-                "--device is {}, but {} is planned for: leave --device out",
+                "--device is {}, but the plan is for {}: leave --device out",
                 given.name(),
                 machine.name
             )));
@@ -63,30 +63,30 @@ pub struct Planner<'a> {
     config: &'a RunConfig,
     machine: &'a Machine,
     options: PlanOptions,
-    /// Loaded when it is needed first.
+    /// Loaded on first use.
     compiler: OnceCell<AheadCompiler>,
 }
 
 impl<'a> Planner<'a> {
-    /// A planner for a config that is aimed at a machine.
+    /// A planner for a config of a machine.
     pub fn new(config: &'a RunConfig, machine: &'a Machine, options: PlanOptions) -> Planner<'a> {
         Planner { config, machine, options, compiler: OnceCell::new() }
     }
 
-    /// The plan of a step: by the compiler, if it is asked and there may be room.
+    /// The plan of a step: compiled, unless quick or certain to run out of memory.
     pub fn plan(&self, spec: &StepSpec) -> Result<Report> {
         let mut estimate = quick(spec, self.machine)?;
         estimate.rates = self.rates(spec, &estimate);
         if self.options.quick {
             return Ok(estimate);
         }
-        check_room(&estimate)?;
+        check_room(&estimate, spec)?;
         let text = spec.step_program()?.to_text();
         match self.compiler(spec)?.compile(&text, self.machine) {
-            Ok(made) => {
-                Ok(fullshard_plan::compiled(spec, self.machine, &made, self.options.budget)?)
+            Ok(compiled) => {
+                Ok(fullshard_plan::compiled(spec, self.machine, &compiled, self.options.budget)?)
             }
-            Err(fullshard_plan::Error::NoRoom { reason, temporaries }) => {
+            Err(fullshard_plan::Error::OutOfMemory { reason, temporaries }) => {
                 Ok(without_room(estimate, spec, &text, &reason, temporaries))
             }
             Err(error) => Err(error.into()),
@@ -109,18 +109,19 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Refuses what cannot fit, before minutes are spent on it.
-fn check_room(estimate: &Report) -> Result<(), fullshard_plan::Error> {
+/// Rejects a step that cannot fit, before minutes of compilation.
+fn check_room(estimate: &Report, spec: &StepSpec) -> Result<(), fullshard_plan::Error> {
     const GIB: f64 = (1_u64 << 30) as f64;
     let (needed, limit) = (estimate.memory.total as f64, estimate.memory.limit as f64);
-    if needed <= MemoryEstimate::SURE * limit {
+    if needed <= MemoryEstimate::MAX_OVERESTIMATE * limit {
         return Ok(());
     }
-    Err(fullshard_plan::Error::TooLarge { needed: needed / GIB, limit: limit / GIB })
+    let (needed, limit, fix) = (needed / GIB, limit / GIB, memory_fix(spec));
+    Err(fullshard_plan::Error::TooLarge { needed, limit, fix })
 }
 
-/// What is left to say of a step that the compiler has no room for: the formula's figures, with
-/// the memory that the compiler would need.
+/// The report of a step that runs out of memory in the compiler: the figures of the formula, with
+/// the memory that the compiler needs.
 fn without_room(
     mut estimate: Report,
     spec: &StepSpec,
@@ -138,11 +139,9 @@ fn without_room(
     }
     estimate.program = Some(fullshard_step::program_hash(text));
     estimate.warnings.push(Warning {
-        what: format!("the compiler finds no room: {reason}"),
-        remedy: "lower --per_device_train_batch_size, add --remat full, or take more devices; \
-                 --search finds the largest batch that fits"
-            .to_owned(),
+        what: format!("compilation runs out of memory: {reason}"),
+        fix: format!("{}; --search finds the largest batch that fits", memory_fix(spec)),
     });
-    estimate.notes.push("all figures but the memory are by formula".to_owned());
+    estimate.notes.push("all figures except memory are by formula".to_owned());
     estimate
 }

@@ -1,4 +1,4 @@
-//! The best settings for a machine: from one run config to others.
+//! Searches the best settings for a machine.
 
 use super::{Candidate, Frontier, Machine, PlanOptions, Planner, Progress, Report, Space};
 use crate::config::{RunConfig, Scan};
@@ -6,18 +6,18 @@ use crate::error::{Error, Result};
 use fullshard_core::Layout;
 use fullshard_plan::Callbacks;
 
-/// What a search found.
+/// The result of a search.
 pub struct Found {
-    /// Memory against speed.
+    /// The frontier of memory and speed.
     pub frontier: Frontier,
     /// The fastest config that fits, with its plan.
     pub best: Option<(RunConfig, Report)>,
 }
 
-/// Finds the largest batch that fits a machine, and the best of what the config leaves open.
+/// Finds the largest batch that fits a machine, and the best of the settings that the config leaves
+/// open.
 ///
-/// At most `compiles` candidates are compiled; with none, or by a quick plan, the formula is
-/// believed.
+/// At most `compiles` candidates are compiled; with 0 or a quick plan, only the formula is used.
 pub fn search(
     config: &RunConfig,
     machine: &Machine,
@@ -25,18 +25,18 @@ pub fn search(
     compiles: usize,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Found> {
-    let config = config.aimed_at(machine)?;
-    // What is wrong with all candidates is an error, not an empty frontier.
+    let config = config.for_machine(machine)?;
+    // A problem of all candidates is an error, not an empty frontier.
     let spec = config.planned_spec()?;
     let planner = Planner::new(&config, machine, options);
-    let most = if options.quick { 0 } else { compiles };
-    if most > 0 {
+    let max_compiles = if options.quick { 0 } else { compiles };
+    if max_compiles > 0 {
         planner.compiler(&spec)?;
     }
     let frontier = fullshard_plan::search(
         &config.space(),
         machine,
-        most,
+        max_compiles,
         &mut Callbacks {
             spec: &mut |candidate| config.with(candidate).planned_spec().map_err(to_plan),
             confirm: &mut |candidate| {
@@ -58,7 +58,7 @@ pub fn search(
 }
 
 impl RunConfig {
-    /// What a search may choose from: everything but what the config states.
+    /// The search space: everything that the config does not set.
     fn space(&self) -> Space {
         let mut space = Space::default();
         if let Some(policy) = self.remat.policy {
@@ -89,12 +89,14 @@ impl RunConfig {
     }
 }
 
-/// A search goes on after candidates that there cannot be, whatever the reason.
+/// A search skips invalid candidates, whatever the reason.
 fn to_plan(error: Error) -> fullshard_plan::Error {
     match error {
         Error::Plan(error) => error,
         Error::Step(error) => error.into(),
         Error::Pjrt(error) => error.into(),
-        other => fullshard_plan::Error::NoRoom { reason: other.to_string(), temporaries: None },
+        other => {
+            fullshard_plan::Error::OutOfMemory { reason: other.to_string(), temporaries: None }
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The text: where it is, which part of it is for what, and its tokens.
+//! The data of a run: its files, the train and validation split, and its tokens.
 
 use super::Run;
 use crate::config::RunConfig;
@@ -8,31 +8,34 @@ use fullshard_data::{Corpus, Grouping, Part, Preparation, Source};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What a run reads text for.
+/// The purpose of a corpus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// To train on.
+    /// Training.
     Train,
-    /// To evaluate on.
+    /// Evaluation.
     Evaluate,
 }
 
-/// What is known of text as it is tokenized.
+/// Progress of data preparation.
 pub trait DataProgress {
-    /// Files are fetched from the hub unless they are here.
+    /// A dataset is downloaded from the hub unless it is cached.
     fn fetching(&mut self, _dataset: &str) {}
 
-    /// `bytes` of `of` bytes of text have become `tokens` tokens.
+    /// The text is read from a column that is not called `text`, since there is none.
+    fn column(&mut self, _purpose: Purpose, _column: &str) {}
+
+    /// `bytes` of `of` bytes of text are tokenized into `tokens` tokens.
     fn tokenizing(&mut self, _purpose: Purpose, _bytes: u64, _of: u64, _tokens: u64) {}
 
-    /// The tokens are there.
+    /// Tokenization is complete.
     fn tokenized(&mut self, _purpose: Purpose, _corpus: &Corpus) {}
 }
 
-/// Nobody watches.
+/// Ignores progress.
 impl DataProgress for () {}
 
-/// Text, and how much of it.
+/// Text, and the part of it to use.
 struct Text {
     source: Source,
     part: Part,
@@ -41,9 +44,9 @@ struct Text {
 /// The tokens of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Corpora {
-    /// To train on.
+    /// Training data.
     pub train: Option<Arc<Corpus>>,
-    /// To evaluate on.
+    /// Evaluation data.
     pub evaluation: Option<Arc<Corpus>>,
 }
 
@@ -74,6 +77,9 @@ impl Run {
         progress: &mut dyn DataProgress,
     ) -> Result<Option<Arc<Corpus>>> {
         let Some(text) = text else { return Ok(None) };
+        if let Some(column) = text.source.column()?.filter(|column| column != "text") {
+            progress.column(purpose, &column);
+        }
         let corpus = self.tokens(purpose, &text, progress)?;
         let corpus = match most {
             Some(most) => corpus.take(most as u64),
@@ -83,7 +89,7 @@ impl Run {
         Ok(Some(Arc::new(corpus)))
     }
 
-    /// The tokens of a text in blocks, from the cache if they are there.
+    /// The tokens of a text in blocks, from the cache if possible.
     fn tokens(
         &self,
         purpose: Purpose,
@@ -112,8 +118,7 @@ impl Run {
     }
 }
 
-/// Finds the text that a config names, fetching it if it is elsewhere: to train on, and to
-/// evaluate on.
+/// Finds the training and evaluation text of a config, downloading it if needed.
 fn find(
     config: &RunConfig,
     trains: bool,
@@ -124,12 +129,12 @@ fn find(
     let (train, validation) = match &data.dataset {
         Some(name) => {
             progress.fetching(name);
-            fetched(name, data.dataset_config.as_deref(), data.cache_dir.as_deref())?
+            download(name, data.dataset_config.as_deref(), data.cache_dir.as_deref())?
         }
         None => (data.train_file.clone(), data.validation_file.clone()),
     };
     let missing = |what: &str, flag: &str| {
-        Error::Usage(format!("there is nothing to {what} on: name text files with --{flag}"))
+        Error::Usage(format!("no data to {what} on: pass text files with --{flag}"))
     };
     if trains && train.is_empty() {
         return Err(missing("train", "train_file"));
@@ -142,8 +147,8 @@ fn find(
         true => (Part::Rest(percent), (&train, Part::First(percent))),
         false => (Part::All, (&validation, Part::All)),
     };
-    let text = |wanted: bool, files: &[PathBuf], part| -> Result<Option<Text>> {
-        if !wanted {
+    let text = |needed: bool, files: &[PathBuf], part| -> Result<Option<Text>> {
+        if !needed {
             return Ok(None);
         }
         Ok(Some(Text { source: Source::open(files, data.keep_linebreaks)?, part }))
@@ -153,7 +158,7 @@ fn find(
 
 type Files = Vec<PathBuf>;
 
-fn fetched(name: &str, config: Option<&str>, cache: Option<&Path>) -> Result<(Files, Files)> {
+fn download(name: &str, config: Option<&str>, cache: Option<&Path>) -> Result<(Files, Files)> {
     let hub = Hub::new(cache);
     let train = hub.fetch(name, config, Split::Train)?;
     let validation = hub.fetch(name, config, Split::Validation)?;

@@ -1,4 +1,4 @@
-//! A run that needs no files and no network, on text whose entropy is known.
+//! A run that needs no files and no network, on synthetic text with known entropy.
 
 use crate::config::{ConfigSource, Given, RunConfig, When};
 use crate::error::{Error, Result};
@@ -10,18 +10,17 @@ use std::path::Path;
 const SEED: u64 = 7;
 const TOKENS: u64 = 1_000_000;
 
-/// Enough blocks for a loss that is good to half a percent.
-const EVALUATED: usize = 512;
+/// Number of evaluation blocks, enough for a loss within half a percent.
+const EVAL_BLOCKS: usize = 512;
 
 impl RunConfig {
-    /// The demo: a small GPT-2 learns a made-up language over four devices in a minute.
+    /// The demo: a small GPT-2 learns a synthetic language on four devices in a minute.
     pub fn demo() -> RunConfig {
         let mut config = RunConfig::default();
         config.data.demo = true;
         config.data.block_size = Some(64);
-        config.data.max_eval_samples = Some(EVALUATED);
+        config.data.max_eval_samples = Some(EVAL_BLOCKS);
         config.mesh.fsdp = Some(4);
-        config.fsdp.wrap = vec!["GPT2Block".to_owned()];
         config.optimizer.learning_rate = Some(3e-3);
         config.schedule.max_steps = 400;
         config.schedule.lr_scheduler = "cosine".to_owned();
@@ -36,8 +35,8 @@ impl RunConfig {
         config
     }
 
-    /// What the flags of `train` are put over: the demo, if they name no data, as far as they do
-    /// not say otherwise.
+    /// The base config for the flags of `train`: the demo if they name no data, without the
+    /// settings that they replace.
     pub fn base(given: &Given) -> Result<RunConfig> {
         let named = |flags: &[&str]| flags.iter().any(|flag| given.has(flag));
         if named(&["dataset_name", "train_file", "validation_file"]) {
@@ -45,16 +44,13 @@ impl RunConfig {
         }
         if named(&["tokenizer_name", "model_name_or_path"]) {
             return Err(Error::Usage(
-                "there is nothing to train on: name text files with --train_file, or leave out \
-                 --tokenizer_name and --model_name_or_path for the demo's text, which has a \
-                 tokenizer of its own"
+                "no data to train on: pass text files with --train_file, or leave out \
+                 --tokenizer_name and --model_name_or_path for the demo, which has its own \
+                 tokenizer"
                     .into(),
             ));
         }
         let (mut config, plain) = (RunConfig::demo(), RunConfig::default());
-        if named(&["config_name", "model_type"]) {
-            config.fsdp.wrap = plain.fsdp.wrap;
-        }
         if given.has("num_train_epochs") {
             config.schedule.max_steps = plain.schedule.max_steps;
         }
@@ -65,7 +61,7 @@ impl RunConfig {
     }
 }
 
-/// The demo's text, whose floor a loss can be held against.
+/// The text of the demo, with a known lower bound of the loss.
 pub struct DemoText(Demo);
 
 impl DemoText {
@@ -73,17 +69,17 @@ impl DemoText {
         DemoText(Demo::new(SEED))
     }
 
-    /// The source of its sentences, which knows its own entropies.
+    /// The source of its sentences, which computes its entropies.
     pub fn source(&self) -> &Demo {
         &self.0
     }
 
-    /// Its tokenizer: a token per word.
+    /// Its tokenizer: one token per word.
     pub(super) fn tokenizer(&self) -> Result<Tokenizer> {
         Ok(self.0.tokenizer()?)
     }
 
-    /// Writes the text into a folder of a cache, unless it is there.
+    /// Writes the text into a cache folder, unless it exists.
     pub(super) fn write(&self, cache: &Path) -> Result<DemoFiles> {
         let folder = cache.join(format!("demo-{}-{TOKENS}", self.0.digest()?));
         let [train, validation, tokenizer] =
@@ -94,13 +90,13 @@ impl DemoText {
         Ok(Demo::write(&folder, TOKENS, SEED)?)
     }
 
-    /// The demo's model: a GPT-2 that trains in a minute.
+    /// The model of the demo: a GPT-2 that trains in a minute.
     pub(super) fn model(tokenizer: &Tokenizer) -> ConfigSource {
-        let stop = tokenizer.token(".");
+        let period = tokenizer.token(".");
         let config = json!({
             "model_type": "gpt2", "vocab_size": tokenizer.vocabulary(), "n_positions": 128,
             "n_embd": 128, "n_layer": 2, "n_head": 4, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
-            "attn_pdrop": 0.0, "bos_token_id": stop, "eos_token_id": stop,
+            "attn_pdrop": 0.0, "bos_token_id": period, "eos_token_id": period,
         });
         match config {
             Value::Object(config) => ConfigSource::inline(config),

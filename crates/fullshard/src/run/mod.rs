@@ -1,8 +1,8 @@
-//! A training run, from its config to what it leaves on disk.
+//! A training run, from its config to its output files.
 //!
-//! [`Run::prepare`] finds what is wrong with flags and files, before text is read, devices are
-//! asked or anything is compiled. Then come, in the order of what they cost, [`Run::corpora`],
-//! [`Run::client`], [`Run::runner`] and [`Run::train`]. [`train()`] does all of it.
+//! [`Run::prepare`] validates flags and files, before text is read, devices are used or anything is
+//! compiled. [`Run::corpora`], [`Run::client`], [`Run::runner`] and [`Run::train`] follow, ordered
+//! by cost. [`train()`] does all of it.
 
 mod data;
 mod demo;
@@ -26,21 +26,22 @@ use fullshard_checkpoint::Weights;
 use fullshard_data::Tokenizer;
 use fullshard_models::AnyModel;
 use fullshard_optim::Schedule;
-use fullshard_pjrt::CompileOptions;
+use fullshard_pjrt::{Client, CompileOptions};
 use fullshard_step::StepSpec;
 use fullshard_train::TrainScheduleOptions;
 use serde_json::Value;
+use std::cell::Cell;
 use std::path::PathBuf;
 
-/// A run, ready to begin.
+/// A validated run.
 pub struct Run {
-    /// The config, with everything that was left open resolved.
+    /// The config, with all defaults resolved.
     pub config: RunConfig,
-    /// What it does.
+    /// What the run does.
     pub mode: RunMode,
-    /// What its programs follow from.
+    /// The spec of its training step.
     pub spec: StepSpec,
-    /// The demo's text, if it trains on that.
+    /// The text of the demo, if it is one.
     pub demo: Option<DemoText>,
     /// The output folder.
     pub output: Output,
@@ -50,11 +51,13 @@ pub struct Run {
     compile_options: CompileOptions,
     /// The model's config.json.
     model_config: Value,
-    /// What Hugging Face calls this type of model.
+    /// Hugging Face's model type.
     model_type: String,
     weights: Option<Weights>,
-    /// Where tokens and the demo's text are kept.
+    /// The cache folder of tokens and the demo's text.
     cache: PathBuf,
+    /// The client that counted the devices, if one did.
+    client: Cell<Option<Client>>,
 }
 
 /// What a run does.
@@ -70,17 +73,18 @@ pub struct RunMode {
     pub tensorboard: bool,
 }
 
-/// The most tokens in a block that nobody asked for.
-const MOST_DEFAULT_BLOCK: usize = 1024;
+/// The maximum default block size.
+const MAX_DEFAULT_BLOCK: usize = 1024;
 
-const NO_MODEL: &str = "there is no model to train: name a config.json with --config_name, a \
-     folder with weights with --model_name_or_path, or a type with --model_type gpt2";
+const NO_MODEL: &str = "no model given: pass a config.json with --config_name, a checkpoint folder \
+     with --model_name_or_path, or a model type with --model_type gpt2";
 
 impl Run {
-    /// What a config comes to.
+    /// Validates a config and resolves its defaults.
     pub fn prepare(config: &RunConfig) -> Result<Run> {
         config.check()?;
         let mut config = config.clone();
+        let client = config.count_devices()?;
         let cache = match &config.data.cache_dir {
             Some(folder) => folder.join("fullshard"),
             None => cache_root()?,
@@ -113,7 +117,7 @@ impl Run {
             weights.check(&fullshard_train::model_tensors(&spec))?;
         }
         let output = Output::check(&config.output.dir, config.output.overwrite)?;
-        config.settle(mode, tokens);
+        config.resolve_defaults(mode, tokens);
         Ok(Run {
             config,
             mode,
@@ -128,6 +132,7 @@ impl Run {
             model_type,
             weights,
             cache,
+            client: Cell::new(client),
         })
     }
 
@@ -136,7 +141,7 @@ impl Run {
         self.spec.batch.tokens
     }
 
-    /// The config with the files that the demo's text is in, which are written if need be.
+    /// The config with the files of the demo's text, which are written if needed.
     fn resolved_data(&self) -> Result<RunConfig> {
         let mut config = self.config.clone();
         if let Some(demo) = &self.demo {
@@ -158,17 +163,15 @@ impl RunMode {
             tensorboard: reports_to_tensorboard(&config.logging.report_to)?,
         };
         if !mode.train && !mode.evaluate {
-            return Err(Error::Usage(
-                "there is nothing to do: add --do_train, --do_eval or both".into(),
-            ));
+            return Err(Error::Usage("nothing to do: add --do_train, --do_eval or both".into()));
         }
         Ok(mode)
     }
 }
 
 impl RunConfig {
-    /// The spec of the step that this config trains with, without anything else that training
-    /// needs. A tokenizer has a say in the length of blocks only if it is named.
+    /// The step spec of this config, without anything else that training needs. A tokenizer limits
+    /// the block size only if it is named.
     pub fn planned_spec(&self) -> Result<StepSpec> {
         self.check()?;
         let chosen = ChosenModel::of(&self.model)?.ok_or(Error::Usage(NO_MODEL.into()))?;
@@ -178,12 +181,12 @@ impl RunConfig {
         self.step_spec(chosen.model, tokens)
     }
 
-    /// Tokens per block: as given, if the model has as many positions.
+    /// Tokens per block, validated against the positions of the model.
     fn block_tokens(&self, model: &dyn AnyModel, tokenizer: Option<&Tokenizer>) -> Result<usize> {
         let longest = tokenizer.and_then(Tokenizer::max_length).unwrap_or(usize::MAX);
         let positions = model.dimensions().positions;
         let Some(given) = self.data.block_size else {
-            return Ok(MOST_DEFAULT_BLOCK.min(longest).min(positions));
+            return Ok(MAX_DEFAULT_BLOCK.min(longest).min(positions));
         };
         if given > positions {
             return Err(Error::Usage(format!(
@@ -193,15 +196,15 @@ impl RunConfig {
         }
         if given > longest {
             tracing::warn!(
-                "--block_size is {given}, but the tokenizer is made for {longest} at most"
+                "--block_size is {given}, but the maximum length of the tokenizer is {longest}"
             );
         }
         Ok(given.min(longest))
     }
 
-    /// States what was left open, so that the config gives the same run whatever the defaults of
-    /// another version or machine.
-    fn settle(&mut self, mode: RunMode, tokens: usize) {
+    /// Sets all defaults, so that the config reproduces the run with the defaults of another
+    /// version or machine.
+    fn resolve_defaults(&mut self, mode: RunMode, tokens: usize) {
         self.device.platform = Some(self.platform());
         self.mesh.fsdp = Some(self.devices());
         self.data.block_size = Some(tokens);
@@ -213,9 +216,9 @@ impl RunConfig {
 }
 
 fn tokenizer(config: &RunConfig, chosen: Option<&ChosenModel>) -> Result<Tokenizer> {
-    let own = chosen.and_then(|chosen| chosen.tokenizer.as_ref());
-    let own = own.map(|folder| folder.display().to_string());
-    let name = config.data.tokenizer.clone().or(own);
+    let checkpoint = chosen.and_then(|chosen| chosen.tokenizer.as_ref());
+    let checkpoint = checkpoint.map(|folder| folder.display().to_string());
+    let name = config.data.tokenizer.clone().or(checkpoint);
     Ok(Tokenizer::open(name.as_deref().unwrap_or("gpt2"))?)
 }
 
@@ -231,7 +234,7 @@ fn check_vocabulary(tokenizer: &Tokenizer, vocabulary: usize) -> Result<()> {
     )))
 }
 
-/// Whether logs go to TensorBoard.
+/// Whether to log to TensorBoard.
 fn reports_to_tensorboard(names: &[String]) -> Result<bool> {
     let names = names.iter().flat_map(|name| name.split(','));
     names.map(str::trim).try_fold(false, |reports, name| match name {

@@ -1,4 +1,4 @@
-//! The output folder: looked at before anything is computed, written when all is done.
+//! The output folder: checked before the run, written at its end.
 
 use crate::config::{FILE_NAME, RunConfig};
 use crate::error::{Error, Result};
@@ -9,16 +9,16 @@ use fullshard_train::report::{Curve, TrainerState, Values, save_metrics};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A folder that can be written to.
+/// A writable folder.
 pub struct Output {
     folder: PathBuf,
 }
 
-/// What an earlier run may have left, of which nothing must stay beside the results of this one.
+/// Results of an earlier run, which are removed before new ones are written.
 const RESULTS: [&str; 4] =
     ["all_results.json", "train_results.json", "eval_results.json", "trainer_state.json"];
 
-/// What else a run may leave: the picture, the model and its tokenizer.
+/// Other files of a run: the config, the loss curve, the model and its tokenizer.
 const OTHERS: [&str; 10] = [
     FILE_NAME,
     "loss.svg",
@@ -33,7 +33,7 @@ const OTHERS: [&str; 10] = [
 ];
 
 impl Output {
-    /// Checks that a folder can take a run's files, without making it.
+    /// Checks that a run can write its files to a folder, without creating it.
     pub(super) fn check(folder: &Path, overwrite: bool) -> Result<Output> {
         let unusable = |reason: String| {
             Error::Usage(format!("--output_dir is {}, {reason}", folder.display()))
@@ -62,7 +62,7 @@ impl Output {
         &self.folder
     }
 
-    /// Removes what an earlier run left of its results.
+    /// Removes the results of an earlier run.
     pub(super) fn clear(&self) -> Result<()> {
         for name in RESULTS {
             let path = self.folder.join(name);
@@ -76,12 +76,12 @@ impl Output {
         Ok(())
     }
 
-    /// Writes the resolved config, which repeats the run.
+    /// Writes the resolved config, which reproduces the run.
     pub(super) fn config(&self, config: &RunConfig) -> Result<()> {
         Ok(write_file(self.folder.join(FILE_NAME), config.to_toml()?)?)
     }
 
-    /// Writes the model as `transformers` opens it.
+    /// Writes the model for `transformers`.
     pub(super) fn model(
         &self,
         runner: &Runner<'_>,
@@ -96,7 +96,7 @@ impl Output {
         Ok(exported.bytes)
     }
 
-    /// Writes where a run stands, its results and the picture of its losses.
+    /// Writes the trainer state, the results and the loss curve.
     pub(super) fn training(
         &self,
         state: &TrainerState,

@@ -1,11 +1,11 @@
-//! What a run keeps of itself while it goes: its losses, and logs for TensorBoard.
+//! Records losses and TensorBoard logs of a run.
 
 use crate::error::Result;
 use fullshard_train::report::{Curve, EventWriter, Values};
 use fullshard_train::{Callback, Error, Evaluated, Metrics};
 use std::path::Path;
 
-/// Keeps losses and writes TensorBoard's files, and passes everything on.
+/// Records losses, writes TensorBoard files and calls the next callback.
 pub(super) struct Recorder<'a> {
     next: &'a mut dyn Callback,
     events: Option<EventWriter>,
@@ -25,7 +25,7 @@ impl<'a> Recorder<'a> {
         Ok(Recorder { next, events, losses: Vec::new(), evaluations: Vec::new() })
     }
 
-    /// Writes values that are not of a step, such as the results.
+    /// Writes values such as the results.
     pub fn write(&mut self, step: u64, values: &Values) -> Result<(), Error> {
         match &mut self.events {
             Some(events) => Ok(events.log(step, values)?),
@@ -33,7 +33,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// The picture of the losses.
+    /// The loss curve.
     pub fn curve(self, title: String) -> Curve {
         Curve { title, losses: self.losses, evaluations: self.evaluations, floor: None }
     }

@@ -1,4 +1,4 @@
-//! How long a run is, what happens when, and how its learning rate goes.
+//! The length of a run, when it logs and evaluates, and its learning rate schedule.
 
 use crate::config::{RunConfig, When};
 use crate::error::{Error, Result};
@@ -7,13 +7,13 @@ use fullshard_train::{Every, TrainScheduleOptions};
 use serde_json::Value;
 
 impl RunConfig {
-    /// How long the run is and what happens when.
+    /// The length of the run, and when it logs and evaluates.
     pub(super) fn train_schedule(&self) -> Result<TrainScheduleOptions> {
         let save = &self.output.save_strategy;
         if save != "no" {
             return Err(Error::Usage(format!(
-                "--save_strategy is `{save}`, but there are no checkpoints during a run yet: use \
-                 `no`; the model is saved at the end in any case"
+                "--save_strategy is `{save}`, but checkpoints during training are not supported \
+                 yet: use `no`; the model is always saved at the end"
             )));
         }
         let every = |when, steps| match when {
@@ -33,7 +33,7 @@ impl RunConfig {
         })
     }
 
-    /// How the learning rate goes.
+    /// The learning rate schedule.
     pub(super) fn lr_schedule(&self) -> Result<Schedule> {
         let mut options =
             ScheduleOptions { learning_rate: Some(self.learning_rate()), ..Default::default() };
@@ -46,11 +46,11 @@ impl RunConfig {
 }
 
 fn set_option(options: &mut ScheduleOptions, key: &str, value: &Value) -> Result<(), String> {
-    let wrong = |expected: &str| format!("`{key}` is {value}, but must be {expected}");
-    let number = || value.as_f64().ok_or_else(|| wrong("a number"));
-    let whole = || value.as_u64().ok_or_else(|| wrong("a whole number"));
+    let invalid = |expected: &str| format!("`{key}` is {value}, but must be {expected}");
+    let number = || value.as_f64().ok_or_else(|| invalid("a number"));
+    let integer = || value.as_u64().ok_or_else(|| invalid("an integer"));
     let shape = || {
-        let name = value.as_str().ok_or_else(|| wrong("a name"))?;
+        let name = value.as_str().ok_or_else(|| invalid("a name"))?;
         name.parse().map_err(|error: fullshard_optim::Error| error.to_string())
     };
     match key {
@@ -61,12 +61,12 @@ fn set_option(options: &mut ScheduleOptions, key: &str, value: &Value) -> Result
         "min_lr_rate" => options.min_lr_rate = Some(number()?),
         "min_lr_ratio" => options.min_lr_ratio = Some(number()?),
         "warmup_lr_rate" => options.warmup_lr_rate = Some(number()?),
-        "timescale" => options.timescale = Some(whole()?),
-        "num_stable_steps" => options.num_stable_steps = Some(whole()?),
-        "num_decay_steps" => options.num_decay_steps = Some(whole()?),
+        "timescale" => options.timescale = Some(integer()?),
+        "num_stable_steps" => options.num_stable_steps = Some(integer()?),
+        "num_decay_steps" => options.num_decay_steps = Some(integer()?),
         "warmup_type" => options.warmup_type = Some(shape()?),
         "decay_type" => options.decay_type = Some(shape()?),
-        _ => return Err(format!("there is no option `{key}`")),
+        _ => return Err(format!("unknown option `{key}`")),
     }
     Ok(())
 }

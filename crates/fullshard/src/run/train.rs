@@ -1,4 +1,4 @@
-//! Training and evaluating a prepared run, and writing what came of it.
+//! Trains and evaluates a prepared run, and writes its results.
 
 use super::{Corpora, Limit, Needed, Run};
 use crate::config::RunConfig;
@@ -13,35 +13,35 @@ use fullshard_train::{
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The text to train on, and how long that takes.
+/// The training data and schedule.
 pub struct TrainingSet {
     corpus: Arc<Corpus>,
     batches: Batches,
-    /// How long training is and what happens when.
+    /// The length of training, and when it logs and evaluates.
     pub schedule: TrainSchedule,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 pub struct Outcome {
-    /// What came of training, if it trained.
+    /// The outcome of training, if any.
     pub trained: Option<Trained>,
-    /// The evaluation at the end, if there was one.
+    /// The final evaluation, if any.
     pub evaluated: Option<Evaluated>,
 }
 
-/// What training leaves, which is written too.
+/// The results of training, which are also written.
 pub struct Finished {
-    /// What came of it.
+    /// The outcome of training.
     pub trained: Trained,
-    /// Its results, as the results file has them.
+    /// The values of the results file.
     pub results: Values,
-    /// The losses.
+    /// The loss curve.
     pub curve: Curve,
-    /// The bytes of the model.
+    /// The size of the model in bytes.
     pub model_bytes: u64,
 }
 
-/// Trains, and evaluates, as a config says. The callback sees the run as it goes.
+/// Trains and evaluates as configured. The callback observes the run.
 pub fn train(config: &RunConfig, callback: &mut dyn Callback) -> Result<Outcome> {
     let run = Run::prepare(config)?;
     let corpora = run.corpora(&mut ())?;
@@ -68,19 +68,22 @@ pub fn train(config: &RunConfig, callback: &mut dyn Callback) -> Result<Outcome>
 }
 
 impl Run {
-    /// The devices.
+    /// The client of the devices.
     pub fn client(&self) -> Result<Client> {
-        let client = self.config.client()?;
+        let client = match self.client.take() {
+            Some(client) => client,
+            None => self.config.client()?,
+        };
         if self.config.logging.profile.is_some() && !client.plugin().has_profiler() {
             return Err(Error::Usage(format!(
-                "--profile cannot be honoured: the plugin of {} has no profiler",
+                "--profile is not supported: the plugin of {} has no profiler",
                 client.platform_name()
             )));
         }
         Ok(client)
     }
 
-    /// What each device will hold; refused if it cannot.
+    /// Rejects the run if it cannot fit on the devices.
     pub fn check(&self, client: &Client) -> Result<()> {
         match Limit::of(client, &self.config) {
             Some(limit) => self.needed()?.check(&self.spec, &self.config, &limit),
@@ -88,18 +91,18 @@ impl Run {
         }
     }
 
-    /// What the run needs on each device.
+    /// The memory that the run needs per device.
     pub fn needed(&self) -> Result<Needed> {
         Needed::new(&self.spec, self.config.platform(), self.mode.train)
     }
 
-    /// What compiles the run's programs.
+    /// The compiler of the run's programs.
     pub fn compiler<'c>(&self, client: &'c Client) -> Result<Compiler<'c>> {
         let cache = self.config.device.compile_cache()?;
         Ok(Compiler { client, cache, options: self.compile_options.clone() })
     }
 
-    /// Compiles the step and makes the state, or reads it.
+    /// Compiles the step, and initializes or loads the state.
     pub fn runner<'a>(&'a self, compiler: &'a Compiler<'a>) -> Result<Runner<'a>> {
         let seed = self.config.schedule.seed;
         Ok(match &self.weights {
@@ -108,7 +111,7 @@ impl Run {
         })
     }
 
-    /// Compiles what evaluates, and makes or reads the parameters.
+    /// Compiles the evaluation, and initializes or loads the parameters.
     pub fn eval_runner<'a>(&'a self, compiler: &'a Compiler<'a>) -> Result<EvalRunner<'a>> {
         let (seed, sequences) = (self.config.schedule.seed, self.eval_sequences());
         Ok(match &self.weights {
@@ -121,13 +124,13 @@ impl Run {
         self.config.evaluation.per_device_batch * self.config.devices()
     }
 
-    /// What is evaluated on, if anything.
+    /// The evaluation data, if any.
     pub fn evaluation(&self, corpora: &Corpora) -> Option<Evaluation> {
         let corpus = corpora.evaluation.clone()?;
         Some(Evaluation::on_corpus(corpus, self.eval_sequences()))
     }
 
-    /// What is trained on, if anything, and how long that takes.
+    /// The training data and schedule, if the run trains.
     pub fn training_set(&self, corpora: &Corpora) -> Result<Option<TrainingSet>> {
         let Some(corpus) = corpora.train.clone() else { return Ok(None) };
         let (config, batch) = (&self.config, self.spec.batch);
@@ -140,8 +143,8 @@ impl Run {
         };
         if batches.steps_per_epoch() == 0 {
             return Err(Error::Usage(format!(
-                "there are {} blocks to train on, but a step takes {}: leave out \
-                 --dataloader_drop_last, lower --per_device_train_batch_size, or give more text",
+                "there are {} training blocks, but a step needs {}: leave out \
+                 --dataloader_drop_last, lower --per_device_train_batch_size, or add data",
                 corpus.blocks(),
                 batches.rows()
             )));
@@ -150,7 +153,7 @@ impl Run {
         Ok(Some(TrainingSet { corpus, batches, schedule }))
     }
 
-    /// Trains, and writes the model and what came of it.
+    /// Trains, and writes the model and the results.
     pub fn train(
         &self,
         runner: &mut Runner<'_>,
@@ -194,8 +197,7 @@ impl Run {
         Ok(Finished { trained, results: values, curve, model_bytes: bytes })
     }
 
-    /// The evaluation at the end, if there is one: the last during training if nothing was trained
-    /// after it.
+    /// The final evaluation, if any: the last one during training if no step follows it.
     pub fn evaluate_at_end(
         &self,
         runner: &mut Runner<'_>,
@@ -212,7 +214,7 @@ impl Run {
         Ok(evaluated)
     }
 
-    /// Writes what an evaluation came to.
+    /// Writes the results of an evaluation.
     pub fn write_evaluation(&self, evaluated: Option<&Evaluated>, epoch: f64) -> Result<()> {
         let Some(evaluated) = evaluated else { return Ok(()) };
         if !self.mode.train {
@@ -221,7 +223,7 @@ impl Run {
         self.output.evaluation(&self.evaluation_values(evaluated, epoch))
     }
 
-    /// An evaluation as the results file has it.
+    /// The values of an evaluation for the results file.
     pub fn evaluation_values(&self, evaluated: &Evaluated, epoch: f64) -> Values {
         let mut values = evaluated.values();
         values.insert("eval_samples".to_owned(), evaluated.samples.into());

@@ -1,4 +1,4 @@
-//! Branches and loops whose end is known only at run time.
+//! Conditionals and while loops.
 
 use super::{check_types, result_types, share_captures};
 use crate::error::{Error, Result};
@@ -9,14 +9,14 @@ use crate::trace::{Traced, emit, trace_graph};
 use fullshard_core::DType;
 use std::rc::Rc;
 
-/// One of two branches, by a condition. Both see the values around them and give the same types.
+/// Runs one of two branches. Both may capture outer values and must return the same types.
 pub fn cond(
     condition: &Tensor,
     yes: impl FnOnce() -> Result<Vec<Tensor>>,
     no: impl FnOnce() -> Result<Vec<Tensor>>,
 ) -> Result<Vec<Tensor>> {
     if condition.dtype() != DType::Bool || condition.rank() != 0 {
-        return Err(Error::new("cond", format!("{} is no condition", condition.ty())));
+        return Err(Error::new("cond", format!("{} is not a bool scalar", condition.ty())));
     }
     let no = trace_graph("no", &[], |_| no())?;
     let yes = trace_graph("yes", &[], |_| yes())?;
@@ -29,14 +29,14 @@ pub fn cond(
     emit("cond", Op::Cond { branches }, &operands, types)
 }
 
-/// Repeats `body` on a state for as long as `condition` holds. It has no gradient.
+/// Repeats `body` on a state while `condition` holds. It has no gradient.
 pub fn while_loop(
     state: &[&Tensor],
     condition: impl FnOnce(Vec<Tensor>) -> Result<Tensor>,
     body: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,
 ) -> Result<Vec<Tensor>> {
     if state.is_empty() {
-        return Err(Error::new("while", "a loop without a state would never end"));
+        return Err(Error::new("while", "a loop without state never terminates"));
     }
     let types: Vec<_> = state.iter().map(|tensor| tensor.shared_type()).collect();
     let condition = trace_graph("condition", &types, |state| Ok(vec![condition(state)?]))?;
@@ -44,7 +44,7 @@ pub fn while_loop(
     check_types("while", "state", &types, &body.graph.result_types())?;
     let given = condition.graph.result_types();
     if given[0].dtype != DType::Bool || given[0].rank() != 0 {
-        return Err(Error::new("while", format!("{} is no condition", given[0])));
+        return Err(Error::new("while", format!("{} is not a bool scalar", given[0])));
     }
     let (regions, captured) = with_captures(vec![condition, body]);
     let mut operands = state.to_vec();
@@ -54,7 +54,7 @@ pub fn while_loop(
     emit("while", op, &operands, results)
 }
 
-/// Regions that take what they captured as their last parameters.
+/// Appends captured values to the parameters of regions.
 fn with_captures(regions: Vec<Traced>) -> (Vec<Rc<Graph>>, Vec<Tensor>) {
     let (regions, captured) = share_captures(regions);
     let graphs = regions.into_iter().map(|(mut graph, captures)| {

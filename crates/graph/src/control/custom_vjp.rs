@@ -1,4 +1,4 @@
-//! Functions with a gradient of their own, for kernels faster than what would be derived.
+//! Functions with a custom gradient, for kernels faster than the derived gradient.
 
 use super::{check_types, result_types};
 use crate::error::Result;
@@ -7,13 +7,13 @@ use crate::tensor::Tensor;
 use crate::trace::{emit, trace_graph};
 use std::rc::Rc;
 
-/// A function with its own gradient.
+/// A function with a custom gradient.
 ///
-/// `primal` computes the results. When a gradient is taken, `forward` computes them together
-/// with whatever `backward` needs, and `backward` makes the gradients of the inputs out of that
-/// and the gradients of the results. An input that it needs as it came is remembered as those of
-/// other ops are: made again, if it is [`transient`](super::transient). An input of integers takes
-/// a gradient of zeros of its own type, which is thrown away.
+/// `primal` computes the results. Under differentiation, `forward` computes them together with the
+/// residuals for `backward`, and `backward` computes the gradients of the inputs from those and the
+/// gradients of the results. A residual that is an unchanged input is saved like the inputs of
+/// other ops: recomputed, if it is [`transient`](super::transient). An integer input needs a
+/// gradient of zeros of its own type, which is discarded.
 pub fn custom_vjp(
     inputs: &[&Tensor],
     primal: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,
@@ -41,7 +41,7 @@ pub fn custom_vjp(
     check_types("custom_vjp", "gradient", &types, &backward.graph.result_types())?;
     for region in [&primal, &forward, &backward] {
         if let Some(tensor) = region.captured.first() {
-            let reason = format!("it may not use {} from outside; pass it in", tensor.ty());
+            let reason = format!("cannot capture {}; pass it as an input", tensor.ty());
             return Err(crate::error::Error::new("custom_vjp", reason));
         }
     }

@@ -1,4 +1,4 @@
-//! Functions: traced once, called many times, and kept as functions in the text.
+//! Functions: traced once, called many times, and emitted as functions in the text.
 
 use super::result_types;
 use crate::error::{Error, Result};
@@ -16,7 +16,7 @@ pub struct Function {
 }
 
 impl Function {
-    /// Traces a function. It may use its arguments alone, not values around it.
+    /// Traces a function. It may use only its arguments, not outer values.
     pub fn new(
         name: &str,
         parameters: &[TensorType],
@@ -27,7 +27,7 @@ impl Function {
         match traced.captured.first() {
             Some(tensor) => Err(Error::new(
                 name,
-                format!("a function may not use {} from outside; pass it in", tensor.ty()),
+                format!("a function cannot capture {}; pass it as an argument", tensor.ty()),
             )),
             None => Ok(Function { graph: Rc::new(traced.graph) }),
         }

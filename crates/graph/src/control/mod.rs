@@ -1,4 +1,4 @@
-//! Regions: loops, branches, functions, rematerialisation and functions with their own gradient.
+//! Regions: loops, branches, functions, rematerialization and custom gradients.
 
 mod branch;
 mod custom_vjp;
@@ -21,12 +21,12 @@ use crate::trace::Traced;
 use fullshard_core::TensorType;
 use std::rc::Rc;
 
-/// The types that a region gives, owned.
+/// The result types of a region, owned.
 pub(crate) fn result_types(graph: &Graph) -> Vec<TensorType> {
     graph.result_types().iter().map(|ty| (**ty).clone()).collect()
 }
 
-/// Checks that a region gives what it must.
+/// Checks the types that a region returns.
 pub(crate) fn check_types(
     op: &str,
     what: &str,
@@ -46,8 +46,8 @@ pub(crate) fn check_types(
     }
 }
 
-/// Gives regions that belong together the same captured values. For each region: its graph, with
-/// its own parameters alone, and its parameters for the values captured by all, in order.
+/// Merges the captured values of related regions. Returns for each region its graph, with only its
+/// own parameters, and its parameters for the merged captures, in order.
 pub(crate) fn share_captures(regions: Vec<Traced>) -> (Vec<(Graph, Vec<ValueId>)>, Vec<Tensor>) {
     let same = |a: &Tensor, b: &Tensor| a.graph == b.graph && a.value == b.value;
     let mut shared: Vec<Tensor> = Vec::new();

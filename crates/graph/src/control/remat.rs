@@ -1,4 +1,4 @@
-//! Rematerialisation: regions that the backward pass computes again instead of remembering.
+//! Rematerialization: regions that the backward pass recomputes instead of saving.
 
 use super::result_types;
 use crate::error::Result;
@@ -7,26 +7,26 @@ use crate::tensor::Tensor;
 use crate::trace::{emit, emit_one, trace_graph};
 use std::rc::Rc;
 
-/// What a rematerialised region remembers for the backward pass.
+/// What a rematerialized region saves for the backward pass.
 ///
-/// A policy looks at the ops of the region itself, not into loops, branches, functions or regions
-/// inside it, which are recomputed whole unless they have a policy of their own.
+/// A policy applies to the ops of the region itself, not to nested loops, branches, functions or
+/// regions, which are fully recomputed unless they have their own policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Policy {
-    /// Everything: no rematerialisation.
+    /// Saves everything: no rematerialization.
     Everything,
-    /// Nothing but what goes in.
+    /// Saves only the inputs.
     Nothing,
-    /// The values that were given one of these names with [`Tensor::named`]: those that are dear to
-    /// compute again, say.
+    /// Saves the values with one of these names, set by [`Tensor::named`]: for example those that
+    /// are expensive to recompute.
     Named(Vec<String>),
 }
 
-/// A region of which the backward pass remembers only what `policy` says and computes the rest
-/// again. Custom calls with side effects in it happen twice.
+/// A region of which only the values selected by `policy` are saved for the backward pass; the rest
+/// is recomputed. Custom calls with side effects in it run twice.
 ///
-/// Random numbers in it come out the same both times. Their key should go in as an input: what
-/// depends on no input the compiler may make once and keep.
+/// Random numbers in it are the same both times. Pass their key as an input: the compiler may
+/// compute values that depend on no input once and save them.
 pub fn remat(
     policy: Policy,
     inputs: &[&Tensor],
@@ -40,12 +40,12 @@ pub fn remat(
     emit("remat", Op::Remat { body: Rc::new(traced.graph), policy }, &operands, types)
 }
 
-/// Values that are let go after their use and made again for the backward pass: weights gathered
-/// from all devices, say, of which only the shards are to be kept.
+/// Values that are freed after use and recomputed for the backward pass: for example all-gathered
+/// weights, of which only the shards should be saved.
 ///
-/// Other than in [`remat`], it is the results that are not remembered, nor what is made of them
-/// alone by casts, slices and the like, where an op around uses them. A region around, such as
-/// a loop or another remat, that uses them as a whole remembers them as it does its other inputs.
+/// Unlike in [`remat`], it is the results that are not saved when an outer op uses them, nor the
+/// values computed from them alone by casts, slices and similar ops. An outer region, such as a
+/// loop or another remat, that takes them as inputs saves them like its other inputs.
 pub fn transient(
     inputs: &[&Tensor],
     trace: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,
@@ -59,7 +59,7 @@ pub fn transient(
 }
 
 impl Policy {
-    /// Whether the results of an op are remembered.
+    /// Whether the results of an op are saved.
     pub(crate) fn saves(&self, op: &Op) -> bool {
         match (self, op) {
             (Policy::Everything, _) => true,
@@ -70,7 +70,7 @@ impl Policy {
 }
 
 impl Tensor {
-    /// The same value with a name, by which [`Policy::Named`] can remember it.
+    /// The same value with a name, so that [`Policy::Named`] can save it.
     pub fn named(&self, name: &str) -> Result<Tensor> {
         emit_one("named", Op::Name(Rc::from(name)), &[self], self.ty().clone())
     }

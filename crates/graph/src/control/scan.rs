@@ -1,4 +1,4 @@
-//! Loops over layers: a body traced once, run for every slice of its inputs.
+//! Scans: a body traced once and run for every slice of its inputs.
 
 use super::{check_types, result_types, share_captures};
 use crate::error::{Error, Result};
@@ -9,14 +9,14 @@ use crate::trace::{Traced, emit, trace_graph};
 use fullshard_core::TensorType;
 use std::rc::Rc;
 
-/// A loop over the first dimension of its inputs.
+/// A scan over the first dimension of its inputs.
 pub struct Scan<'a> {
     carries: Vec<&'a Tensor>,
     inputs: Vec<&'a Tensor>,
     reverse: bool,
 }
 
-/// What a loop gives: the carries after the last step, and the results of all steps stacked.
+/// The results of a scan: the carries after the last step, and the stacked results of all steps.
 #[derive(Debug, Clone)]
 pub struct ScanResults {
     /// The carries after the last step.
@@ -25,7 +25,7 @@ pub struct ScanResults {
     pub stacked: Vec<Tensor>,
 }
 
-/// Starts a loop: `carries` go from step to step, and step `i` sees slice `i` of each of
+/// Starts a scan: `carries` are passed from step to step, and step `i` takes slice `i` of each of
 /// `inputs` along its first dimension.
 pub fn scan<'a>(carries: &[&'a Tensor], inputs: &[&'a Tensor]) -> Scan<'a> {
     Scan { carries: carries.to_vec(), inputs: inputs.to_vec(), reverse: false }
@@ -38,8 +38,8 @@ impl Scan<'_> {
         self
     }
 
-    /// Runs the loop: `body` takes carries and slices, and gives the next carries and the
-    /// results of the step.
+    /// Runs the scan: `body` takes carries and slices, and returns the next carries and the results
+    /// of the step.
     pub fn run(
         self,
         body: impl FnOnce(Vec<Tensor>, Vec<Tensor>) -> Result<(Vec<Tensor>, Vec<Tensor>)>,
@@ -49,10 +49,10 @@ impl Scan<'_> {
         })
     }
 
-    /// Runs the loop with something made one step ahead: `prepare` turns the slices of a step
-    /// into values that `body` takes when that step comes, so that whatever `prepare` waits for
-    /// (a gather of weights, say) can happen while the step before is computed. The backward
-    /// pass prepares them again, one step ahead in its own order, rather than remember them.
+    /// Runs the scan with values prefetched one step ahead: `prepare` maps the slices of a step to
+    /// values that `body` takes in that step, so that what `prepare` waits for (for example an
+    /// all-gather of weights) overlaps with the computation of the previous step. The backward pass
+    /// prepares them again, one step ahead in its own order, instead of saving them.
     pub fn run_prepared(
         self,
         prepare: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,
@@ -118,7 +118,7 @@ impl Scan<'_> {
     }
 }
 
-/// Adds a loop, whose result types follow from its body.
+/// Adds a scan, whose result types follow from its body.
 pub(crate) fn emit_scan(scan: op::Scan, operands: &[&Tensor]) -> Result<Vec<Tensor>> {
     let mut types = result_types(&scan.body);
     for ty in &mut types[scan.carries..] {
@@ -131,7 +131,7 @@ pub(crate) fn slice_type(stacked: &TensorType) -> Rc<TensorType> {
     Rc::new(TensorType::new(stacked.dtype, stacked.dims.get(1..).unwrap_or(&[])))
 }
 
-/// Makes what body and preparation captured their first parameters, the same for both.
+/// Prepends the captured values of body and preparation to the parameters of both.
 fn share_constants(
     body: Traced,
     prepare: Option<Traced>,

@@ -1,7 +1,7 @@
 //! Gradients of branches.
 
 use super::partition::{Parts, differentiate};
-use super::regions::{of_reached, or_zero, place};
+use super::regions::{of_reached, or_zero, scatter_gradients};
 use super::{Cotangent, Inputs, RegionRule, inline};
 use crate::error::Result;
 use crate::graph::Graph;
@@ -11,42 +11,42 @@ use crate::tensor::Tensor;
 use crate::trace::{emit, trace_graph};
 use std::rc::Rc;
 
-/// Branches: each gives what it needs for its own way back, and zeros for the others'.
+/// Branches: each returns the residuals of its own backward pass, and zeros for the others'.
 pub(super) fn cond(
     branches: &[Rc<Graph>],
     inputs: &[Tensor],
-    wanted: &[bool],
+    needs_grad: &[bool],
     reached: &[bool],
 ) -> Result<(Vec<Tensor>, RegionRule)> {
     let (index, inputs) = (inputs[0].clone(), inputs[1..].to_vec());
-    let wanted = wanted[1..].to_vec();
+    let needs_grad = needs_grad[1..].to_vec();
     let types = branches[0].result_types();
     let reached = reached.to_vec();
     let parts = branches
         .iter()
-        .map(|branch| differentiate(branch, &wanted, &reached))
+        .map(|branch| differentiate(branch, &needs_grad, &reached))
         .collect::<Result<Vec<_>>>()?;
-    let forwards = (0..parts.len()).map(|i| pad_residuals(&parts, i, types.len()));
-    let forwards = forwards.collect::<Result<Vec<_>>>()?;
+    let forward_branches = (0..parts.len()).map(|i| pad_residuals(&parts, i, types.len()));
+    let forward_branches = forward_branches.collect::<Result<Vec<_>>>()?;
     let mut operands = vec![&index];
     operands.extend(&inputs);
-    let mut outputs = emit_branches(forwards, &operands)?;
+    let mut outputs = emit_branches(forward_branches, &operands)?;
     let residuals = outputs.split_off(types.len());
 
-    let back = move |cotangents: &[Cotangent], _: Inputs<'_>| {
+    let backward = move |cotangents: &[Cotangent], _: Inputs<'_>| {
         let cotangents = of_reached(cotangents, &types, &reached)?;
         let operands: Vec<Tensor> =
             inputs.iter().chain(&residuals).chain(&cotangents).cloned().collect();
-        let backwards =
-            (0..parts.len()).map(|i| branch_backward(&parts, i, &operands, &inputs, &wanted));
-        let backwards = backwards.collect::<Result<Vec<_>>>()?;
+        let backward_branches =
+            (0..parts.len()).map(|i| branch_backward(&parts, i, &operands, &inputs, &needs_grad));
+        let backward_branches = backward_branches.collect::<Result<Vec<_>>>()?;
         let all: Vec<&Tensor> = [&index].into_iter().chain(&operands).collect();
-        let gradients = emit_branches(backwards, &all)?;
+        let gradients = emit_branches(backward_branches, &all)?;
         let mut placed = vec![None];
-        placed.extend(place(gradients, &wanted));
+        placed.extend(scatter_gradients(gradients, &needs_grad));
         Ok(placed)
     };
-    Ok((outputs, Box::new(back)))
+    Ok((outputs, Box::new(backward)))
 }
 
 fn emit_branches(branches: Vec<Graph>, operands: &[&Tensor]) -> Result<Vec<Tensor>> {
@@ -55,7 +55,7 @@ fn emit_branches(branches: Vec<Graph>, operands: &[&Tensor]) -> Result<Vec<Tenso
     emit("cond", Op::Cond { branches }, operands, types)
 }
 
-/// The forward part of branch `i`, with zeros for what only the others need.
+/// The forward part of branch `i`, with zeros for the residuals of the others.
 fn pad_residuals(parts: &[Parts], i: usize, results: usize) -> Result<Graph> {
     let parameters = parts[i].forward.parameter_types();
     let traced = trace_graph("branch", &parameters, |inputs| {
@@ -82,7 +82,7 @@ fn branch_backward(
     i: usize,
     operands: &[Tensor],
     inputs: &[Tensor],
-    wanted: &[bool],
+    needs_grad: &[bool],
 ) -> Result<Graph> {
     let types: Vec<_> = operands.iter().map(|tensor| tensor.shared_type()).collect();
     let part = &parts[i];
@@ -94,9 +94,10 @@ fn branch_backward(
             part.parameters.iter().map(|&i| values[i].clone()).collect();
         arguments.extend_from_slice(&values[residuals..residuals + part.residuals.len()]);
         arguments.extend_from_slice(&values[inputs.len() + all..]);
-        let gradients = place(inline(&part.backward, &arguments)?, &part.has_gradient);
-        let wanted = gradients.iter().zip(inputs).zip(wanted).filter(|(_, wanted)| **wanted);
-        wanted.map(|((gradient, input), _)| or_zero(gradient, input.ty())).collect()
+        let gradients = scatter_gradients(inline(&part.backward, &arguments)?, &part.has_gradient);
+        let selected =
+            gradients.iter().zip(inputs).zip(needs_grad).filter(|(_, needs_grad)| **needs_grad);
+        selected.map(|((gradient, input), _)| or_zero(gradient, input.ty())).collect()
     })?;
     Ok(traced.graph)
 }

@@ -13,7 +13,7 @@ pub(super) struct SharedParts {
     pub backward: Rc<Graph>,
     pub parameters: Vec<usize>,
     pub has_gradient: Vec<bool>,
-    /// Keeps the function, by whose address the parts are found, where it is.
+    /// Keeps the function alive: its address is the cache key.
     _function: Rc<Graph>,
 }
 
@@ -23,19 +23,19 @@ thread_local! {
     static DIFFERENTIATED: RefCell<HashMap<Key, Rc<SharedParts>>> = RefCell::default();
 }
 
-/// Differentiates a function the first time, and gives the same parts from then on, so that all
+/// Differentiates a function the first time and returns the cached parts afterwards, so that all
 /// its calls share one forward and one backward function.
 pub(super) fn differentiate_once(
     function: &Rc<Graph>,
-    wanted: &[bool],
+    needs_grad: &[bool],
     reached: &[bool],
     differentiate: impl FnOnce(&Rc<Graph>, &[bool], &[bool]) -> Result<Parts>,
 ) -> Result<Rc<SharedParts>> {
-    let key = (Rc::as_ptr(function), wanted.to_vec(), reached.to_vec());
-    if let Some(parts) = DIFFERENTIATED.with(|known| known.borrow().get(&key).cloned()) {
+    let key = (Rc::as_ptr(function), needs_grad.to_vec(), reached.to_vec());
+    if let Some(parts) = DIFFERENTIATED.with(|cache| cache.borrow().get(&key).cloned()) {
         return Ok(parts);
     }
-    let parts = differentiate(function, wanted, reached)?;
+    let parts = differentiate(function, needs_grad, reached)?;
     let shared = Rc::new(SharedParts {
         forward: Rc::new(Graph { name: format!("{}_forward", function.name), ..parts.forward }),
         backward: Rc::new(parts.backward),
@@ -43,11 +43,11 @@ pub(super) fn differentiate_once(
         has_gradient: parts.has_gradient,
         _function: function.clone(),
     });
-    DIFFERENTIATED.with(|known| known.borrow_mut().insert(key, shared.clone()));
+    DIFFERENTIATED.with(|cache| cache.borrow_mut().insert(key, shared.clone()));
     Ok(shared)
 }
 
-/// Forgets the functions differentiated so far; their program is done.
-pub(crate) fn forget_functions() {
-    DIFFERENTIATED.with(|known| known.borrow_mut().clear());
+/// Clears the cache of differentiated functions, when their program is done.
+pub(crate) fn clear_functions() {
+    DIFFERENTIATED.with(|cache| cache.borrow_mut().clear());
 }

@@ -1,9 +1,9 @@
 //! Reverse-mode differentiation.
 //!
-//! A function is traced into a graph of its own, which is then replayed into the program: first
-//! forwards, keeping a tape of what the gradients need, then backwards along the tape, adding up
-//! what reaches each value. Both passes trace ordinary ops, so gradients can be differentiated
-//! again. A gradient that is zero is kept as `None` and costs nothing.
+//! A function is traced into its own graph, which is then replayed into the program: a forward pass
+//! records a tape of what the gradients need, and a backward pass over the tape accumulates the
+//! gradients of each value. Both passes trace ordinary ops, so gradients can be differentiated
+//! again. A zero gradient is `None` and costs nothing.
 
 mod branches;
 mod functions;
@@ -14,7 +14,7 @@ mod rules;
 mod transient;
 mod windows;
 
-pub(crate) use functions::forget_functions;
+pub(crate) use functions::clear_functions;
 
 use crate::error::{Error, Result};
 use crate::graph::{Graph, ValueId};
@@ -23,20 +23,19 @@ use crate::ops::{ones, zeros};
 use crate::tensor::Tensor;
 use crate::trace::{emit, module_path, trace_graph, with_path};
 use std::rc::Rc;
-use transient::Kept;
+use transient::Saved;
 
 /// A gradient, or zero.
 pub(crate) type Cotangent = Option<Tensor>;
 
-/// What takes gradients of a function's results back to its inputs.
+/// Maps gradients of a function's results to gradients of its inputs.
 pub struct Pullback {
     tape: Tape,
 }
 
-/// The results of a function of some inputs, and what takes gradients back through it.
+/// The results of a function, and its pullback.
 ///
-/// Gradients are taken with regard to the inputs that have a floating-point type; values that the
-/// function uses from around it count as constants.
+/// Gradients are taken with respect to the floating-point inputs; captured values are constants.
 pub fn vjp(
     inputs: &[&Tensor],
     function: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,
@@ -58,8 +57,8 @@ impl Pullback {
     }
 }
 
-/// The value of a function of some inputs, and its gradient with regard to each: zeros for those
-/// it does not depend on.
+/// The value of a function, and its gradient with respect to each input: zeros for those it does
+/// not depend on.
 pub fn value_and_grad(
     inputs: &[&Tensor],
     function: impl FnOnce(Vec<Tensor>) -> Result<Tensor>,
@@ -69,8 +68,7 @@ pub fn value_and_grad(
     Ok((value, gradients))
 }
 
-/// As [`value_and_grad`], for a function that gives other values beside the one of which the
-/// gradient is taken.
+/// Like [`value_and_grad`], for a function that also returns auxiliary values.
 pub fn value_aux_and_grad(
     inputs: &[&Tensor],
     function: impl FnOnce(Vec<Tensor>) -> Result<(Tensor, Vec<Tensor>)>,
@@ -78,7 +76,7 @@ pub fn value_aux_and_grad(
     let (mut results, pullback) = vjp(inputs, |inputs| {
         let (value, aux) = function(inputs)?;
         if value.rank() != 0 || !value.dtype().is_float() {
-            let reason = format!("a gradient is of one number, not of {}", value.ty());
+            let reason = format!("the function must return a float scalar, not {}", value.ty());
             return Err(Error::new("grad", reason));
         }
         Ok([value].into_iter().chain(aux).collect())
@@ -96,8 +94,8 @@ pub fn value_aux_and_grad(
     Ok((value, aux, gradients))
 }
 
-/// What takes gradients back through a region. It may ask for the region's inputs, by position, as
-/// the way back sees them: made again, if they were let go.
+/// The backward rule of a region. It may request the region's inputs, by position, as the backward
+/// pass sees them: recomputed, if they were freed.
 type RegionRule = Box<dyn Fn(&[Cotangent], Inputs<'_>) -> Result<Vec<Cotangent>>>;
 
 type Inputs<'a> = &'a mut dyn FnMut(usize) -> Result<Tensor>;
@@ -105,11 +103,11 @@ type Inputs<'a> = &'a mut dyn FnMut(usize) -> Result<Tensor>;
 /// One node of the tape.
 struct Entry {
     node: usize,
-    wanted: Vec<bool>,
+    needs_grad: Vec<bool>,
     region: Option<RegionRule>,
 }
 
-/// A graph replayed into the program, with what is needed to go back.
+/// A graph replayed into the program, with what the backward pass needs.
 pub(crate) struct Tape {
     graph: Rc<Graph>,
     entries: Vec<Entry>,
@@ -119,8 +117,8 @@ pub(crate) struct Tape {
 }
 
 impl Tape {
-    /// Replays a graph on arguments, of which the active ones want gradients. The results of
-    /// nodes for which `saved` has some are taken from there.
+    /// Replays a graph on arguments, of which the active ones need gradients. Results that `saved`
+    /// has are taken from there.
     pub(crate) fn record(
         graph: &Rc<Graph>,
         arguments: &[Tensor],
@@ -139,21 +137,23 @@ impl Tape {
         let reached = reached_values(graph, &live);
         for (index, node) in graph.nodes.iter().enumerate().filter(|(index, _)| live[*index]) {
             let inputs = lookup(&values, &node.inputs)?;
-            let wanted: Vec<bool> =
+            let needs_grad: Vec<bool> =
                 node.inputs.iter().map(|value| is_active[value.index()]).collect();
             let reached: Vec<bool> =
                 node.outputs.iter().map(|value| reached[value.index()]).collect();
-            let differentiable = wanted.contains(&true)
+            let differentiable = needs_grad.contains(&true)
                 && !matches!(node.op, Op::StopGradient)
                 && reached.contains(&true);
-            let (outputs, region) = with_path(path_again(&node.path), || match saved(index) {
-                // Its way back is its own, and may need more than its results.
+            let (outputs, region) = with_path(replay_path(&node.path), || match saved(index) {
+                // Its backward rule is custom and may need more than its results.
                 Some(outputs) if differentiable && matches!(node.op, Op::CustomVjp(_)) => {
-                    let (_, rule) = regions::forward(graph, node, &inputs, &wanted, &reached)?;
+                    let (_, rule) = regions::forward(graph, node, &inputs, &needs_grad, &reached)?;
                     Ok((outputs, rule))
                 }
                 Some(outputs) => Ok((outputs, None)),
-                None if differentiable => regions::forward(graph, node, &inputs, &wanted, &reached),
+                None if differentiable => {
+                    regions::forward(graph, node, &inputs, &needs_grad, &reached)
+                }
                 None => Ok((replay(graph, node, &inputs)?, None)),
             })?;
             for (value, tensor) in node.outputs.iter().zip(&outputs) {
@@ -161,7 +161,7 @@ impl Tape {
                 is_active[value.index()] = differentiable && tensor.dtype().is_float();
             }
             if differentiable {
-                entries.push(Entry { node: index, wanted, region });
+                entries.push(Entry { node: index, needs_grad, region });
             }
         }
         let results = lookup(&values, &graph.results)?;
@@ -176,7 +176,7 @@ impl Tape {
                 accumulate(&mut sums[result.index()], cotangent.clone())?;
             }
         }
-        let mut kept = Kept::new(&self.graph, &self.values);
+        let mut saved = Saved::new(&self.graph, &self.values);
         for entry in self.entries.iter().rev() {
             let node = &self.graph.nodes[entry.node];
             let reached: Vec<Cotangent> =
@@ -185,19 +185,24 @@ impl Tape {
             let gradients = with_path(backward_path(&node.path), || match &entry.region {
                 Some(rule) => {
                     let mut input =
-                        |i: usize| Ok(kept.get_all(&node.inputs[i..=i], first)?.remove(0));
+                        |i: usize| Ok(saved.get_all(&node.inputs[i..=i], first)?.remove(0));
                     rule(&reached, &mut input)
                 }
                 None => {
-                    let inputs = kept.get_all(&node.inputs, first)?;
-                    let outputs = kept.get_all(&node.outputs, first)?;
-                    let seen = Seen { inputs: &inputs, outputs: &outputs, wanted: &entry.wanted };
-                    rules::backward(&node.op, seen, &reached)
+                    let inputs = saved.get_all(&node.inputs, first)?;
+                    let outputs = saved.get_all(&node.outputs, first)?;
+                    let ctx = Context {
+                        inputs: &inputs,
+                        outputs: &outputs,
+                        needs_grad: &entry.needs_grad,
+                    };
+                    rules::backward(&node.op, ctx, &reached)
                 }
             })?;
-            for ((input, gradient), wanted) in node.inputs.iter().zip(gradients).zip(&entry.wanted)
+            for ((input, gradient), needs_grad) in
+                node.inputs.iter().zip(gradients).zip(&entry.needs_grad)
             {
-                if *wanted {
+                if *needs_grad {
                     accumulate(&mut sums[input.index()], gradient)?;
                 }
             }
@@ -206,8 +211,8 @@ impl Tape {
     }
 }
 
-/// Which values gradients can reach, going back from the results: those that matter to a result
-/// by way of floating-point values.
+/// Which values gradients can reach, backward from the results: those that affect a result through
+/// floating-point values.
 fn reached_values(graph: &Graph, live: &[bool]) -> Vec<bool> {
     let is_float = |value: &ValueId| graph.ty(*value).dtype.is_float();
     let mut reached = vec![false; graph.types.len()];
@@ -215,8 +220,8 @@ fn reached_values(graph: &Graph, live: &[bool]) -> Vec<bool> {
         reached[value.index()] = true;
     }
     for (node, _) in graph.nodes.iter().zip(live).rev().filter(|(_, live)| **live) {
-        let goes_on = node.outputs.iter().any(|value| reached[value.index()]);
-        if goes_on && !matches!(node.op, Op::StopGradient) {
+        let propagates = node.outputs.iter().any(|value| reached[value.index()]);
+        if propagates && !matches!(node.op, Op::StopGradient) {
             for value in node.inputs.iter().filter(|value| is_float(value)) {
                 reached[value.index()] = true;
             }
@@ -225,19 +230,19 @@ fn reached_values(graph: &Graph, live: &[bool]) -> Vec<bool> {
     reached
 }
 
-/// What a rule sees of a node.
-pub(crate) struct Seen<'a> {
+/// What a backward rule sees of a node.
+pub(crate) struct Context<'a> {
     pub inputs: &'a [Tensor],
     pub outputs: &'a [Tensor],
-    pub wanted: &'a [bool],
+    pub needs_grad: &'a [bool],
 }
 
 fn backward_path(path: &str) -> Rc<str> {
     Rc::from(if path.is_empty() { "backward".to_owned() } else { format!("backward.{path}") })
 }
 
-/// The path of what is traced again: what is computed on the way back belongs to the way back.
-fn path_again(path: &Rc<str>) -> Rc<str> {
+/// The path of a replayed op: ops recomputed in the backward pass belong to the backward pass.
+fn replay_path(path: &Rc<str>) -> Rc<str> {
     let is_backward = |path: &str| path.split('.').next() == Some("backward");
     match is_backward(&module_path()) && !is_backward(path) {
         true => backward_path(path),
@@ -247,8 +252,9 @@ fn path_again(path: &Rc<str>) -> Rc<str> {
 
 fn accumulate(sum: &mut Cotangent, gradient: Cotangent) -> Result<()> {
     *sum = match (sum.take(), gradient) {
-        // The new one first: XLA's GPU compiler has a product add to what stands after it, but not
-        // a product that adds already. So products of one input end in one sum, without a pass.
+        // The new one first: XLA's GPU compiler fuses the addend on the right into a matmul, but
+        // not into a matmul that already adds. So matmuls of one input end in one sum, without an
+        // extra pass.
         (Some(sum), Some(gradient)) => Some((gradient + sum)?),
         (sum, gradient) => sum.or(gradient),
     };
@@ -271,7 +277,7 @@ fn replay(graph: &Graph, node: &crate::graph::Node, inputs: &[Tensor]) -> Result
     emit("replay", node.op.clone(), &inputs, types)
 }
 
-/// Traces a whole graph again, on arguments.
+/// Traces a graph again, on arguments.
 pub(crate) fn inline(graph: &Graph, arguments: &[Tensor]) -> Result<Vec<Tensor>> {
     let mut values: Vec<Option<Tensor>> = vec![None; graph.types.len()];
     for (&parameter, argument) in graph.parameters.iter().zip(arguments) {
@@ -280,7 +286,7 @@ pub(crate) fn inline(graph: &Graph, arguments: &[Tensor]) -> Result<Vec<Tensor>>
     let live = graph.live_nodes();
     for (_, node) in graph.nodes.iter().enumerate().filter(|(index, _)| live[*index]) {
         let inputs = lookup(&values, &node.inputs)?;
-        let outputs = with_path(path_again(&node.path), || replay(graph, node, &inputs))?;
+        let outputs = with_path(replay_path(&node.path), || replay(graph, node, &inputs))?;
         for (value, tensor) in node.outputs.iter().zip(outputs) {
             values[value.index()] = Some(tensor);
         }

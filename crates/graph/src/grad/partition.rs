@@ -1,5 +1,5 @@
-//! Cutting a differentiated region in two: what can be done before the gradients of its results
-//! are known, and what has to wait for them.
+//! Partitions a differentiated region into a forward part, which does not depend on the gradients
+//! of its results, and a backward part, which does.
 
 use super::Tape;
 use crate::error::Result;
@@ -10,23 +10,23 @@ use crate::trace::trace_graph;
 use fullshard_core::TensorType;
 use std::rc::Rc;
 
-/// A region in two parts.
+/// A partitioned region.
 pub(crate) struct Parts {
-    /// From the region's parameters to its results and then what the backward part needs.
+    /// From the region's parameters to its results and then the residuals.
     pub forward: Graph,
-    /// From the parameters it needs, the rest it needs and the gradients of the results, to the
+    /// From the parameters it needs, the residuals and the gradients of the results, to the
     /// gradients of the parameters that have one.
     pub backward: Graph,
     /// The parameters that the backward part needs, by position.
     pub parameters: Vec<usize>,
-    /// The types of the rest.
+    /// The types of the residuals.
     pub residuals: Vec<Rc<TensorType>>,
     /// Which parameters have a gradient.
     pub has_gradient: Vec<bool>,
 }
 
-/// Differentiates a region whose `active` parameters want gradients, when the results at
-/// `reached` have gradients, and cuts it in two.
+/// Differentiates a region whose `active` parameters need gradients, when the results at
+/// `reached` have gradients, and partitions it.
 pub(crate) fn differentiate(
     region: &Rc<Graph>,
     active: &[bool],
@@ -47,18 +47,18 @@ pub(crate) fn differentiate(
         has_gradient = gradients.iter().map(Option::is_some).collect();
         Ok(tape.results.into_iter().chain(gradients.into_iter().flatten()).collect())
     })?;
-    Ok(cut(joint.graph, parameters.len(), results.len(), has_gradient))
+    Ok(partition(joint.graph, parameters.len(), results.len(), has_gradient))
 }
 
-/// Cuts a graph by what depends on the parameters after the first `known`.
-fn cut(joint: Graph, known: usize, results: usize, has_gradient: Vec<bool>) -> Parts {
+/// Partitions a graph by dependence on the parameters after the first `known`.
+fn partition(joint: Graph, known: usize, results: usize, has_gradient: Vec<bool>) -> Parts {
     let joint = joint.pruned();
-    let waits = waiting(&joint, known);
+    let dependent = dependent_values(&joint, known);
     let free = free_values(&joint);
-    let is_late = |node: &Node| node.inputs.iter().any(|value| waits[value.index()]);
+    let is_late = |node: &Node| node.inputs.iter().any(|value| dependent[value.index()]);
     let late: Vec<bool> = joint.nodes.iter().map(is_late).collect();
     let gradients = joint.results[results..].to_vec();
-    let needed = needed_by_late(&joint, &late, &gradients, &waits);
+    let needed = needed_by_late(&joint, &late, &gradients, &dependent);
     let is_parameter = |value: &ValueId| joint.parameters[..known].contains(value);
     let residuals: Vec<ValueId> = needed
         .iter()
@@ -95,23 +95,23 @@ fn pick(graph: &Graph, keep: impl Fn(usize) -> bool) -> Vec<Node> {
 }
 
 /// Which values depend on the parameters after the first `known`.
-fn waiting(graph: &Graph, known: usize) -> Vec<bool> {
-    let mut waits = vec![false; graph.types.len()];
+fn dependent_values(graph: &Graph, known: usize) -> Vec<bool> {
+    let mut dependent = vec![false; graph.types.len()];
     for parameter in &graph.parameters[known..] {
-        waits[parameter.index()] = true;
+        dependent[parameter.index()] = true;
     }
     for node in &graph.nodes {
-        if node.inputs.iter().any(|value| waits[value.index()]) {
+        if node.inputs.iter().any(|value| dependent[value.index()]) {
             for output in &node.outputs {
-                waits[output.index()] = true;
+                dependent[output.index()] = true;
             }
         }
     }
-    waits
+    dependent
 }
 
-/// Which values cost nothing to make again, since they depend on no parameter: constants, masks
-/// of positions and the like.
+/// Which values are free to recompute, since they depend on no parameter: constants, position masks
+/// and so on.
 fn free_values(graph: &Graph) -> Vec<bool> {
     let mut free = vec![false; graph.types.len()];
     for (i, node) in graph.nodes.iter().enumerate() {
@@ -129,7 +129,7 @@ fn is_free(graph: &Graph, free: &[bool], node: usize) -> bool {
     is_cheap(&node.op) && node.inputs.iter().all(|value| free[value.index()])
 }
 
-/// Whether an op only moves, converts or combines elements: no product, no exchange.
+/// Whether an op only moves, converts or combines elements: no matmul, no collective.
 pub(super) fn is_cheap(op: &Op) -> bool {
     matches!(
         op,
@@ -153,16 +153,17 @@ pub(super) fn is_cheap(op: &Op) -> bool {
     )
 }
 
-/// The early values that late nodes and results use, each once, in order.
+/// The early values that late nodes and results use, deduplicated, in order.
 fn needed_by_late(
     graph: &Graph,
     late: &[bool],
     results: &[ValueId],
-    waits: &[bool],
+    dependent: &[bool],
 ) -> Vec<ValueId> {
     let used = graph.nodes.iter().zip(late).filter(|(_, late)| **late);
     let used = used.flat_map(|(node, _)| &node.inputs).chain(results);
-    let mut needed: Vec<ValueId> = used.copied().filter(|value| !waits[value.index()]).collect();
+    let mut needed: Vec<ValueId> =
+        used.copied().filter(|value| !dependent[value.index()]).collect();
     needed.sort_unstable();
     needed.dedup();
     needed

@@ -1,6 +1,6 @@
-//! The gradient of each plain op.
+//! The gradients of ops without regions.
 
-use super::{Cotangent, Seen, windows};
+use super::{Context, Cotangent, windows};
 use crate::error::{Error, Result};
 use crate::mesh::Group;
 use crate::op::{Binary, Collective, Comparison, DotDims, Op, Reduction, Unary};
@@ -12,49 +12,49 @@ use std::ops::Range;
 /// The gradients of a node's inputs for those of its outputs.
 pub(super) fn backward(
     op: &Op,
-    seen: Seen<'_>,
+    ctx: Context<'_>,
     cotangents: &[Cotangent],
 ) -> Result<Vec<Cotangent>> {
     if let Op::Barrier = op {
         return through_barrier(cotangents);
     }
     if let Op::CustomCall(_) | Op::SelectAndScatter { .. } | Op::Sort { .. } = op {
-        return Err(refuse(op));
+        return Err(no_gradient(op));
     }
     let Some(cotangent) = &cotangents[0] else {
-        return Ok(vec![None; seen.inputs.len()]);
+        return Ok(vec![None; ctx.inputs.len()]);
     };
-    let x = &seen.inputs[0];
+    let x = &ctx.inputs[0];
     let one = |gradient: Tensor| Ok(vec![Some(gradient)]);
     match op {
-        Op::Unary(unary) => Ok(vec![through_unary(*unary, &seen, cotangent)?]),
-        Op::Binary(binary) => through_binary(*binary, &seen, cotangent),
-        Op::Select => through_select(&seen, cotangent),
+        Op::Unary(unary) => Ok(vec![through_unary(*unary, &ctx, cotangent)?]),
+        Op::Binary(binary) => through_binary(*binary, &ctx, cotangent),
+        Op::Select => through_select(&ctx, cotangent),
         Op::Convert => one(cotangent.convert(x.dtype())?),
         Op::Broadcast { dims } => one(unbroadcast(cotangent, dims, x.dims())?),
         Op::Reshape => one(cotangent.reshape(x.dims())?),
         Op::Transpose { permutation } => one(cotangent.transpose(&inverse(permutation))?),
-        Op::Reduce { kind, dims } => one(through_reduce(*kind, dims, &seen, cotangent)?),
-        Op::Dot(dims) => through_dot(dims, &seen, cotangent),
+        Op::Reduce { kind, dims } => one(through_reduce(*kind, dims, &ctx, cotangent)?),
+        Op::Dot(dims) => through_dot(dims, &ctx, cotangent),
         Op::Slice { start, limit: _, stride } => one(unslice(cotangent, x, start, stride)?),
         Op::DynamicSlice { .. } => {
-            let starts: Vec<&Tensor> = seen.inputs[1..].iter().collect();
+            let starts: Vec<&Tensor> = ctx.inputs[1..].iter().collect();
             let empty = zeros(x.dtype(), x.dims())?;
-            first_of(&seen, empty.dynamic_update_slice(cotangent, &starts)?)
+            first_of(&ctx, empty.dynamic_update_slice(cotangent, &starts)?)
         }
-        Op::DynamicUpdateSlice => through_update(&seen, cotangent),
-        Op::Concatenate { dim } => through_concatenate(*dim, &seen, cotangent),
+        Op::DynamicUpdateSlice => through_update(&ctx, cotangent),
+        Op::Concatenate { dim } => through_concatenate(*dim, &ctx, cotangent),
         Op::Reverse { dims } => one(cotangent.reverse(dims)?),
-        Op::Pad { low, high, interior } => through_pad(low, high, interior, &seen, cotangent),
+        Op::Pad { low, high, interior } => through_pad(low, high, interior, &ctx, cotangent),
         Op::Gather(dims) => {
             let empty = zeros(x.dtype(), x.dims())?;
-            first_of(&seen, empty.scatter_add(&seen.inputs[1], cotangent, dims.clone())?)
+            first_of(&ctx, empty.scatter_add(&ctx.inputs[1], cotangent, dims.clone())?)
         }
         Op::ScatterAdd(dims) => {
-            let updates = cotangent.gather(&seen.inputs[1], dims.clone(), seen.inputs[2].dims())?;
+            let updates = cotangent.gather(&ctx.inputs[1], dims.clone(), ctx.inputs[2].dims())?;
             Ok(vec![Some(cotangent.clone()), None, Some(updates)])
         }
-        Op::Convolution(dims) => windows::through_convolution(dims, &seen, cotangent),
+        Op::Convolution(dims) => windows::through_convolution(dims, &ctx, cotangent),
         Op::ReduceWindow { kind, window } => {
             one(windows::through_window(*kind, window, x, cotangent)?)
         }
@@ -64,11 +64,11 @@ pub(super) fn backward(
         Op::Collective(collective, axes) => {
             one(through_collective(collective, &Group::from_axes(axes), cotangent)?)
         }
-        other => Err(refuse(other)),
+        other => Err(no_gradient(other)),
     }
 }
 
-fn refuse(op: &Op) -> Error {
+fn no_gradient(op: &Op) -> Error {
     let what = match op {
         Op::CustomCall(call) => format!("the custom call `{}`; wrap it in custom_vjp", call.target),
         Op::SelectAndScatter { .. } => "a gradient of max pooling".into(),
@@ -77,7 +77,7 @@ fn refuse(op: &Op) -> Error {
     Error::new("grad", format!("no gradient of {what}"))
 }
 
-/// The gradient of the sum, over devices, of what each computes.
+/// The gradient of the sum of the results of all devices.
 fn through_collective(collective: &Collective, group: &Group, ct: &Tensor) -> Result<Tensor> {
     match collective {
         Collective::AllGather { dim } => group.reduce_scatter(ct, *dim),
@@ -88,15 +88,15 @@ fn through_collective(collective: &Collective, group: &Group, ct: &Tensor) -> Re
         }
         Collective::AllToAll { split, concat } => group.all_to_all(ct, *concat, *split),
         Collective::Permute { pairs } => {
-            let back: Vec<_> = pairs.iter().map(|&(from, to)| (to, from)).collect();
-            group.permute(ct, &back)
+            let reversed: Vec<_> = pairs.iter().map(|&(from, to)| (to, from)).collect();
+            group.permute(ct, &reversed)
         }
     }
 }
 
-/// A gradient for the first input alone.
-fn first_of(seen: &Seen<'_>, gradient: Tensor) -> Result<Vec<Cotangent>> {
-    let mut gradients = vec![None; seen.inputs.len()];
+/// A gradient for the first input only.
+fn first_of(ctx: &Context<'_>, gradient: Tensor) -> Result<Vec<Cotangent>> {
+    let mut gradients = vec![None; ctx.inputs.len()];
     gradients[0] = Some(gradient);
     Ok(gradients)
 }
@@ -107,8 +107,8 @@ fn through_barrier(cotangents: &[Cotangent]) -> Result<Vec<Cotangent>> {
     Ok(cotangents.iter().map(|c| c.as_ref().and_then(|_| behind.next())).collect())
 }
 
-fn through_unary(op: Unary, seen: &Seen<'_>, ct: &Tensor) -> Result<Cotangent> {
-    let (x, y) = (&seen.inputs[0], &seen.outputs[0]);
+fn through_unary(op: Unary, ctx: &Context<'_>, ct: &Tensor) -> Result<Cotangent> {
+    let (x, y) = (&ctx.inputs[0], &ctx.outputs[0]);
     let gradient = match op {
         Unary::Negate => -ct,
         Unary::Exp => ct * y,
@@ -130,10 +130,10 @@ fn through_unary(op: Unary, seen: &Seen<'_>, ct: &Tensor) -> Result<Cotangent> {
     gradient.map(Some)
 }
 
-fn through_binary(op: Binary, seen: &Seen<'_>, ct: &Tensor) -> Result<Vec<Cotangent>> {
-    let (a, b, y) = (&seen.inputs[0], &seen.inputs[1], &seen.outputs[0]);
-    let first = |make: &dyn Fn() -> Result<Tensor>| seen.wanted[0].then(make).transpose();
-    let second = |make: &dyn Fn() -> Result<Tensor>| seen.wanted[1].then(make).transpose();
+fn through_binary(op: Binary, ctx: &Context<'_>, ct: &Tensor) -> Result<Vec<Cotangent>> {
+    let (a, b, y) = (&ctx.inputs[0], &ctx.inputs[1], &ctx.outputs[0]);
+    let first = |compute: &dyn Fn() -> Result<Tensor>| ctx.needs_grad[0].then(compute).transpose();
+    let second = |compute: &dyn Fn() -> Result<Tensor>| ctx.needs_grad[1].then(compute).transpose();
     let (left, right) = match op {
         Binary::Add => (Some(ct.clone()), Some(ct.clone())),
         Binary::Subtract => (Some(ct.clone()), second(&|| -ct)?),
@@ -146,7 +146,7 @@ fn through_binary(op: Binary, seen: &Seen<'_>, ct: &Tensor) -> Result<Vec<Cotang
             (first(&|| share(a, b))?, second(&|| share(b, a))?)
         }
         Binary::Power => {
-            // To the power of zero is one everywhere, so also at zero, where the rule has none.
+            // `x^0` is one everywhere, including at zero, where the rule is undefined.
             let slope = || {
                 let slope = (b * a.binary(Binary::Power, &(b - 1.0)?)?)?;
                 let zero = zeros(b.dtype(), b.dims())?;
@@ -154,7 +154,7 @@ fn through_binary(op: Binary, seen: &Seen<'_>, ct: &Tensor) -> Result<Vec<Cotang
             };
             (first(&|| ct * slope()?)?, second(&|| (ct * y)? * a.log()?)?)
         }
-        Binary::Remainder if !seen.wanted[1] => (Some(ct.clone()), None),
+        Binary::Remainder if !ctx.needs_grad[1] => (Some(ct.clone()), None),
         Binary::Remainder => {
             return Err(Error::new("grad", "no gradient of a remainder's divisor"));
         }
@@ -163,7 +163,7 @@ fn through_binary(op: Binary, seen: &Seen<'_>, ct: &Tensor) -> Result<Vec<Cotang
     Ok(vec![left, right])
 }
 
-/// The part of a gradient that goes to the one of two that was chosen; half of it if equal.
+/// The share of a gradient for one of two operands: all if it was selected, half if equal.
 fn share(better: Comparison, own: &Tensor, other: &Tensor, ct: &Tensor) -> Result<Tensor> {
     let number = |value: f64| full(ct.dtype(), ct.dims(), value);
     let equal = own.compare(Comparison::Equal, other)?;
@@ -171,18 +171,18 @@ fn share(better: Comparison, own: &Tensor, other: &Tensor, ct: &Tensor) -> Resul
     ct * select(&own.compare(better, other)?, &number(1.0)?, &tied)?
 }
 
-fn through_select(seen: &Seen<'_>, ct: &Tensor) -> Result<Vec<Cotangent>> {
-    let condition = &seen.inputs[0];
+fn through_select(ctx: &Context<'_>, ct: &Tensor) -> Result<Vec<Cotangent>> {
+    let condition = &ctx.inputs[0];
     let zero = zeros(ct.dtype(), ct.dims())?;
-    let yes = seen.wanted[1].then(|| select(condition, ct, &zero)).transpose()?;
-    let no = seen.wanted[2].then(|| select(condition, &zero, ct)).transpose()?;
+    let yes = ctx.needs_grad[1].then(|| select(condition, ct, &zero)).transpose()?;
+    let no = ctx.needs_grad[2].then(|| select(condition, &zero, ct)).transpose()?;
     Ok(vec![None, yes, no])
 }
 
-/// What undoes a broadcast: the sum over what was repeated.
-fn unbroadcast(ct: &Tensor, places: &[usize], dims: &[usize]) -> Result<Tensor> {
+/// The transpose of a broadcast: the sum over the repeated dimensions.
+fn unbroadcast(ct: &Tensor, positions: &[usize], dims: &[usize]) -> Result<Tensor> {
     let kept = |dim: &usize| {
-        places.iter().position(|place| place == dim).is_some_and(|i| dims[i] == ct.dims()[*dim])
+        positions.iter().position(|p| p == dim).is_some_and(|i| dims[i] == ct.dims()[*dim])
     };
     let summed: Vec<usize> = (0..ct.rank()).filter(|dim| !kept(dim)).collect();
     ct.sum(&summed)?.reshape(dims)
@@ -196,22 +196,27 @@ fn inverse(permutation: &[usize]) -> Vec<usize> {
     inverse
 }
 
-fn through_reduce(kind: Reduction, dims: &[usize], seen: &Seen<'_>, ct: &Tensor) -> Result<Tensor> {
-    let (x, y) = (&seen.inputs[0], &seen.outputs[0]);
+fn through_reduce(
+    kind: Reduction,
+    dims: &[usize],
+    ctx: &Context<'_>,
+    ct: &Tensor,
+) -> Result<Tensor> {
+    let (x, y) = (&ctx.inputs[0], &ctx.outputs[0]);
     match kind {
-        Reduction::Sum => ct.spread(x.dims(), dims),
+        Reduction::Sum => ct.broadcast_reduced(x.dims(), dims),
         Reduction::Max | Reduction::Min => {
-            // Shared evenly among the elements that are the extreme.
-            let chosen = x.compare(Comparison::Equal, &y.spread(x.dims(), dims)?)?;
-            let chosen = chosen.convert(x.dtype())?;
-            let each = (ct / chosen.sum(dims)?)?;
-            chosen * each.spread(x.dims(), dims)?
+            // Split evenly among the elements that attain the extreme.
+            let selected = x.compare(Comparison::Equal, &y.broadcast_reduced(x.dims(), dims)?)?;
+            let selected = selected.convert(x.dtype())?;
+            let each = (ct / selected.sum(dims)?)?;
+            selected * each.broadcast_reduced(x.dims(), dims)?
         }
         Reduction::Product => Err(Error::new("grad", "no gradient of a product over dimensions")),
     }
 }
 
-/// An operand of a product: its dimensions by what becomes of them.
+/// An operand of a matmul, with its dimensions by role.
 struct Operand<'a> {
     tensor: &'a Tensor,
     batch: &'a [usize],
@@ -226,19 +231,20 @@ impl<'a> Operand<'a> {
     }
 }
 
-fn through_dot(dims: &DotDims, seen: &Seen<'_>, ct: &Tensor) -> Result<Vec<Cotangent>> {
-    let a = Operand::new(&seen.inputs[0], &dims.lhs_batch, &dims.lhs_contract);
-    let b = Operand::new(&seen.inputs[1], &dims.rhs_batch, &dims.rhs_contract);
+fn through_dot(dims: &DotDims, ctx: &Context<'_>, ct: &Tensor) -> Result<Vec<Cotangent>> {
+    let a = Operand::new(&ctx.inputs[0], &dims.lhs_batch, &dims.lhs_contract);
+    let b = Operand::new(&ctx.inputs[1], &dims.rhs_batch, &dims.rhs_contract);
     let of_b = a.batch.len() + a.free.len();
     let ct = ct.convert(a.tensor.dtype())?;
     let precise = dims.precise;
-    let left = seen.wanted[0].then(|| through_operand(&a, &b, &ct, of_b..ct.rank(), precise));
-    let right = seen.wanted[1].then(|| through_operand(&b, &a, &ct, a.batch.len()..of_b, precise));
+    let left = ctx.needs_grad[0].then(|| through_operand(&a, &b, &ct, of_b..ct.rank(), precise));
+    let right =
+        ctx.needs_grad[1].then(|| through_operand(&b, &a, &ct, a.batch.len()..of_b, precise));
     Ok(vec![left.transpose()?, right.transpose()?])
 }
 
-/// The gradient of one operand of a product: the product's contracted with the other operand over
-/// the other's free dimensions, which in the product's gradient are `others`.
+/// The gradient of one operand of a matmul: the matmul's gradient contracted with the other operand
+/// over the other's free dimensions, which in that gradient are `others`.
 fn through_operand(
     own: &Operand<'_>,
     other: &Operand<'_>,
@@ -249,8 +255,7 @@ fn through_operand(
     let ct_batch: Vec<usize> = (0..own.batch.len()).collect();
     let from_ct = (ct, ct_batch, others.collect::<Vec<_>>());
     let from_other = (other.tensor, other.batch.to_vec(), other.free.clone());
-    // Which comes first in the operand comes first in the product, so that it is in the operand's
-    // order as it is.
+    // What comes first in the operand comes first in the matmul, so that it needs no transpose.
     let contracted_first = own.contract.first() < own.free.first();
     let (lhs, rhs) = if contracted_first { (from_other, from_ct) } else { (from_ct, from_other) };
     let dims = DotDims {
@@ -260,8 +265,8 @@ fn through_operand(
         rhs_contract: rhs.2,
         precise,
     };
-    let product = lhs.0.dot(rhs.0, dims)?;
-    // What was contracted is in the other's order.
+    let gradient = lhs.0.dot(rhs.0, dims)?;
+    // The contracted dimensions are in the other's order.
     let mut order: Vec<usize> = (0..other.contract.len()).collect();
     order.sort_by_key(|&i| other.contract[i]);
     let contracted = order.into_iter().map(|i| own.contract[i]);
@@ -270,10 +275,10 @@ fn through_operand(
         true => sources.extend(contracted.chain(own.free.iter().copied())),
         false => sources.extend(own.free.iter().copied().chain(contracted)),
     }
-    product.transpose(&inverse(&sources))
+    gradient.transpose(&inverse(&sources))
 }
 
-/// What undoes a slice: zeros around and between.
+/// The transpose of a slice: zeros around and between.
 fn unslice(ct: &Tensor, x: &Tensor, start: &[usize], stride: &[usize]) -> Result<Tensor> {
     let low: Vec<i64> = start.iter().map(|&start| start as i64).collect();
     let interior: Vec<usize> = stride.iter().map(|&stride| stride - 1).collect();
@@ -284,39 +289,39 @@ fn unslice(ct: &Tensor, x: &Tensor, start: &[usize], stride: &[usize]) -> Result
     ct.pad(0.0, &low, &high.collect::<Vec<_>>(), &interior)
 }
 
-fn through_update(seen: &Seen<'_>, ct: &Tensor) -> Result<Vec<Cotangent>> {
-    let update = &seen.inputs[1];
-    let starts: Vec<&Tensor> = seen.inputs[2..].iter().collect();
+fn through_update(ctx: &Context<'_>, ct: &Tensor) -> Result<Vec<Cotangent>> {
+    let update = &ctx.inputs[1];
+    let starts: Vec<&Tensor> = ctx.inputs[2..].iter().collect();
     let empty = zeros(update.dtype(), update.dims())?;
-    let mut gradients = vec![None; seen.inputs.len()];
+    let mut gradients = vec![None; ctx.inputs.len()];
     gradients[0] = Some(ct.dynamic_update_slice(&empty, &starts)?);
     gradients[1] = Some(ct.dynamic_slice(&starts, update.dims())?);
     Ok(gradients)
 }
 
-fn through_concatenate(dim: usize, seen: &Seen<'_>, ct: &Tensor) -> Result<Vec<Cotangent>> {
+fn through_concatenate(dim: usize, ctx: &Context<'_>, ct: &Tensor) -> Result<Vec<Cotangent>> {
     let mut start = 0;
-    let part = |(input, &wanted): (&Tensor, &bool)| {
+    let part = |(input, &needs_grad): (&Tensor, &bool)| {
         let end = start + input.dims()[dim];
-        let part = wanted.then(|| ct.narrow(dim, start, end)).transpose();
+        let part = needs_grad.then(|| ct.narrow(dim, start, end)).transpose();
         start = end;
         part
     };
-    seen.inputs.iter().zip(seen.wanted).map(part).collect()
+    ctx.inputs.iter().zip(ctx.needs_grad).map(part).collect()
 }
 
 fn through_pad(
     low: &[i64],
     high: &[i64],
     interior: &[usize],
-    seen: &Seen<'_>,
+    ctx: &Context<'_>,
     ct: &Tensor,
 ) -> Result<Vec<Cotangent>> {
-    let cut = |padding: &[i64]| padding.iter().map(|&count| -count).collect::<Vec<_>>();
+    let negated = |padding: &[i64]| padding.iter().map(|&count| -count).collect::<Vec<_>>();
     let none = vec![0; interior.len()];
-    let inner = ct.pad(0.0, &cut(low), &cut(high), &none)?;
+    let inner = ct.pad(0.0, &negated(low), &negated(high), &none)?;
     let stride: Vec<usize> = interior.iter().map(|&count| count + 1).collect();
     let inner = inner.slice_strided(&none, inner.dims(), &stride)?;
-    let value = seen.wanted[1].then(|| ct.sum_all()? - inner.sum_all()?).transpose()?;
+    let value = ctx.needs_grad[1].then(|| ct.sum_all()? - inner.sum_all()?).transpose()?;
     Ok(vec![Some(inner), value])
 }

@@ -1,7 +1,7 @@
-//! What the backward pass sees of the forward pass: the values kept, and those let go made again.
+//! The forward values that the backward pass uses: saved, or recomputed if they were freed.
 
 use super::partition::is_cheap;
-use super::{inline, lookup, path_again, replay};
+use super::{inline, lookup, replay, replay_path};
 use crate::error::Result;
 use crate::graph::{Graph, ValueId};
 use crate::op::Op;
@@ -10,36 +10,36 @@ use crate::tensor::Tensor;
 use crate::trace::with_path;
 use std::collections::HashMap;
 
-/// The values of a forward pass, as its backward pass may use them.
-pub(super) struct Kept<'a> {
+/// The values of a forward pass, for its backward pass.
+pub(super) struct Saved<'a> {
     graph: &'a Graph,
     values: &'a [Option<Tensor>],
-    /// The node that gives each value that is let go.
-    let_go: HashMap<usize, usize>,
-    regained: HashMap<usize, Tensor>,
+    /// The node that computes each freed value.
+    freed: HashMap<usize, usize>,
+    recomputed: HashMap<usize, Tensor>,
 }
 
-impl<'a> Kept<'a> {
-    pub(super) fn new(graph: &'a Graph, values: &'a [Option<Tensor>]) -> Kept<'a> {
-        Kept { graph, values, let_go: let_go(graph), regained: HashMap::new() }
+impl<'a> Saved<'a> {
+    pub(super) fn new(graph: &'a Graph, values: &'a [Option<Tensor>]) -> Saved<'a> {
+        Saved { graph, values, freed: freed_values(graph), recomputed: HashMap::new() }
     }
 
-    /// Values for a step back. What was let go is made again, the first time it is asked for,
-    /// after the gradient with which that step begins.
+    /// Values for a backward step. Freed values are recomputed when first requested, after the
+    /// gradient with which that step begins.
     pub(super) fn get_all(&mut self, ids: &[ValueId], after: &Tensor) -> Result<Vec<Tensor>> {
         ids.iter().map(|id| self.get(*id, after)).collect()
     }
 
     fn get(&mut self, value: ValueId, after: &Tensor) -> Result<Tensor> {
-        let Some(&index) = self.let_go.get(&value.index()) else {
+        let Some(&index) = self.freed.get(&value.index()) else {
             return Ok(lookup(self.values, &[value])?.remove(0));
         };
-        if let Some(tensor) = self.regained.get(&value.index()) {
+        if let Some(tensor) = self.recomputed.get(&value.index()) {
             return Ok(tensor.clone());
         }
         let node = &self.graph.nodes[index];
         let inputs = self.get_all(&node.inputs, after)?;
-        let outputs = with_path(path_again(&node.path), || match &node.op {
+        let outputs = with_path(replay_path(&node.path), || match &node.op {
             Op::Transient { body } => {
                 let behind: Vec<&Tensor> = inputs.iter().chain([after]).collect();
                 inline(body, &barrier(&behind)?[..inputs.len()])
@@ -47,23 +47,23 @@ impl<'a> Kept<'a> {
             _ => replay(self.graph, node, &inputs),
         })?;
         for (output, tensor) in node.outputs.iter().zip(outputs) {
-            self.regained.insert(output.index(), tensor);
+            self.recomputed.insert(output.index(), tensor);
         }
-        Ok(self.regained[&value.index()].clone())
+        Ok(self.recomputed[&value.index()].clone())
     }
 }
 
-/// The values that are let go, each with the node that gives it: results of transient regions and
-/// what cheap ops make of those alone.
-fn let_go(graph: &Graph) -> HashMap<usize, usize> {
-    let mut let_go = HashMap::new();
+/// The freed values, each with the node that computes it: results of transient regions and of cheap
+/// ops on those alone.
+fn freed_values(graph: &Graph) -> HashMap<usize, usize> {
+    let mut freed = HashMap::new();
     for (index, node) in graph.nodes.iter().enumerate() {
         let derived = is_cheap(&node.op)
             && !node.inputs.is_empty()
-            && node.inputs.iter().all(|value| let_go.contains_key(&value.index()));
+            && node.inputs.iter().all(|value| freed.contains_key(&value.index()));
         if derived || matches!(node.op, Op::Transient { .. }) {
-            let_go.extend(node.outputs.iter().map(|value| (value.index(), index)));
+            freed.extend(node.outputs.iter().map(|value| (value.index(), index)));
         }
     }
-    let_go
+    freed
 }

@@ -1,26 +1,26 @@
 //! Gradients of convolutions and pooling.
 
-use super::{Cotangent, Seen};
+use super::{Context, Cotangent};
 use crate::error::{Error, Result};
 use crate::op::{ConvolutionDims, Reduction, Window};
 use crate::tensor::Tensor;
 
-/// The gradients of images and kernel are convolutions of the gradient with the other.
+/// The gradients of images and kernel: each a convolution of the gradient with the other.
 pub(super) fn through_convolution(
     dims: &ConvolutionDims,
-    seen: &Seen<'_>,
+    ctx: &Context<'_>,
     ct: &Tensor,
 ) -> Result<Vec<Cotangent>> {
     if dims.batch_groups != 1 || dims.reverse.contains(&true) {
-        return Err(Error::new("grad", "no second gradient of a convolution"));
+        return Err(Error::new("grad", "no second-order gradient of a convolution"));
     }
-    let (images, kernel) = (&seen.inputs[0], &seen.inputs[1]);
-    let left = seen.wanted[0].then(|| image_gradient(dims, images, kernel, ct)).transpose()?;
-    let right = seen.wanted[1].then(|| kernel_gradient(dims, images, kernel, ct)).transpose()?;
+    let (images, kernel) = (&ctx.inputs[0], &ctx.inputs[1]);
+    let left = ctx.needs_grad[0].then(|| image_gradient(dims, images, kernel, ct)).transpose()?;
+    let right = ctx.needs_grad[1].then(|| kernel_gradient(dims, images, kernel, ct)).transpose()?;
     Ok(vec![left, right])
 }
 
-/// The gradient, spread by the stride, convolved with the kernel turned around.
+/// The gradient, dilated by the stride, convolved with the reversed kernel.
 fn image_gradient(
     dims: &ConvolutionDims,
     images: &Tensor,
@@ -34,12 +34,12 @@ fn image_gradient(
     for i in 0..spatial {
         let window = (kernel.dims()[rhs[i]] as i64 - 1) * dims.rhs_dilation[i] as i64;
         let low = window - dims.padding[i].0;
-        let spread = (ct.dims()[out[i]] as i64 - 1) * dims.stride[i] as i64 + 1;
-        let high = images.dims()[lhs[i]] as i64 + window - spread - low;
+        let dilated = (ct.dims()[out[i]] as i64 - 1) * dims.stride[i] as i64 + 1;
+        let high = images.dims()[lhs[i]] as i64 + window - dilated - low;
         padding.push((low, high));
     }
     let (input, output) = dims.rhs;
-    // With groups, inputs of one group must see outputs of that group alone.
+    // With groups, the inputs of a group connect only to the outputs of that group.
     let kernel = swap_groups(kernel, input, output, groups)?;
     let transposed = ConvolutionDims {
         stride: vec![1; spatial],
@@ -56,7 +56,7 @@ fn image_gradient(
     ct.convolve(&kernel, transposed)
 }
 
-/// A kernel whose inputs and outputs change places, group by group.
+/// A kernel with inputs and outputs swapped, per group.
 fn swap_groups(kernel: &Tensor, input: usize, output: usize, groups: usize) -> Result<Tensor> {
     if groups == 1 {
         return Ok(kernel.clone());
@@ -65,7 +65,7 @@ fn swap_groups(kernel: &Tensor, input: usize, output: usize, groups: usize) -> R
     crate::ops::concatenate(&parts.iter().collect::<Vec<_>>(), input)
 }
 
-/// The images, batch and features exchanged, convolved with the gradient spread by the stride.
+/// The images, batch and features swapped, convolved with the gradient dilated by the stride.
 fn kernel_gradient(
     dims: &ConvolutionDims,
     images: &Tensor,
@@ -77,9 +77,9 @@ fn kernel_gradient(
     let mut padding = Vec::new();
     for i in 0..spatial {
         let low = dims.padding[i].0;
-        let spread = (ct.dims()[out[i]] as i64 - 1) * dims.stride[i] as i64 + 1;
+        let dilated = (ct.dims()[out[i]] as i64 - 1) * dims.stride[i] as i64 + 1;
         let window = (kernel.dims()[rhs[i]] as i64 - 1) * dims.rhs_dilation[i] as i64 + 1;
-        let high = spread + window - 1 - images.dims()[lhs[i]] as i64 - low;
+        let high = dilated + window - 1 - images.dims()[lhs[i]] as i64 - low;
         padding.push((low, high));
     }
     let transposed = ConvolutionDims {
@@ -97,7 +97,7 @@ fn kernel_gradient(
     images.convolve(ct, transposed)
 }
 
-/// The gradient of pooling: to each window's largest, or spread over each window.
+/// The gradient of pooling: to each window's maximum, or spread over each window.
 pub(super) fn through_window(
     kind: Reduction,
     window: &Window,
@@ -113,17 +113,17 @@ pub(super) fn through_window(
                 (0..rank).map(|i| window.size[i] as i64 - 1 - window.padding[i].0).collect();
             let high: Vec<i64> = (0..rank)
                 .map(|i| {
-                    let spread = (ct.dims()[i] as i64 - 1) * window.stride[i] as i64 + 1;
-                    x.dims()[i] as i64 + window.size[i] as i64 - 1 - spread - low[i]
+                    let dilated = (ct.dims()[i] as i64 - 1) * window.stride[i] as i64 + 1;
+                    x.dims()[i] as i64 + window.size[i] as i64 - 1 - dilated - low[i]
                 })
                 .collect();
-            let spread = ct.pad(0.0, &low, &high, &interior)?;
+            let dilated = ct.pad(0.0, &low, &high, &interior)?;
             let each = Window {
                 size: window.size.clone(),
                 stride: vec![1; rank],
                 padding: vec![(0, 0); rank],
             };
-            spread.reduce_window(Reduction::Sum, each)
+            dilated.reduce_window(Reduction::Sum, each)
         }
         _ => Err(Error::new("grad", format!("no gradient of a window's {kind:?}"))),
     }

@@ -1,4 +1,4 @@
-//! Values that need no operands.
+//! Ops without operands.
 
 use crate::error::{Error, Result};
 use crate::op::{Constant, Op};
@@ -8,7 +8,7 @@ use fullshard_core::{DType, NumberClass, TensorType};
 use half::{bf16, f16};
 use std::rc::Rc;
 
-/// A Rust number that can stand in a program.
+/// A Rust number that can be a constant.
 pub trait Scalar: Copy {
     /// Its element type.
     const DTYPE: DType;
@@ -43,7 +43,7 @@ impl Scalar for bool {
     }
 }
 
-/// A tensor of given values, row-major. Large ones belong into arguments.
+/// A tensor of the given values, row-major. Pass large ones as arguments.
 pub fn constant<T: Scalar>(dims: &[usize], values: &[T]) -> Result<Tensor> {
     let ty = TensorType::new(T::DTYPE, dims);
     if ty.elements() != values.len() {
@@ -54,11 +54,11 @@ pub fn constant<T: Scalar>(dims: &[usize], values: &[T]) -> Result<Tensor> {
     emit_one("constant", Op::Constant(Rc::new(value)), &[], ty)
 }
 
-/// A tensor of one value, converted to its element type.
+/// A tensor filled with one value, converted to its element type.
 pub fn full(dtype: DType, dims: &[usize], value: f64) -> Result<Tensor> {
     if !fits(dtype, value) {
         let ty = TensorType::new(dtype, dims);
-        return Err(Error::new("full", format!("{value} does not fit {ty}")));
+        return Err(Error::new("full", format!("{value} is not representable in {ty}")));
     }
     let bytes = match dtype {
         DType::Bool => (value != 0.0).to_bytes(),
@@ -74,15 +74,15 @@ pub fn full(dtype: DType, dims: &[usize], value: f64) -> Result<Tensor> {
         DType::F32 => (value as f32).to_bytes(),
         DType::F64 => value.to_bytes(),
         DType::Bf16 => bf16::from_f64(value).to_bytes(),
-        // The types of 8 bits.
+        // FP8.
         _ => return full(DType::F32, dims, value)?.convert(dtype),
     };
     let op = Op::Constant(Rc::new(Constant::Splat(bytes)));
     emit_one("full", op, &[], TensorType::new(dtype, dims))
 }
 
-/// Whether a number is one of an element type's. Fractions are rounded to a float's, and any
-/// number is a truth value, false if it is zero.
+/// Whether an element type represents a number. Floats round fractions, and any number converts to
+/// a bool, false if it is zero.
 pub(crate) fn fits(dtype: DType, value: f64) -> bool {
     let bits = dtype.size() as i32 * 8;
     let (low, high) = match dtype.class() {
@@ -103,11 +103,11 @@ pub fn ones(dtype: DType, dims: &[usize]) -> Result<Tensor> {
     full(dtype, dims, 1.0)
 }
 
-/// Counts from zero along a dimension.
+/// Indices from zero along a dimension.
 pub fn iota(dtype: DType, dims: &[usize], dim: usize) -> Result<Tensor> {
     let ty = TensorType::new(dtype, dims);
     if dim >= dims.len() || dtype == DType::Bool {
-        return Err(Error::new("iota", format!("cannot count along dimension {dim} of {ty}")));
+        return Err(Error::new("iota", format!("no iota along dimension {dim} of {ty}")));
     }
     emit_one("iota", Op::Iota { dim }, &[], ty)
 }

@@ -1,4 +1,4 @@
-//! Products summed over dimensions: matrix products and `einsum`.
+//! Contractions: matmuls and `einsum`.
 
 use crate::error::{Error, Result};
 use crate::op::{DotDims, Op};
@@ -6,37 +6,37 @@ use crate::tensor::Tensor;
 use crate::trace::emit_one;
 use fullshard_core::{DType, TensorType};
 
-/// A product summed over the indices that are not in the result, such as `bqhd,bkhd->bhqk`.
+/// A contraction over the indices that are not in the result, such as `bqhd,bkhd->bhqk`.
 ///
-/// Every index is a letter; an index of both operands that stays is a batch. The result has the
-/// operands' element type.
+/// Every index is a letter; an index of both operands and the result is a batch dimension. The
+/// result has the operands' element type.
 pub fn einsum(spec: &str, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    product(spec, a, b, false)
+    contract(spec, a, b, false)
 }
 
-/// As [`einsum`], summed in `f32` all the way: products of 8 bits on GPUs otherwise keep fewer bits
-/// of their sums, for speed.
+/// Like [`einsum`], with full `f32` accumulation: FP8 matmuls on GPUs otherwise accumulate in fewer
+/// bits, for speed.
 pub fn precise_einsum(spec: &str, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    product(spec, a, b, true)
+    contract(spec, a, b, true)
 }
 
-fn product(spec: &str, a: &Tensor, b: &Tensor, precise: bool) -> Result<Tensor> {
+fn contract(spec: &str, a: &Tensor, b: &Tensor, precise: bool) -> Result<Tensor> {
     let fail = |reason: &str| {
         Error::new("einsum", format!("`{spec}` of {} and {}: {reason}", a.ty(), b.ty()))
     };
     let (operands, result) = spec.split_once("->").ok_or_else(|| fail("no `->`"))?;
-    let (left, right) = operands.split_once(',').ok_or_else(|| fail("no two operands"))?;
+    let (left, right) = operands.split_once(',').ok_or_else(|| fail("expected two operands"))?;
     let [left, right, result] = [left, right, result].map(|part| part.trim().chars().collect());
     let (left, right, result): (Vec<char>, Vec<char>, Vec<char>) = (left, right, result);
     if left.len() != a.rank() || right.len() != b.rank() {
-        return Err(fail("an index for every dimension is needed"));
+        return Err(fail("each dimension needs an index"));
     }
-    if !a.multiplies(b) {
+    if !a.can_multiply(b) {
         return Err(fail("both must have the same floating-point type"));
     }
     for indices in [&left, &right, &result] {
         if (1..indices.len()).any(|i| indices[..i].contains(&indices[i])) {
-            return Err(fail("an index stands twice"));
+            return Err(fail("an index appears twice"));
         }
     }
     let both = |index: &&char| right.contains(index);
@@ -62,19 +62,19 @@ fn product(spec: &str, a: &Tensor, b: &Tensor, precise: bool) -> Result<Tensor> 
     let order: Option<Vec<usize>> = result.iter().map(|&index| position(&natural, index)).collect();
     match order {
         Some(order) if order.len() == natural.len() => a.dot(b, dims)?.transpose(&order),
-        _ => Err(fail("the result must have each index that is in one operand only")),
+        _ => Err(fail("the result must have each index that is in only one operand")),
     }
 }
 
 impl Tensor {
-    /// The matrix product of the last two dimensions; those before are batches, equal in both.
+    /// The matmul over the last two dimensions; leading dimensions are batches, equal in both.
     pub fn matmul(&self, other: &Tensor) -> Result<Tensor> {
         let (m, n) = (self.rank(), other.rank());
         let reason = || format!("{} times {}", self.ty(), other.ty());
         let batches = m.saturating_sub(2);
         let fits = m >= 2
             && m == n
-            && self.multiplies(other)
+            && self.can_multiply(other)
             && self.dims()[..batches] == other.dims()[..batches]
             && self.dims()[m - 1] == other.dims()[n - 2];
         if !fits {
@@ -91,11 +91,11 @@ impl Tensor {
         self.dot(other, dims)
     }
 
-    /// The last dimension multiplied by a matrix: a linear layer over any batch.
+    /// Multiplies the last dimension by a matrix: a linear layer over any batch.
     pub fn linear(&self, matrix: &Tensor) -> Result<Tensor> {
         let fits = self.rank() >= 1
             && matrix.rank() == 2
-            && self.multiplies(matrix)
+            && self.can_multiply(matrix)
             && self.dims().last() == matrix.dims().first();
         if !fits {
             let reason = format!("{} times {}", self.ty(), matrix.ty());
@@ -109,8 +109,8 @@ impl Tensor {
         self.dot(matrix, dims)
     }
 
-    /// Whether the element types allow a product.
-    fn multiplies(&self, other: &Tensor) -> bool {
+    /// Whether the element types allow a matmul.
+    fn can_multiply(&self, other: &Tensor) -> bool {
         self.dtype() == other.dtype() && self.dtype().is_float()
     }
 
@@ -118,9 +118,9 @@ impl Tensor {
         self.dot_to(other, dims, self.dtype())
     }
 
-    /// A product whose result has its own element type, to which it is summed.
+    /// A matmul whose result has its own element type, in which it accumulates.
     pub(crate) fn dot_to(&self, other: &Tensor, dims: DotDims, dtype: DType) -> Result<Tensor> {
-        if !self.multiplies(other) {
+        if !self.can_multiply(other) {
             let reason = format!("{} times {}", self.ty(), other.ty());
             return Err(Error::new("dot", reason));
         }

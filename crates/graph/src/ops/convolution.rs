@@ -16,7 +16,7 @@ pub struct Convolution {
 }
 
 impl Convolution {
-    /// A convolution over so many spatial dimensions, with stride one and no padding.
+    /// A convolution over `spatial` dimensions, with stride one and no padding.
     pub fn new(spatial: usize) -> Convolution {
         Convolution {
             stride: vec![1; spatial],
@@ -26,31 +26,31 @@ impl Convolution {
         }
     }
 
-    /// Steps of the window.
+    /// Window strides.
     pub fn stride(mut self, stride: &[usize]) -> Self {
         self.stride = stride.to_vec();
         self
     }
 
-    /// Zeros before and after each spatial dimension.
+    /// Zero padding before and after each spatial dimension.
     pub fn padding(mut self, padding: &[(usize, usize)]) -> Self {
         self.padding = padding.to_vec();
         self
     }
 
-    /// Steps within the window.
+    /// Window dilation.
     pub fn dilation(mut self, dilation: &[usize]) -> Self {
         self.dilation = dilation.to_vec();
         self
     }
 
-    /// Features in so many groups that do not see each other.
+    /// Number of independent feature groups.
     pub fn groups(mut self, groups: usize) -> Self {
         self.groups = groups;
         self
     }
 
-    /// Applies it.
+    /// Applies the convolution.
     pub fn apply(&self, images: &Tensor, kernel: &Tensor) -> Result<Tensor> {
         let spatial = self.stride.len();
         let rank = spatial + 2;
@@ -58,14 +58,14 @@ impl Convolution {
             let reason = format!("{} by {} ({self:?})", images.ty(), kernel.ty());
             Error::new("convolution", reason)
         };
-        let alike = images.rank() == rank
+        let compatible = images.rank() == rank
             && kernel.rank() == rank
             && images.dtype() == kernel.dtype()
             && self.padding.len() == spatial
             && self.dilation.len() == spatial
             && self.stride.iter().chain(&self.dilation).all(|&step| step > 0)
             && self.groups > 0;
-        let fits = alike
+        let fits = compatible
             && images.dims()[rank - 1] == kernel.dims()[rank - 2] * self.groups
             && kernel.dims()[rank - 1].is_multiple_of(self.groups);
         if !fits {
@@ -88,9 +88,9 @@ impl Convolution {
 }
 
 impl ConvolutionDims {
-    /// The spatial dimensions of a tensor whose batch and features are at these places.
-    pub(crate) fn spatial(&self, places: (usize, usize)) -> Vec<usize> {
-        (0..self.stride.len() + 2).filter(|&dim| dim != places.0 && dim != places.1).collect()
+    /// The spatial dimensions of a tensor whose batch and features are at these positions.
+    pub(crate) fn spatial(&self, positions: (usize, usize)) -> Vec<usize> {
+        (0..self.stride.len() + 2).filter(|&dim| dim != positions.0 && dim != positions.1).collect()
     }
 }
 
@@ -116,7 +116,7 @@ impl Tensor {
         emit_one("convolution", Op::Convolution(Box::new(dims)), &[self, kernel], ty)
     }
 
-    /// The largest of each window over the spatial dimensions of images.
+    /// Max pooling over the spatial dimensions of images.
     pub fn max_pool(
         &self,
         size: &[usize],
@@ -126,7 +126,7 @@ impl Tensor {
         self.reduce_window(Reduction::Max, self.pool_window("max_pool", size, stride, padding)?)
     }
 
-    /// The sum of each window over the spatial dimensions of images.
+    /// Sum pooling over the spatial dimensions of images.
     pub fn sum_pool(
         &self,
         size: &[usize],
@@ -136,8 +136,7 @@ impl Tensor {
         self.reduce_window(Reduction::Sum, self.pool_window("sum_pool", size, stride, padding)?)
     }
 
-    /// The mean of each window over the spatial dimensions of images, zeros of the padding
-    /// counted in.
+    /// Average pooling over the spatial dimensions of images, padding included in the count.
     pub fn mean_pool(
         &self,
         size: &[usize],
@@ -184,14 +183,14 @@ impl Tensor {
         emit_one("reduce_window", Op::ReduceWindow { kind, window }, &[self], ty)
     }
 
-    /// `source` values put where each window's largest value of this is, the rest zero.
+    /// Scatters `source` to the position of each window's maximum in this tensor, the rest zero.
     pub(crate) fn select_and_scatter(&self, source: &Tensor, window: Window) -> Result<Tensor> {
         let op = Op::SelectAndScatter { window };
         emit_one("select_and_scatter", op, &[self, source], self.ty().clone())
     }
 }
 
-/// The number of places of a window in each dimension; none if it is larger than the tensor.
+/// Number of window positions in each dimension; `None` if it is larger than the tensor.
 fn window_dims(dims: &[usize], window: &Window) -> Option<Vec<usize>> {
     let count = |i: usize| {
         let (low, high) = window.padding[i];

@@ -1,4 +1,4 @@
-//! Ways around the compiler: barriers, and calls of what only a platform knows.
+//! Optimization barriers and custom calls.
 
 use crate::error::Result;
 use crate::op::{CustomCall, Op};
@@ -9,26 +9,26 @@ use fullshard_core::TensorType;
 /// An attribute of a custom call.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Attribute {
-    /// A truth value.
+    /// A bool.
     Bool(bool),
-    /// An integer of 64 bits.
+    /// A 64-bit integer.
     Int(i64),
-    /// A number of 32 bits.
+    /// A 32-bit float.
     Float(f32),
     /// A string.
     Text(String),
-    /// Integers of 64 bits.
+    /// 64-bit integers.
     Ints(Vec<i64>),
 }
 
-/// The same values, which the compiler may neither look through nor compute together with others
-/// across this point: all of them are made before any is used.
+/// The same values behind an optimization barrier: the compiler cannot fuse or merge ops across it,
+/// and all of them are computed before any is used.
 pub fn barrier(tensors: &[&Tensor]) -> Result<Vec<Tensor>> {
     let types = tensors.iter().map(|tensor| tensor.ty().clone()).collect();
     emit("barrier", Op::Barrier, tensors, types)
 }
 
-/// Starts a call of something that only the platform knows, by its name there.
+/// Starts a custom call, by its target name on the platform.
 pub fn custom_call(target: &str) -> CustomCallBuilder {
     CustomCallBuilder {
         call: CustomCall {
@@ -44,7 +44,7 @@ pub fn custom_call(target: &str) -> CustomCallBuilder {
     }
 }
 
-/// A custom call being put together.
+/// A builder of a custom call.
 pub struct CustomCallBuilder {
     call: CustomCall,
 }
@@ -56,35 +56,35 @@ impl CustomCallBuilder {
         self
     }
 
-    /// Sets an opaque configuration and the API version that goes with it.
+    /// Sets an opaque configuration and its API version.
     pub fn backend_config(mut self, config: &str, api_version: i32) -> Self {
         self.call.backend_config = Some(config.to_owned());
         self.call.api_version = api_version;
         self
     }
 
-    /// Keeps the call even if nothing uses its results; in a loop, branch or function it stays as
-    /// long as that does.
+    /// Keeps the call even if its results are unused; in a loop, branch or function it is live as
+    /// long as that is.
     pub fn side_effect(mut self) -> Self {
         self.call.has_side_effect = true;
         self
     }
 
-    /// Sets the dimension order, the fastest first, of every operand and result.
+    /// Sets the dimension order, minor to major, of every operand and result.
     pub fn layouts(mut self, operands: &[&[usize]], results: &[&[usize]]) -> Self {
         self.call.operand_layouts = operands.iter().map(|layout| layout.to_vec()).collect();
         self.call.result_layouts = results.iter().map(|layout| layout.to_vec()).collect();
         self
     }
 
-    /// Lets operands that are the beginning of longer tensors be given as those, so that they need
-    /// not be cut out. It is for calls that know how much they are to read.
+    /// Allows operands that are the beginning of longer tensors to be passed as those tensors,
+    /// without a slice. It is for calls that know how much to read.
     pub fn longer_operands(mut self) -> Self {
         self.call.longer_operands = true;
         self
     }
 
-    /// Makes the call.
+    /// Emits the call.
     pub fn call(self, operands: &[&Tensor], results: &[TensorType]) -> Result<Vec<Tensor>> {
         let name = self.call.target.clone();
         emit(&name, Op::CustomCall(Box::new(self.call)), operands, results.to_vec())

@@ -1,4 +1,4 @@
-//! Operations on each element, with broadcasting, and the operators.
+//! Elementwise operations, with broadcasting, and the operators.
 
 use crate::error::{Error, Result};
 use crate::op::{Binary, Comparison, Op, Unary};
@@ -33,7 +33,7 @@ impl Unary {
         }
     }
 
-    fn takes(self, dtype: DType) -> bool {
+    fn supports(self, dtype: DType) -> bool {
         match self {
             Unary::Negate | Unary::Abs | Unary::Sign => {
                 matches!(dtype.class(), NumberClass::Signed | NumberClass::Float)
@@ -63,7 +63,7 @@ impl Binary {
         }
     }
 
-    fn takes(self, dtype: DType) -> bool {
+    fn supports(self, dtype: DType) -> bool {
         match self {
             Binary::And | Binary::Or | Binary::Xor => !dtype.is_float(),
             Binary::ShiftLeft | Binary::ShiftRight => dtype.is_integer(),
@@ -75,8 +75,8 @@ impl Binary {
 
 impl Tensor {
     pub(crate) fn unary(&self, op: Unary) -> Result<Tensor> {
-        if !op.takes(self.dtype()) {
-            return Err(Error::new(op.name(), format!("cannot take {}", self.ty())));
+        if !op.supports(self.dtype()) {
+            return Err(Error::new(op.name(), format!("does not support {}", self.ty())));
         }
         let dtype = if op == Unary::IsFinite { DType::Bool } else { self.dtype() };
         emit_one(op.name(), Op::Unary(op), &[self], self.ty().with_dtype(dtype))
@@ -84,27 +84,27 @@ impl Tensor {
 
     pub(crate) fn binary(&self, op: Binary, other: &Tensor) -> Result<Tensor> {
         let (left, right) = broadcast_pair(op.name(), self, other)?;
-        if !op.takes(left.dtype()) {
-            return Err(Error::new(op.name(), format!("cannot take {}", left.ty())));
+        if !op.supports(left.dtype()) {
+            return Err(Error::new(op.name(), format!("does not support {}", left.ty())));
         }
         emit_one(op.name(), Op::Binary(op), &[&left, &right], left.ty().clone())
     }
 
-    /// A number of this element type, for an op; a fraction is no integer.
+    /// A number of this element type, for an op; fractions are not integers.
     fn number(&self, op: Binary, number: f64) -> Result<Tensor> {
         if !fits(self.dtype(), number) {
-            let reason = format!("{number} does not fit {}; convert it", self.ty());
+            let reason = format!("{number} is not representable in {}; convert it", self.ty());
             return Err(Error::new(op.name(), reason));
         }
         full(self.dtype(), &[], number)
     }
 
-    /// This and a number of the same element type.
+    /// The op with a number of the same element type.
     fn with_number(&self, op: Binary, number: f64) -> Result<Tensor> {
         self.binary(op, &self.number(op, number)?)
     }
 
-    /// Compares element by element.
+    /// Elementwise comparison.
     pub fn compare(&self, comparison: Comparison, other: &Tensor) -> Result<Tensor> {
         let (left, right) = broadcast_pair("compare", self, other)?;
         let ty = left.ty().with_dtype(DType::Bool);
@@ -119,18 +119,18 @@ impl Tensor {
         emit_one("convert", Op::Convert, &[self], self.ty().with_dtype(dtype))
     }
 
-    /// The same bits as another element type of the same size.
+    /// The same bits, as another element type of the same size.
     pub fn bitcast(&self, dtype: DType) -> Result<Tensor> {
-        // A truth value has one bit, whatever it takes in memory.
+        // A bool has one bit, whatever its size in memory.
         let bits = |dtype: DType| if dtype == DType::Bool { 1 } else { 8 * dtype.size() };
         if bits(dtype) != bits(self.dtype()) {
-            let reason = format!("{} has other bits than {dtype}", self.ty());
+            let reason = format!("{} and {dtype} have different bit widths", self.ty());
             return Err(Error::new("bitcast", reason));
         }
         emit_one("bitcast", Op::Bitcast, &[self], self.ty().with_dtype(dtype))
     }
 
-    /// To a power, element by element.
+    /// Elementwise power.
     pub fn pow(&self, exponent: f64) -> Result<Tensor> {
         self.with_number(Binary::Power, exponent)
     }
@@ -140,7 +140,7 @@ impl Tensor {
         self * self
     }
 
-    /// Kept between two numbers.
+    /// Clamps to a range.
     pub fn clamp(&self, low: f64, high: f64) -> Result<Tensor> {
         self.with_number(Binary::Maximum, low)?.with_number(Binary::Minimum, high)
     }
@@ -160,11 +160,11 @@ macro_rules! unary_methods {
 unary_methods! {
     /// The exponential.
     exp => Exp,
-    /// The exponential less one, exact near zero.
+    /// `exp(x) - 1`, accurate near zero.
     expm1 => Expm1,
     /// The natural logarithm.
     log => Log,
-    /// The natural logarithm of one more, exact near zero.
+    /// `log(1 + x)`, accurate near zero.
     log1p => Log1p,
     /// The logistic function, `1 / (1 + exp(-x))`.
     sigmoid => Logistic,
@@ -176,7 +176,7 @@ unary_methods! {
     cos => Cosine,
     /// The square root.
     sqrt => Sqrt,
-    /// One over the square root.
+    /// The reciprocal square root.
     rsqrt => Rsqrt,
     /// The absolute value.
     abs => Abs,
@@ -184,13 +184,13 @@ unary_methods! {
     sign => Sign,
     /// Rounded down.
     floor => Floor,
-    /// Rounded to the nearest whole number, to the even one if two are as near.
+    /// Rounded to the nearest integer, ties to even.
     round => Round,
     /// The error function.
     erf => Erf,
-    /// Not, for truth values and bits.
+    /// Not, logical or bitwise.
     not => Not,
-    /// Whether it is neither infinite nor not a number.
+    /// Whether it is neither infinite nor NaN.
     is_finite => IsFinite,
 }
 
@@ -210,17 +210,17 @@ binary_methods! {
     maximum => Maximum,
     /// The smaller of two.
     minimum => Minimum,
-    /// What is left after division, with the sign of `self`.
+    /// The remainder of division, with the sign of `self`.
     remainder => Remainder,
-    /// And, for truth values and bits.
+    /// And, logical or bitwise.
     and => And,
-    /// Or, for truth values and bits.
+    /// Or, logical or bitwise.
     or => Or,
-    /// Exclusive or, for truth values and bits.
+    /// Exclusive or, logical or bitwise.
     xor => Xor,
-    /// Bits shifted up.
+    /// Left shift.
     shift_left => ShiftLeft,
-    /// Bits shifted down, zeros coming in.
+    /// Logical right shift.
     shift_right => ShiftRight,
 }
 
@@ -294,8 +294,8 @@ impl Neg for &Tensor {
     }
 }
 
-/// Two tensors broadcast to the same dimensions: missing ones come first, and a dimension of one
-/// is repeated.
+/// Two tensors broadcast to the same dimensions: missing dimensions are prepended, and dimensions
+/// of size one are repeated.
 pub(crate) fn broadcast_pair(op: &str, a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor)> {
     let mismatch =
         |what: &str| Error::new(op, format!("{} and {} have different {what}", a.ty(), b.ty()));

@@ -1,4 +1,4 @@
-//! Picking by index: gathers, scatters and slices whose place is known only at run time.
+//! Indexing: gathers, scatters and dynamic slices.
 
 use crate::error::{Error, Result};
 use crate::op::{GatherDims, Op};
@@ -8,8 +8,8 @@ use crate::trace::emit_one;
 use fullshard_core::TensorType;
 
 impl Tensor {
-    /// Rows of a table, one for each index: an embedding. The result has the indices' dimensions
-    /// and then the row's. Indices past the end pick the last row.
+    /// Rows of a table, one per index: an embedding lookup. The result has the indices' dimensions
+    /// and then the row's. Indices past the end are clamped to the last row.
     pub fn take(&self, indices: &Tensor) -> Result<Tensor> {
         if self.rank() == 0 || !indices.dtype().is_integer() {
             let reason = format!("{} indexed by {}", self.ty(), indices.ty());
@@ -20,8 +20,8 @@ impl Tensor {
         self.gather(&indices.expand(indices.rank())?, dims, &result)
     }
 
-    /// Elements along a dimension, picked by indices that run together with this tensor in all
-    /// other dimensions.
+    /// Elements along a dimension, selected by indices that match this tensor in all other
+    /// dimensions.
     pub fn take_along(&self, indices: &Tensor, dim: usize) -> Result<Tensor> {
         let fits = self.rank() == indices.rank()
             && dim < self.rank()
@@ -34,8 +34,8 @@ impl Tensor {
         self.gather(&indices.expand(self.rank())?, self.element_dims(dim), indices.dims())
     }
 
-    /// Elements added along a dimension, each where its index says: what undoes
-    /// [`Tensor::take_along`]. Elements whose index is past the end are added to the last.
+    /// Scatter-adds elements along a dimension, by index: the transpose of [`Tensor::take_along`].
+    /// Indices past the end are clamped to the last element.
     pub fn add_along(&self, indices: &Tensor, dim: usize, elements: &Tensor) -> Result<Tensor> {
         let fits = self.rank() == indices.rank()
             && dim < self.rank()
@@ -51,7 +51,7 @@ impl Tensor {
         self.scatter_add(&indices.expand(self.rank())?, elements, self.element_dims(dim))
     }
 
-    /// How indices of the same rank pick elements along a dimension of this.
+    /// The gather of elements along a dimension by indices of the same rank.
     fn element_dims(&self, dim: usize) -> GatherDims {
         let others: Vec<usize> = (0..self.rank()).filter(|&i| i != dim).collect();
         GatherDims {
@@ -65,7 +65,7 @@ impl Tensor {
         }
     }
 
-    /// How indices of a rank pick rows of this.
+    /// The gather of rows by indices of a rank.
     fn row_dims(&self, index_rank: usize) -> GatherDims {
         let mut sizes = self.dims().to_vec();
         sizes[0] = 1;
@@ -90,15 +90,15 @@ impl Tensor {
         emit_one("gather", Op::Gather(dims), &[self, indices], ty)
     }
 
-    /// This with `updates` added where a gather with the same dimensions would have picked them:
-    /// also indices out of range, which a scatter by itself would leave out, are moved into it.
+    /// Adds `updates` where a gather with the same dimensions would read them. Out-of-range
+    /// indices, which a plain scatter would drop, are clamped.
     pub(crate) fn scatter_add(
         &self,
         indices: &Tensor,
         updates: &Tensor,
         dims: GatherDims,
     ) -> Result<Tensor> {
-        // Every gather made here is along a single dimension.
+        // Every gather emitted here is along a single dimension.
         let last =
             dims.start_map.iter().map(|&dim| self.dims()[dim].saturating_sub(dims.sizes[dim]));
         let indices = indices.clamp(0.0, last.min().unwrap_or(0) as f64)?;
@@ -106,8 +106,8 @@ impl Tensor {
         emit_one("scatter", Op::ScatterAdd(dims), &operands, self.ty().clone())
     }
 
-    /// Rows added to a table, each where its index says: what undoes [`Tensor::take`]. Rows whose
-    /// index is past the end are added to the last.
+    /// Scatter-adds rows to a table, by index: the transpose of [`Tensor::take`]. Indices past the
+    /// end are clamped to the last row.
     pub fn add_rows(&self, indices: &Tensor, rows: &Tensor) -> Result<Tensor> {
         let expected: Vec<usize> =
             indices.dims().iter().chain(self.dims().iter().skip(1)).copied().collect();
@@ -123,7 +123,7 @@ impl Tensor {
         self.scatter_add(&indices.expand(indices.rank())?, rows, dims)
     }
 
-    /// A part of given size whose start is known at run time; a start too far on is moved back.
+    /// A slice of static size whose start is known only at run time; starts are clamped.
     pub fn dynamic_slice(&self, starts: &[&Tensor], sizes: &[usize]) -> Result<Tensor> {
         self.check_starts("dynamic_slice", starts, sizes)?;
         let mut operands = vec![self];
@@ -132,7 +132,7 @@ impl Tensor {
         emit_one("dynamic_slice", op, &operands, TensorType::new(self.dtype(), sizes))
     }
 
-    /// This with a part replaced whose start is known at run time.
+    /// This tensor with a slice replaced, whose start is known only at run time.
     pub fn dynamic_update_slice(&self, update: &Tensor, starts: &[&Tensor]) -> Result<Tensor> {
         self.check_starts("dynamic_update_slice", starts, update.dims())?;
         if update.dtype() != self.dtype() {
@@ -145,7 +145,7 @@ impl Tensor {
         emit_one("dynamic_update_slice", Op::DynamicUpdateSlice, &operands, ty)
     }
 
-    /// The slice at `index` of a dimension, which goes.
+    /// The slice at `index` of a dimension, which is removed.
     pub fn at(&self, dim: usize, index: &Tensor) -> Result<Tensor> {
         self.check_dim("at", dim)?;
         let zero = full(index.dtype(), &[], 0.0)?;

@@ -1,4 +1,4 @@
-//! Choosing between values.
+//! Select and stop-gradient.
 
 use crate::error::{Error, Result};
 use crate::op::Op;
@@ -11,7 +11,7 @@ use fullshard_core::DType;
 pub fn select(condition: &Tensor, yes: &Tensor, no: &Tensor) -> Result<Tensor> {
     let (yes, no) = broadcast_pair("select", yes, no)?;
     let fail = || {
-        let reason = format!("{} is no condition for {}", condition.ty(), yes.ty());
+        let reason = format!("{} is not a valid condition for {}", condition.ty(), yes.ty());
         Error::new("select", reason)
     };
     if condition.dtype() != DType::Bool {
@@ -22,7 +22,7 @@ pub fn select(condition: &Tensor, yes: &Tensor, no: &Tensor) -> Result<Tensor> {
 }
 
 impl Tensor {
-    /// The value, of which no gradient is taken.
+    /// The same value, with no gradient.
     pub fn stop_gradient(&self) -> Result<Tensor> {
         emit_one("stop_gradient", Op::StopGradient, &[self], self.ty().clone())
     }

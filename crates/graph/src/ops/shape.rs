@@ -1,4 +1,4 @@
-//! Changing the shape: reshape, broadcast, transpose, slice, concatenate, pad, reverse.
+//! Shape ops: reshape, broadcast, transpose, slice, concatenate, pad, reverse.
 
 use crate::error::{Error, Result};
 use crate::op::Op;
@@ -8,19 +8,19 @@ use crate::trace::emit_one;
 use fullshard_core::TensorType;
 
 impl Tensor {
-    /// The same elements in other dimensions.
+    /// The same elements with other dimensions.
     pub fn reshape(&self, dims: &[usize]) -> Result<Tensor> {
         if dims == self.dims() {
             return Ok(self.clone());
         }
         let ty = TensorType::new(self.dtype(), dims);
         if ty.elements() != self.ty().elements() {
-            return Err(Error::new("reshape", format!("{} cannot become {ty}", self.ty())));
+            return Err(Error::new("reshape", format!("{} cannot be reshaped to {ty}", self.ty())));
         }
         emit_one("reshape", Op::Reshape, &[self], ty)
     }
 
-    /// Repeated to fill `dims`: missing dimensions come first, and a dimension of one is
+    /// Broadcasts to `dims`: missing dimensions are prepended, and dimensions of size one are
     /// repeated.
     pub fn broadcast_to(&self, dims: &[usize]) -> Result<Tensor> {
         if dims == self.dims() {
@@ -35,22 +35,22 @@ impl Tensor {
         if !self.dims().iter().enumerate().all(fits) {
             return Err(fail());
         }
-        let places: Vec<usize> = (missing..dims.len()).collect();
-        self.broadcast_dims(dims, &places)
+        let positions: Vec<usize> = (missing..dims.len()).collect();
+        self.broadcast_dims(dims, &positions)
     }
 
-    /// Repeated to fill `dims`, where dimension `i` goes to `places[i]`.
-    pub(crate) fn broadcast_dims(&self, dims: &[usize], places: &[usize]) -> Result<Tensor> {
-        let op = Op::Broadcast { dims: places.to_vec() };
+    /// Broadcasts to `dims`, where dimension `i` becomes dimension `positions[i]`.
+    pub(crate) fn broadcast_dims(&self, dims: &[usize], positions: &[usize]) -> Result<Tensor> {
+        let op = Op::Broadcast { dims: positions.to_vec() };
         emit_one("broadcast", op, &[self], TensorType::new(self.dtype(), dims))
     }
 
-    /// The dimensions in another order: dimension `i` of the result is `permutation[i]` of this.
+    /// Permutes dimensions: dimension `i` of the result is dimension `permutation[i]` of this.
     pub fn transpose(&self, permutation: &[usize]) -> Result<Tensor> {
         let mut sorted = permutation.to_vec();
         sorted.sort_unstable();
         if !sorted.iter().copied().eq(0..self.rank()) {
-            let reason = format!("{permutation:?} is no order of the dimensions of {}", self.ty());
+            let reason = format!("{permutation:?} is not a permutation for {}", self.ty());
             return Err(Error::new("transpose", reason));
         }
         if permutation.iter().copied().eq(0..self.rank()) {
@@ -61,32 +61,32 @@ impl Tensor {
         emit_one("transpose", op, &[self], TensorType::new(self.dtype(), &dims))
     }
 
-    /// The last two dimensions exchanged.
+    /// Swaps the last two dimensions.
     pub fn t(&self) -> Result<Tensor> {
         let mut order: Vec<usize> = (0..self.rank()).collect();
         if self.rank() < 2 {
-            return Err(Error::new("t", format!("{} has no two dimensions", self.ty())));
+            return Err(Error::new("t", format!("{} has fewer than two dimensions", self.ty())));
         }
         order.swap(self.rank() - 2, self.rank() - 1);
         self.transpose(&order)
     }
 
-    /// A dimension of one put in at `dim`.
+    /// Inserts a dimension of size one at `dim`.
     pub fn expand(&self, dim: usize) -> Result<Tensor> {
         if dim > self.rank() {
-            return Err(Error::new("expand", format!("no place {dim} in {}", self.ty())));
+            return Err(Error::new("expand", format!("no position {dim} in {}", self.ty())));
         }
         let mut dims = self.dims().to_vec();
         dims.insert(dim, 1);
         self.reshape(&dims)
     }
 
-    /// The part from `start` to before `limit` of each dimension.
+    /// The slice `start..limit` of each dimension.
     pub fn slice(&self, start: &[usize], limit: &[usize]) -> Result<Tensor> {
         self.slice_strided(start, limit, &vec![1; self.rank()])
     }
 
-    /// Every `stride`th element of the part from `start` to before `limit` of each dimension.
+    /// Every `stride`th element of the slice `start..limit` of each dimension.
     pub fn slice_strided(
         &self,
         start: &[usize],
@@ -107,7 +107,7 @@ impl Tensor {
         emit_one("slice", op, &[self], TensorType::new(self.dtype(), &dims))
     }
 
-    /// The part from `start` to before `limit` of one dimension.
+    /// The slice `start..limit` of one dimension.
     pub fn narrow(&self, dim: usize, start: usize, limit: usize) -> Result<Tensor> {
         self.check_dim("narrow", dim)?;
         let mut starts = vec![0; self.rank()];
@@ -116,7 +116,7 @@ impl Tensor {
         self.slice(&starts, &limits)
     }
 
-    /// Cut into equal parts along a dimension.
+    /// Splits into equal parts along a dimension.
     pub fn split(&self, dim: usize, parts: usize) -> Result<Vec<Tensor>> {
         self.check_dim("split", dim)?;
         let size = self.dims()[dim];
@@ -128,8 +128,8 @@ impl Tensor {
         (0..parts).map(|i| self.narrow(dim, i * part, (i + 1) * part)).collect()
     }
 
-    /// Padded with a number before, after and between the elements of each dimension; negative
-    /// numbers before and after cut off.
+    /// Pads with a number before, after and between the elements of each dimension; negative
+    /// padding before and after crops.
     pub fn pad(&self, value: f64, low: &[i64], high: &[i64], interior: &[usize]) -> Result<Tensor> {
         let rank = self.rank();
         let fail = || {
@@ -149,12 +149,12 @@ impl Tensor {
         emit_one("pad", op, &[self, &value], TensorType::new(self.dtype(), &dims))
     }
 
-    /// The elements of some dimensions in the opposite order.
+    /// Reverses the elements along dimensions.
     pub fn reverse(&self, dims: &[usize]) -> Result<Tensor> {
         for (i, &dim) in dims.iter().enumerate() {
             self.check_dim("reverse", dim)?;
             if dims[..i].contains(&dim) {
-                let reason = format!("dimension {dim} of {} stands twice", self.ty());
+                let reason = format!("dimension {dim} of {} appears twice", self.ty());
                 return Err(Error::new("reverse", reason));
             }
         }
@@ -170,21 +170,21 @@ impl Tensor {
     }
 }
 
-/// Tensors after one another along a dimension.
+/// Concatenates tensors along a dimension.
 pub fn concatenate(tensors: &[&Tensor], dim: usize) -> Result<Tensor> {
     let fail = |reason: String| Err(Error::new("concatenate", reason));
     let Some(first) = tensors.first() else {
-        return fail("nothing to put together".into());
+        return fail("nothing to concatenate".into());
     };
     first.check_dim("concatenate", dim)?;
     let mut dims = first.dims().to_vec();
     for tensor in &tensors[1..] {
         let mut other = tensor.dims().to_vec();
-        let alike = other.len() == dims.len() && tensor.dtype() == first.dtype();
-        if alike {
+        let compatible = other.len() == dims.len() && tensor.dtype() == first.dtype();
+        if compatible {
             other[dim] = dims[dim];
         }
-        if !alike || other != dims {
+        if !compatible || other != dims {
             return fail(format!("{} and {} along dimension {dim}", first.ty(), tensor.ty()));
         }
         dims[dim] += tensor.dims()[dim];

@@ -1,4 +1,4 @@
-//! Sorting and picking the largest.
+//! Sorting and top-k.
 
 use crate::error::{Error, Result};
 use crate::op::Op;
@@ -8,15 +8,15 @@ use crate::trace::emit;
 use fullshard_core::DType;
 
 impl Tensor {
-    /// The indices that sort a dimension; equal elements keep their order.
+    /// The indices that sort a dimension. The sort is stable.
     pub fn argsort(&self, dim: usize, descending: bool) -> Result<Tensor> {
         self.check_dim("argsort", dim)?;
         let keys = self.stop_gradient()?;
-        let places = iota(DType::I32, self.dims(), dim)?;
-        let types = vec![keys.ty().clone(), places.ty().clone()];
+        let indices = iota(DType::I32, self.dims(), dim)?;
+        let types = vec![keys.ty().clone(), indices.ty().clone()];
         let op = Op::Sort { dim, descending };
-        let mut sorted = emit("sort", op, &[&keys, &places], types)?;
-        Ok(sorted.pop().unwrap_or(places))
+        let mut sorted = emit("sort", op, &[&keys, &indices], types)?;
+        Ok(sorted.pop().unwrap_or(indices))
     }
 
     /// Sorted along a dimension.
@@ -25,7 +25,7 @@ impl Tensor {
         self.take_along(&self.argsort(dim, descending)?, dim)
     }
 
-    /// The largest `k` along the last dimension, largest first, and their indices.
+    /// The `k` largest along the last dimension, in descending order, and their indices.
     pub fn top_k(&self, k: usize) -> Result<(Tensor, Tensor)> {
         let last = self.rank().saturating_sub(1);
         if self.dims().last().is_none_or(|&size| k > size) {

@@ -1,4 +1,4 @@
-//! Numbers of several distributions, drawn with a key for each element of a tensor.
+//! Random tensors of several distributions, drawn with a key.
 
 use super::{Key, number, threefry};
 use crate::error::{Error, Result};
@@ -9,48 +9,47 @@ use crate::tensor::Tensor;
 use fullshard_core::DType;
 use std::f64::consts::{FRAC_1_SQRT_2, PI, SQRT_2};
 
-/// Rounds for the numbers themselves: a third less work than the usual twenty, at each element
-/// of each mask. The margin is thinner for it (others report one test of BigCrush failing at
-/// thirteen rounds of the variant with longer words, none at twenty), which initial weights and
-/// dropout do not notice.
+/// Rounds per element: a third less work than the usual twenty, at each element of each mask. The
+/// margin is thinner (others report one test of BigCrush failing at thirteen rounds of the variant
+/// with longer words, none at twenty), which does not matter for initial weights and dropout.
 const DRAW_ROUNDS: usize = 13;
 
 /// The number of values of one word of a counter.
 const WORD: u128 = 1 << 32;
 
-/// Random numbers to be drawn with a key: the dimensions of the whole tensor, and how it is cut.
+/// Random numbers to draw with a key: the dimensions of the full tensor, and its sharding.
 ///
-/// Everything drawn is made of the same bits, so draw once with each key.
+/// All draws use the same bits, so draw once with each key.
 #[derive(Debug, Clone)]
 pub struct Draw {
     key: Key,
     dims: Vec<usize>,
-    cuts: Vec<Option<Group>>,
+    groups: Vec<Option<Group>>,
 }
 
 impl Draw {
     pub(super) fn new(key: Key, dims: &[usize]) -> Draw {
-        Draw { key, dims: dims.to_vec(), cuts: vec![None; dims.len()] }
+        Draw { key, dims: dims.to_vec(), groups: vec![None; dims.len()] }
     }
 
-    /// In a manual region, makes only this device's part along a dimension that these axes cut:
-    /// the part it would have of the whole tensor.
-    pub fn cut(mut self, dim: usize, group: &Group) -> Result<Draw> {
+    /// In a manual region, draws only this device's shard along a dimension sharded over these
+    /// axes: the same values as in the full tensor.
+    pub fn shard(mut self, dim: usize, group: &Group) -> Result<Draw> {
         let fits = self.dims.get(dim).is_some_and(|size| size.is_multiple_of(group.size()));
-        let used = self.cuts.iter().flatten().any(|other| other.shares_axis(group));
-        if !fits || used || self.cuts[dim].is_some() {
+        let used = self.groups.iter().flatten().any(|other| other.shares_axis(group));
+        if !fits || used || self.groups[dim].is_some() {
             let (dims, parts) = (&self.dims, group.size());
-            let why = if used { " by an axis that cuts it already" } else { "" };
-            let reason = format!("dimension {dim} of {dims:?} in {parts} parts{why}");
+            let why = if used { ": an axis is already used" } else { "" };
+            let reason = format!("cannot shard dimension {dim} of {dims:?} {parts} ways{why}");
             return Err(Error::new("draw", reason));
         }
-        self.cuts[dim] = Some(group.clone());
+        self.groups[dim] = Some(group.clone());
         Ok(self)
     }
 
-    /// The dimensions of this device's part.
+    /// The dimensions of this device's shard.
     pub fn local_dims(&self) -> Vec<usize> {
-        let parts = self.cuts.iter().map(|cut| cut.as_ref().map_or(1, Group::size));
+        let parts = self.groups.iter().map(|group| group.as_ref().map_or(1, Group::size));
         self.dims.iter().zip(parts).map(|(dim, parts)| dim / parts).collect()
     }
 
@@ -60,18 +59,18 @@ impl Draw {
         Ok(bits)
     }
 
-    /// Uniform in `[0, 1)`, in as many steps as the type has between a half and one (those of
-    /// `f32` for `f64`), so that nothing is rounded up to one.
+    /// Uniform in `[0, 1)`, at the resolution of the type between a half and one (that of `f32` for
+    /// `f64`), so that nothing is rounded up to one.
     pub fn uniform(&self, dtype: DType) -> Result<Tensor> {
         let bits = significant_bits("uniform", dtype)?;
         unit(&self.bits()?, bits)?.convert(dtype)
     }
 
-    /// Normal, of mean zero and variance one; made in `f32`.
+    /// Standard normal, computed in `f32`.
     pub fn normal(&self, dtype: DType) -> Result<Tensor> {
         significant_bits("normal", dtype)?;
-        // Box and Muller's way: it takes both words, and its tail ends only at 6.7. The radius is
-        // of a number in (0, 1], the angle in [-π, π].
+        // Box-Muller: it uses both words, and its tail ends only at 6.7. The radius is of a number
+        // in (0, 1], the angle in [-π, π].
         let [radius, angle] = self.words()?;
         let step = 0.5_f64.powi(32);
         let radius = ((radius.convert(DType::F32)? * step)? + step / 2.0)?;
@@ -80,19 +79,19 @@ impl Draw {
         (radius * angle.cos()?)?.convert(dtype)
     }
 
-    /// Normal, but only between two limits (up to the rounding of the type); made in `f32`.
-    /// Limits further than 4 out on one side are refused: `f32` has too few numbers there.
+    /// Normal, truncated to two limits (up to the rounding of the type); computed in `f32`.
+    /// Limits beyond 4 on one side are rejected: `f32` has too few numbers there.
     pub fn truncated_normal(&self, dtype: DType, low: f64, high: f64) -> Result<Tensor> {
         significant_bits("truncated_normal", dtype)?;
         let finite = low.is_finite() && high.is_finite();
         if !finite || low >= high || low > 4.0 || high < -4.0 {
-            let reason = format!("no normal numbers from {low} to {high}");
+            let reason = format!("invalid limits {low} and {high}");
             return Err(Error::new("truncated_normal", reason));
         }
-        // The inverse of the distribution function, between its values at the limits.
+        // The inverse CDF, between its values at the limits.
         let erf = |limit: f64| full(DType::F32, &[], limit * FRAC_1_SQRT_2)?.erf();
         let (from, to) = (erf(low)?, erf(high)?);
-        // One bit less than the type has, and the middle of each step: never zero or one.
+        // One bit less than the type has, and the midpoint of each step: never zero or one.
         let middle = (unit(&self.bits()?, 23)? + 0.5_f64.powi(24))?;
         let level = ((middle * (to - &from)?)? + from)?;
         let below_one = 1.0 - 0.5_f64.powi(24);
@@ -103,7 +102,7 @@ impl Draw {
     /// True with probability `p`.
     pub fn bernoulli(&self, p: f64) -> Result<Tensor> {
         if !(0.0..=1.0).contains(&p) {
-            return Err(Error::new("bernoulli", format!("{p} is no probability")));
+            return Err(Error::new("bernoulli", format!("{p} is not a probability")));
         }
         if p == 1.0 {
             return ones(DType::Bool, &self.local_dims());
@@ -112,7 +111,7 @@ impl Draw {
         bits.compare(Comparison::Less, &number(&bits, (p * WORD as f64) as u32)?)
     }
 
-    /// A tensor with each element set to zero with probability `p` and else divided by `1 - p`.
+    /// A tensor with each element zeroed with probability `p` and otherwise divided by `1 - p`.
     pub fn dropout(&self, x: &Tensor, p: f64) -> Result<Tensor> {
         let local = self.local_dims();
         if x.dims() != local || !x.dtype().is_float() || !(0.0..1.0).contains(&p) {
@@ -122,8 +121,8 @@ impl Draw {
         if p == 0.0 {
             return Ok(x.clone());
         }
-        let kept = self.bernoulli(1.0 - p)?;
-        select(&kept, &(x * (1.0 / (1.0 - p)))?, &zeros(x.dtype(), &[])?)
+        let keep = self.bernoulli(1.0 - p)?;
+        select(&keep, &(x * (1.0 / (1.0 - p)))?, &zeros(x.dtype(), &[])?)
     }
 
     /// Two random words for each element.
@@ -132,8 +131,8 @@ impl Draw {
         threefry(DRAW_ROUNDS, [&self.key.words[0], &self.key.words[1]], [&high, &low])
     }
 
-    /// The index of each element in the whole tensor: as many of the last dimensions as one word
-    /// counts in the low word, and those before in the high one.
+    /// The index of each element in the full tensor: as many of the last dimensions as fit in one
+    /// word in the low word, and the rest in the high word.
     fn counter(&self) -> Result<[Tensor; 2]> {
         let split = split(&self.dims)?;
         Ok([self.index(0, split)?, self.index(split, self.dims.len())?])
@@ -145,20 +144,20 @@ impl Draw {
         let mut index = zeros(DType::U32, &local)?;
         let mut stride = 1_usize;
         for dim in (start..limit).rev() {
-            let mut place = iota(DType::U32, &[local[dim]], 0)?;
-            if let Some(group) = &self.cuts[dim] {
-                let part = group.index()?.convert(DType::U32)?;
-                place = (place + (part * local[dim] as f64)?)?;
+            let mut position = iota(DType::U32, &[local[dim]], 0)?;
+            if let Some(group) = &self.groups[dim] {
+                let shard = group.index()?.convert(DType::U32)?;
+                position = (position + (shard * local[dim] as f64)?)?;
             }
-            let place = (place * stride as f64)?.broadcast_dims(&local, &[dim])?;
-            index = (index + place)?;
+            let position = (position * stride as f64)?.broadcast_dims(&local, &[dim])?;
+            index = (index + position)?;
             stride = stride.saturating_mul(self.dims[dim]);
         }
         Ok(index)
     }
 }
 
-/// How many of the first dimensions go into the high word of a counter.
+/// Number of leading dimensions in the high word of a counter.
 fn split(dims: &[usize]) -> Result<usize> {
     let fits = |dims: &[usize]| {
         dims.iter().fold(1_u128, |count, &dim| count.saturating_mul(dim as u128)) <= WORD
@@ -167,7 +166,7 @@ fn split(dims: &[usize]) -> Result<usize> {
     if fits(&dims[..split]) {
         return Ok(split);
     }
-    Err(Error::new("draw", format!("{dims:?} has too many elements to count")))
+    Err(Error::new("draw", format!("{dims:?} has too many elements")))
 }
 
 /// The top bits of words as `f32` in `[0, 1)`.
@@ -188,10 +187,10 @@ fn significant_bits(op: &str, dtype: DType) -> Result<u32> {
     })
 }
 
-/// The inverse of the error function in `f32`, for arguments strictly between -1 and 1: the
-/// polynomials of Giles, "Approximating the erfinv function" (2010), good to single precision.
+/// The inverse error function in `f32`, for arguments strictly between -1 and 1: the polynomials of
+/// Giles, "Approximating the erfinv function" (2010), accurate to single precision.
 fn erf_inv(x: &Tensor) -> Result<Tensor> {
-    const CENTRE: [f64; 9] = [
+    const CENTER: [f64; 9] = [
         2.810_226_36e-8,
         3.432_739_39e-7,
         -3.523_387_7e-6,
@@ -214,10 +213,10 @@ fn erf_inv(x: &Tensor) -> Result<Tensor> {
         2.832_976_82,
     ];
     let w = (((1.0 - x)? * (x + 1.0)?)?.log()? * -1.0)?;
-    let is_centre = w.compare(Comparison::Less, &full(DType::F32, &[], 5.0)?)?;
-    let centre = polynomial(&CENTRE, &(&w - 2.5)?)?;
+    let is_center = w.compare(Comparison::Less, &full(DType::F32, &[], 5.0)?)?;
+    let center = polynomial(&CENTER, &(&w - 2.5)?)?;
     let tail = polynomial(&TAIL, &(w.sqrt()? - 3.0)?)?;
-    select(&is_centre, &centre, &tail)? * x
+    select(&is_center, &center, &tail)? * x
 }
 
 /// A polynomial, the highest power first.
@@ -231,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_index_is_split_only_where_a_word_is_too_small() {
+    fn index_is_split_only_when_a_word_is_too_small() {
         assert_eq!(split(&[]).unwrap(), 0);
         assert_eq!(split(&[1 << 16, 1 << 16]).unwrap(), 0);
         assert_eq!(split(&[2, 1 << 16, 1 << 16]).unwrap(), 1);

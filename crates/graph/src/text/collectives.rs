@@ -1,4 +1,4 @@
-//! Collectives and the position of a device on a mesh.
+//! Collectives and the position of a device in a mesh.
 
 use super::types::mlir;
 use super::{Context, Writer};
@@ -55,8 +55,8 @@ impl Writer {
 
     /// The position of this device along axes.
     ///
-    /// A device has a number only where every axis is manual. Where some are not, the position is
-    /// found in a region that is manual over those, too.
+    /// A device has an id only where every axis is manual. Where some are not, the position is
+    /// computed in a region that is also manual over those.
     pub(super) fn axis_index(&mut self, axes: &Axes, context: &Context<'_>) -> Rc<str> {
         let path = context.path;
         if axes.size() == 1 {
@@ -70,12 +70,12 @@ impl Writer {
             .map(|(_, (name, _))| format!("\"{name}\""))
             .collect();
         if others.is_empty() || self.manual_axes.is_empty() {
-            return self.place_of_device(axes, path);
+            return self.device_position(axes, path);
         }
         let margin = self.margin();
         let body = self.nested(|writer| {
-            let place = writer.place_of_device(axes, path);
-            writer.line(&format!("sdy.return {place} : tensor<i32>"));
+            let position = writer.device_position(axes, path);
+            writer.line(&format!("sdy.return {position} : tensor<i32>"));
         });
         let text = format!(
             "sdy.manual_computation() in_shardings=[] out_shardings=[<@mesh, []>] \
@@ -85,8 +85,8 @@ impl Writer {
         self.op_one(&text, "() -> tensor<i32>", path)
     }
 
-    /// The position of this device along axes, from its number in the mesh.
-    fn place_of_device(&mut self, axes: &Axes, path: &Rc<str>) -> Rc<str> {
+    /// The position of this device along axes, from its id in the mesh.
+    fn device_position(&mut self, axes: &Axes, path: &Rc<str>) -> Rc<str> {
         let ty = TensorType::scalar(DType::I32);
         let scalar = mlir(&ty);
         let device = self.op_one("stablehlo.partition_id", "tensor<ui32>", path);
@@ -98,10 +98,12 @@ impl Writer {
             let stride: usize = sizes[axis + 1..].iter().product();
             let stride = self.number(&ty, &stride.to_string(), path);
             let size = self.number(&ty, &sizes[axis].to_string(), path);
-            let place = self.op_one(&format!("stablehlo.divide {device}, {stride}"), &scalar, path);
-            let place = self.op_one(&format!("stablehlo.remainder {place}, {size}"), &scalar, path);
+            let position =
+                self.op_one(&format!("stablehlo.divide {device}, {stride}"), &scalar, path);
+            let position =
+                self.op_one(&format!("stablehlo.remainder {position}, {size}"), &scalar, path);
             index = self.op_one(&format!("stablehlo.multiply {index}, {size}"), &scalar, path);
-            index = self.op_one(&format!("stablehlo.add {index}, {place}"), &scalar, path);
+            index = self.op_one(&format!("stablehlo.add {index}, {position}"), &scalar, path);
         }
         index
     }

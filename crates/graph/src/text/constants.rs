@@ -6,25 +6,25 @@ use fullshard_core::{DType, NumberClass, TensorType};
 use half::{bf16, f16};
 use std::fmt::Write as _;
 
-/// Few elements are written one by one, more as bytes.
-const WRITTEN_OUT: usize = 16;
+/// Most elements written as a list; more are written as bytes.
+const MAX_LISTED: usize = 16;
 
 /// `dense<...> : type`.
 pub(super) fn dense(value: &Constant, ty: &TensorType) -> String {
     let text = match value {
         Constant::Splat(bytes) => element(ty.dtype, bytes),
-        Constant::Dense(bytes) if ty.rank() == 1 && ty.elements() <= WRITTEN_OUT => {
+        Constant::Dense(bytes) if ty.rank() == 1 && ty.elements() <= MAX_LISTED => {
             let elements = bytes.chunks(ty.dtype.size()).map(|bytes| element(ty.dtype, bytes));
             format!("[{}]", elements.collect::<Vec<_>>().join(", "))
         }
-        // Packed bits would be shorter, but newer compilers refuse them.
+        // Packed bits would be shorter, but newer compilers reject them.
         Constant::Dense(bytes) if ty.dtype == DType::Bool => nested(bytes, &ty.dims),
         Constant::Dense(bytes) => format!("\"0x{}\"", hex(bytes)),
     };
     format!("dense<{text}> : {}", mlir(ty))
 }
 
-/// A number as a constant's one element.
+/// A number as an element of a constant.
 pub(super) fn number(dtype: DType, value: f64) -> String {
     match dtype {
         DType::Bool => (value != 0.0).to_string(),
@@ -33,7 +33,7 @@ pub(super) fn number(dtype: DType, value: f64) -> String {
     }
 }
 
-/// The smallest or largest value there is: where a maximum or minimum starts.
+/// The smallest or largest value of a type: the initial value of a maximum or minimum.
 pub(super) fn extreme(dtype: DType, largest: bool) -> String {
     let bits = dtype.size() as u32 * 8;
     match (dtype.class(), largest) {
@@ -83,19 +83,19 @@ fn float(dtype: DType, value: f64) -> String {
     if value.is_finite() {
         return decimal(&format!("{value:e}"));
     }
-    // What is not a number has no decimal form, so its bits are written.
+    // Infinities and NaN have no decimal form, so their bits are written.
     match dtype {
         DType::F16 => format!("0x{:04X}", f16::from_f64(value).to_bits()),
         DType::Bf16 => format!("0x{:04X}", bf16::from_f64(value).to_bits()),
         DType::F64 => format!("0x{:016X}", value.to_bits()),
         DType::F32 => format!("0x{:08X}", (value as f32).to_bits()),
-        _ => format!("0x{:02X}", eight_bits(dtype, value)),
+        _ => format!("0x{:02X}", non_finite_fp8(dtype, value)),
     }
 }
 
-/// What is not a number, or infinite, in a type of 8 bits. The largest stand in for infinities where
-/// there are none.
-fn eight_bits(dtype: DType, value: f64) -> u8 {
+/// The bits of NaN or an infinity in an FP8 type. Types without infinities use their largest
+/// values.
+fn non_finite_fp8(dtype: DType, value: f64) -> u8 {
     let (nan, largest, smallest) = match dtype {
         DType::F8E5M2 => (0x7E, 0x7C, 0xFC),
         DType::F8E4M3FN => (0x7F, 0x7E, 0xFE),
@@ -111,7 +111,7 @@ fn eight_bits(dtype: DType, value: f64) -> u8 {
     }
 }
 
-/// A number such as `1e-5` with the point that the text needs.
+/// A number such as `1e-5` with the decimal point that MLIR requires.
 fn decimal(text: &str) -> String {
     match text.split_once('e') {
         Some((mantissa, exponent)) if !mantissa.contains('.') => format!("{mantissa}.0e{exponent}"),
@@ -119,7 +119,7 @@ fn decimal(text: &str) -> String {
     }
 }
 
-/// Truth values in brackets, one pair per dimension; nothing at all for no values.
+/// Bools in brackets, one pair per dimension; an empty string for no values.
 fn nested(values: &[u8], dims: &[usize]) -> String {
     match dims {
         _ if values.is_empty() => String::new(),
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn truth_values_are_written_one_by_one() {
+    fn bools_are_written_as_lists() {
         let text = |dims: &[usize], values: &[u8]| {
             dense(&Constant::Dense(values.to_vec()), &TensorType::new(DType::Bool, dims))
         };
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_decimal_form_is_written_as_bits() {
+    fn non_finite_values_are_written_as_bits() {
         let bits = |dtype| [f64::NAN, f64::INFINITY, -f64::INFINITY].map(|x| number(dtype, x));
         assert_eq!(bits(DType::F8E5M2), ["0x7E", "0x7C", "0xFC"]);
         assert_eq!(bits(DType::F8E4M3FN), ["0x7F", "0x7E", "0xFE"]);

@@ -2,14 +2,14 @@
 
 mod collectives;
 mod constants;
+mod matmul;
 mod plain;
-mod product;
 mod regions;
 mod types;
 mod view;
 mod windows;
 
-pub use product::PRODUCT;
+pub use matmul::MATMUL;
 
 use crate::graph::{Graph, Node, ValueId};
 use crate::op::Op;
@@ -37,7 +37,7 @@ pub(crate) fn write(program: &Program) -> String {
             .collect();
         format!("public @main({}) -> ({})", arguments.join(", "), results.join(", "))
     });
-    // Functions called by functions come up while those are written.
+    // Writing a function may add the functions it calls.
     let mut functions = Vec::new();
     let mut next = 0;
     while let Some(function) = writer.functions.get(next).cloned() {
@@ -73,18 +73,18 @@ fn result(ty: &TensorType, sharding: Option<&Sharding>, mesh: Option<&Mesh>) -> 
     }
 }
 
-/// What has no sharding on a mesh is replicated: left open it would take whatever propagates.
+/// Tensors without a sharding on a mesh are replicated: left open, a sharding could propagate.
 fn sharding_attribute(
     ty: &TensorType,
     sharding: Option<&Sharding>,
     mesh: Option<&Mesh>,
 ) -> Option<String> {
-    let whole = mesh.map(|mesh| mesh.replicated(ty.rank()));
-    let sharding = sharding.or(whole.as_ref())?;
+    let replicated = mesh.map(|mesh| mesh.replicated(ty.rank()));
+    let sharding = sharding.or(replicated.as_ref())?;
     Some(format!("sdy.sharding = #sdy.sharding<@mesh, {sharding}>"))
 }
 
-/// A name as a symbol: letters, digits and underscores.
+/// A name as an MLIR symbol: letters, digits and underscores.
 fn symbol(name: &str) -> String {
     let legal = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     let name: String = name.chars().map(legal).collect();
@@ -101,13 +101,13 @@ struct Writer {
     next_value: usize,
     paths: Vec<Rc<str>>,
     path_numbers: HashMap<Rc<str>, usize>,
-    /// Functions to be written.
+    /// Functions to write.
     functions: Vec<Function>,
     /// The axes that are manual here.
     manual_axes: Vec<usize>,
 }
 
-/// A function to be written: once for each set of axes that are manual where it is called.
+/// A function to write: once for each set of manual axes at its calls.
 #[derive(Clone)]
 struct Function {
     name: String,
@@ -133,7 +133,7 @@ impl Writer {
         let mut attributes = Vec::new();
         attributes.extend(sharding_attribute(&argument.ty, argument.sharding.as_ref(), mesh));
         match argument.donation {
-            Donation::Kept => {}
+            Donation::NotDonated => {}
             Donation::Donated => attributes.push("jax.buffer_donor = true".into()),
             Donation::Result(result) => {
                 attributes.push(format!("tf.aliasing_output = {result} : i32"));
@@ -147,7 +147,7 @@ impl Writer {
         format!("%arg{index}: {}{attributes}", mlir(&argument.ty))
     }
 
-    /// Writes a function with a signature; its parameters are named `%arg0` and so on.
+    /// Writes a function with a signature; its parameters are `%arg0`, `%arg1` and so on.
     fn function(
         &mut self,
         name: &str,
@@ -200,24 +200,26 @@ impl Writer {
         name
     }
 
-    /// Writes the nodes of a graph whose parameters have these names; gives its results'.
+    /// Writes the nodes of a graph with these parameter names; returns the names of its results.
     fn graph(&mut self, graph: &Graph, parameters: &[Rc<str>]) -> Vec<Rc<str>> {
         let mut names: Names = vec![None; graph.types.len()];
         for (parameter, name) in graph.parameters.iter().zip(parameters) {
             names[parameter.index()] = Some(name.clone());
         }
         let live = graph.live_nodes();
-        let makers = if self.dialect.called_products { view::makers(graph) } else { Vec::new() };
+        let custom_calls = self.dialect.matmul_custom_calls;
+        let producers = if custom_calls { view::producers(graph) } else { Vec::new() };
         for (_, node) in graph.nodes.iter().enumerate().filter(|(i, _)| live[*i]) {
             let inputs = lookup(&names, &node.inputs);
             let outputs = match &node.op {
-                Op::Dot(dims) if self.dialect.called_products => {
-                    let views = node.inputs.iter().map(|&input| view::view(graph, &makers, input));
-                    self.product_of(graph, node, dims, &names, &views.collect::<Vec<_>>())
+                Op::Dot(dims) if custom_calls => {
+                    let views =
+                        node.inputs.iter().map(|&input| view::view(graph, &producers, input));
+                    self.matmul_of(graph, node, dims, &names, &views.collect::<Vec<_>>())
                 }
-                Op::CustomCall(call) if self.dialect.called_products && call.longer_operands => {
+                Op::CustomCall(call) if custom_calls && call.longer_operands => {
                     let longer =
-                        node.inputs.iter().map(|&input| view::longer(graph, &makers, input));
+                        node.inputs.iter().map(|&input| view::longer(graph, &producers, input));
                     let node = Node { inputs: longer.collect(), ..node.clone() };
                     Some(self.node(graph, &node, &lookup(&names, &node.inputs)))
                 }
@@ -246,7 +248,7 @@ impl Writer {
             Op::While { condition, body } => self.while_loop(condition, body, &context),
             Op::Cond { branches } => self.branches(branches, &context),
             Op::Scan(scan) => self.scan(scan, &context),
-            // One device has nobody to exchange with, and the compiler no partitions to cut into.
+            // With one device there are no collectives and no partitions.
             Op::Collective(_, axes) if axes.size() == 1 => inputs.to_vec(),
             Op::Manual(manual) if manual.mesh.devices() == 1 => self.graph(&manual.body, inputs),
             Op::Manual(manual) => self.manual(manual, &context),
@@ -255,7 +257,7 @@ impl Writer {
         }
     }
 
-    /// Writes an op: `%n = text : types loc`. Gives the names of its results.
+    /// Writes an op: `%n = text : types loc`. Returns the names of its results.
     fn op(&mut self, text: &str, types: &str, count: usize, path: &Rc<str>) -> Vec<Rc<str>> {
         let name = format!("%{}", self.next_value);
         self.next_value += 1;
@@ -277,7 +279,7 @@ impl Writer {
         self.op(text, types, 1, path).swap_remove(0)
     }
 
-    /// A name for a value that a region declares itself.
+    /// A fresh name for a value that a region declares.
     fn fresh(&mut self) -> Rc<str> {
         self.next_value += 1;
         Rc::from(format!("%{}", self.next_value - 1))
@@ -303,7 +305,7 @@ impl Writer {
         self.body.push('\n');
     }
 
-    /// Writes lines further in and gives them, to be put between the lines of an op.
+    /// Writes indented lines and returns them, to be nested in an op.
     fn nested(&mut self, write: impl FnOnce(&mut Writer)) -> String {
         let outer = std::mem::take(&mut self.body);
         self.indent += 1;
@@ -317,7 +319,7 @@ impl Writer {
     }
 }
 
-/// What is written of a node.
+/// The operands, types and path of a node to write.
 struct Context<'a> {
     inputs: &'a [Rc<str>],
     input_types: Vec<Rc<TensorType>>,
@@ -326,7 +328,7 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// The operands, with commas.
+    /// The operands, comma-separated.
     fn operands(&self) -> String {
         self.inputs.join(", ")
     }
@@ -342,7 +344,7 @@ impl Context<'_> {
         format!("({}) -> {results}", types_of(&self.input_types).join(", "))
     }
 
-    /// The function type of a reduction, from the first operand and a number to start from.
+    /// The function type of a reduction, from the first operand and the initial value.
     fn reduction_type(&self, dtype: DType) -> String {
         let (operand, result) = (mlir(&self.input_types[0]), mlir(&self.output_types[0]));
         format!("({operand}, {}) -> {result}", types::scalar(dtype))
@@ -355,7 +357,7 @@ fn lookup(names: &Names, values: &[ValueId]) -> Vec<Rc<str>> {
     values.iter().map(get).collect()
 }
 
-/// ` %a, %b : T, U`, or nothing for nothing.
+/// ` %a, %b : T, U`, or an empty string for no names.
 fn typed_list(names: &[Rc<str>], types: &[String]) -> String {
     if names.is_empty() {
         return String::new();

@@ -1,4 +1,4 @@
-//! Ops without regions of their own, and those whose region is a single op.
+//! Ops without regions, and those whose region is a single op.
 
 use super::constants::{dense, extreme, number};
 use super::types::{mlir, scalar};
@@ -19,7 +19,7 @@ impl Reduction {
         }
     }
 
-    /// The value that changes nothing.
+    /// The identity element.
     fn start(self, dtype: DType) -> String {
         match self {
             Reduction::Sum => number(dtype, 0.0),
@@ -68,7 +68,7 @@ impl Writer {
             Op::Iota { dim } => (format!("stablehlo.iota dim = {dim}"), ty),
             Op::Unary(Unary::Erf) => (format!("chlo.erf {operands}"), format!("{ty} -> {ty}")),
             Op::Unary(Unary::IsFinite) => (format!("stablehlo.is_finite {operands}"), from_to),
-            Op::Unary(Unary::Logistic) if self.roots(context) => {
+            Op::Unary(Unary::Logistic) if self.use_rsqrt_logistic(context) => {
                 return vec![self.logistic(context)];
             }
             Op::Unary(unary) => (format!("stablehlo.{} {operands}", unary.name()), ty),
@@ -143,27 +143,27 @@ impl Writer {
             Op::Collective(collective, axes) => {
                 (self.collective(collective, axes, context), from_to)
             }
-            // Regions and names, which `Writer::node` sees to.
+            // Regions and names, handled by `Writer::node`.
             _ => return context.inputs.to_vec(),
         };
         self.op(&text, &types, context.output_types.len(), context.path)
     }
 
-    /// Writes a constant of one number.
+    /// Writes a splat constant.
     pub(super) fn number(&mut self, ty: &TensorType, value: &str, path: &Rc<str>) -> Rc<str> {
         self.op_one(&format!("stablehlo.constant dense<{value}>"), &mlir(ty), path)
     }
 
-    /// The value a reduction starts from.
+    /// The initial value of a reduction.
     pub(super) fn start(&mut self, kind: Reduction, dtype: DType, path: &Rc<str>) -> Rc<str> {
         self.number(&TensorType::scalar(dtype), &kind.start(dtype), path)
     }
 
-    fn roots(&self, context: &Context<'_>) -> bool {
-        self.dialect.rooted_logistic && context.output_types[0].dtype == DType::F32
+    fn use_rsqrt_logistic(&self, context: &Context<'_>) -> bool {
+        self.dialect.sigmoid_via_rsqrt && context.output_types[0].dtype == DType::F32
     }
 
-    /// `1 / (1 + exp(-x))` as the square of an inverse root.
+    /// `1 / (1 + exp(-x))` as the square of an `rsqrt`.
     fn logistic(&mut self, context: &Context<'_>) -> Rc<str> {
         let (x, ty) = (&context.inputs[0], mlir(&context.output_types[0]));
         let mut step = |text: String| self.op_one(&text, &ty, context.path);
@@ -210,7 +210,7 @@ impl Writer {
         let dtype = context.input_types[0].dtype;
         let result = self.fresh();
         let order = if descending { "GT" } else { "LT" };
-        // The one order in which what is not a number has a place, too.
+        // The only order that includes NaN.
         let how = if dtype.is_float() { "TOTALORDER" } else { comparison_type(dtype) };
         let margin = self.margin();
         format!(
@@ -327,7 +327,7 @@ pub(super) fn escape(text: &str) -> String {
         .collect()
 }
 
-/// A symbol that may hold any character.
+/// A symbol that may contain any character.
 fn quoted_symbol(name: &str) -> String {
     let plain = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '$' | '.'));

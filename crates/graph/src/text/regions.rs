@@ -14,7 +14,7 @@ impl Writer {
         self.op(&text, &context.function_type(), context.output_types.len(), context.path)
     }
 
-    /// Branches see the values around them, so only the index is an operand.
+    /// Branches capture outer values, so only the index is an operand.
     pub(super) fn branches(
         &mut self,
         branches: &[Rc<Graph>],
@@ -62,7 +62,7 @@ impl Writer {
         )
     }
 
-    /// Writes a loop over a state.
+    /// Writes a while loop over a state.
     fn loop_op(
         &mut self,
         state: &[Rc<str>],
@@ -84,7 +84,7 @@ impl Writer {
             let next = body(writer, &names);
             writer.line(&format!("stablehlo.return{}", super::typed_list(&next, &types)));
         });
-        // The types of a loop stand before its regions, and its location after them.
+        // The types of a loop come before its regions, and its location after them.
         let name = self.fresh();
         let location = self.location(path);
         let (left, results) = match types.len() {
@@ -105,8 +105,8 @@ impl Writer {
         results
     }
 
-    /// A loop over slices: a counter, the carries, what is prepared for this step, and the
-    /// results stacked so far.
+    /// A scan as a while loop. Its state is a counter, the carries, the prepared values of this
+    /// step and the results stacked so far.
     pub(super) fn scan(&mut self, scan: &Scan, context: &Context<'_>) -> Vec<Rc<str>> {
         let path = context.path;
         let (constants, rest) = context.inputs.split_at(scan.constants);
@@ -162,7 +162,7 @@ impl Writer {
                 let mut state = vec![next.clone()];
                 state.extend_from_slice(&results[..carry_count]);
                 if scan.prepare.is_some() {
-                    // Past the last step there is nothing to prepare; it does the last again.
+                    // After the last step there is nothing to prepare; it repeats the last.
                     let last = writer.number(&counter, &(scan.length - 1).to_string(), path);
                     let text = format!("stablehlo.minimum {next}, {last}");
                     let next = writer.op_one(&text, "tensor<i32>", path);
@@ -188,7 +188,7 @@ impl Writer {
         carries.iter().chain(&results[1 + carry_count + prepared_count..]).cloned().collect()
     }
 
-    /// The slice that a step sees.
+    /// The slice index of a step.
     fn step_index(&mut self, scan: &Scan, step: &Rc<str>, path: &Rc<str>) -> Rc<str> {
         if !scan.reverse {
             return step.clone();
@@ -214,7 +214,7 @@ impl Writer {
         self.graph(prepare, &parameters)
     }
 
-    /// The slices of one step; those that nobody uses are not made, and keep the input's name.
+    /// The slices of one step; unused ones are not written, and keep the input's name.
     fn slices(
         &mut self,
         inputs: &[Rc<str>],
@@ -330,7 +330,7 @@ fn starts(index: &Rc<str>, zero: &Rc<str>, rank: usize) -> String {
     starts.join(", ")
 }
 
-/// A sharding in which the axes that are left to the compiler may also divide every dimension.
+/// A sharding in which the automatic axes may also shard every dimension.
 fn open(sharding: &Sharding) -> String {
     let dim = |axes: &Vec<usize>| {
         let names = axes.iter().map(|&axis| format!("\"{}\", ", sharding.mesh().axis_name(axis)));

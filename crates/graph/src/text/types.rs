@@ -15,7 +15,7 @@ pub(super) fn mlir(ty: &TensorType) -> String {
     text + ">"
 }
 
-/// The type of one number.
+/// The type of a scalar.
 pub(super) fn scalar(dtype: DType) -> String {
     mlir(&TensorType::scalar(dtype))
 }

@@ -1,45 +1,45 @@
-//! Tensors that are views of others: transposed, cut, taken apart and put together, without a
-//! number being moved. A call that takes strides needs none of these written out.
+//! Tensors that are views of others: transposed, sliced and reshaped without copying. A call that
+//! takes strides needs none of them materialized.
 
 use crate::graph::{Graph, ValueId};
 use crate::op::Op;
 
-/// Where the numbers of a tensor are in another, dense one.
+/// A strided view of a dense tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct View {
-    /// The tensor that has them.
+    /// The dense tensor.
     pub base: ValueId,
-    /// The place of the first.
+    /// The offset of the first element.
     pub offset: usize,
-    /// How far apart neighbours are, for each dimension.
+    /// The stride of each dimension.
     pub strides: Vec<usize>,
 }
 
-/// Which node makes each value of a graph; parameters are made by none.
-pub(super) fn makers(graph: &Graph) -> Vec<Option<usize>> {
-    let mut makers = vec![None; graph.types.len()];
+/// The node that computes each value of a graph; none for parameters.
+pub(super) fn producers(graph: &Graph) -> Vec<Option<usize>> {
+    let mut producers = vec![None; graph.types.len()];
     for (i, node) in graph.nodes.iter().enumerate() {
         for output in &node.outputs {
-            makers[output.index()] = Some(i);
+            producers[output.index()] = Some(i);
         }
     }
-    makers
+    producers
 }
 
-/// A value as a view of what it was made from, as far back as that goes.
-pub(super) fn view(graph: &Graph, makers: &[Option<usize>], value: ValueId) -> View {
-    seen_through(graph, makers, value).unwrap_or_else(|| View {
+/// A value as a view of the earliest tensor possible.
+pub(super) fn view(graph: &Graph, producers: &[Option<usize>], value: ValueId) -> View {
+    view_through(graph, producers, value).unwrap_or_else(|| View {
         base: value,
         offset: 0,
         strides: dense(&graph.ty(value).dims),
     })
 }
 
-/// The tensor that begins with a value's numbers, or the value itself.
-pub(super) fn longer(graph: &Graph, makers: &[Option<usize>], value: ValueId) -> ValueId {
-    let view = view(graph, makers, value);
-    let begins = view.offset == 0 && view.strides == dense(&graph.ty(value).dims);
-    if begins { view.base } else { value }
+/// The tensor that begins with a value's elements, or the value itself.
+pub(super) fn longer(graph: &Graph, producers: &[Option<usize>], value: ValueId) -> ValueId {
+    let view = view(graph, producers, value);
+    let is_prefix = view.offset == 0 && view.strides == dense(&graph.ty(value).dims);
+    if is_prefix { view.base } else { value }
 }
 
 /// The strides of a dense tensor.
@@ -47,9 +47,9 @@ pub(super) fn dense(dims: &[usize]) -> Vec<usize> {
     (0..dims.len()).map(|dim| dims[dim + 1..].iter().product()).collect()
 }
 
-fn seen_through(graph: &Graph, makers: &[Option<usize>], value: ValueId) -> Option<View> {
-    let node = &graph.nodes[makers[value.index()]?];
-    let inner = || node.inputs.first().map(|&input| (input, view(graph, makers, input)));
+fn view_through(graph: &Graph, producers: &[Option<usize>], value: ValueId) -> Option<View> {
+    let node = &graph.nodes[producers[value.index()]?];
+    let inner = || node.inputs.first().map(|&input| (input, view(graph, producers, input)));
     match &node.op {
         Op::Name(_) | Op::StopGradient => Some(inner()?.1),
         Op::Transpose { permutation } => {
@@ -71,12 +71,12 @@ fn seen_through(graph: &Graph, makers: &[Option<usize>], value: ValueId) -> Opti
     }
 }
 
-/// The strides of a view whose dimensions are put together and taken apart, if it stays one.
+/// The strides of a reshaped view, if it is still a view.
 fn reshaped(from: &[usize], strides: &[usize], to: &[usize]) -> Option<Vec<usize>> {
     let mut result = vec![0; to.len()];
     let (mut old, mut new) = (0, 0);
     while new < to.len() {
-        // The fewest dimensions on both sides that have equally many elements.
+        // The fewest dimensions on both sides with equal numbers of elements.
         let (old_start, new_start) = (old, new);
         let (mut old_size, mut new_size) = (1, to[new]);
         new += 1;
@@ -89,10 +89,10 @@ fn reshaped(from: &[usize], strides: &[usize], to: &[usize]) -> Option<Vec<usize
                 new += 1;
             }
         }
-        // A dimension of one has no neighbours to be apart.
+        // The stride of a dimension of size one does not matter.
         let group: Vec<usize> = (old_start..old).filter(|&dim| from[dim] != 1).collect();
-        let lies_inside = |pair: &[usize]| strides[pair[0]] == from[pair[1]] * strides[pair[1]];
-        if !group.windows(2).all(lies_inside) {
+        let contiguous = |pair: &[usize]| strides[pair[0]] == from[pair[1]] * strides[pair[1]];
+        if !group.windows(2).all(contiguous) {
             return None;
         }
         let mut stride = group.last().map_or(0, |&dim| strides[dim]);
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_of_a_projection_are_a_view() {
+    fn attention_heads_are_a_view() {
         // [2, 64, 96] of a projection [2, 64, 288], as [2, 64, 3, 32].
         assert_eq!(
             reshaped(&[2, 64, 96], &[18432, 288, 1], &[2, 64, 3, 32]),
@@ -118,14 +118,14 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_together_can_be_put_together() {
+    fn contiguous_dims_can_be_merged() {
         assert_eq!(reshaped(&[4, 8, 16], &[128, 16, 1], &[32, 16]), Some(vec![16, 1]));
         assert_eq!(reshaped(&[4, 8, 16], &[256, 32, 1], &[32, 16]), Some(vec![32, 1]));
         assert_eq!(reshaped(&[4, 8, 16], &[128, 16, 1], &[1, 4, 128]), Some(vec![0, 128, 1]));
     }
 
     #[test]
-    fn what_lies_apart_cannot() {
+    fn non_contiguous_dims_cannot_be_merged() {
         assert_eq!(reshaped(&[4, 8, 16], &[16, 64, 1], &[32, 16]), None);
         assert_eq!(reshaped(&[4, 8], &[16, 1], &[8, 4]), None);
     }

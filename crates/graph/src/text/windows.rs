@@ -6,14 +6,14 @@ use crate::op::{ConvolutionDims, Reduction, Window};
 use std::rc::Rc;
 
 pub(super) fn convolution(dims: &ConvolutionDims, operands: &str) -> String {
-    let numbers = |places: (usize, usize), names: (&str, &str)| {
+    let numbers = |positions: (usize, usize), names: (&str, &str)| {
         let mut spatial = 0;
         let dims: Vec<String> = (0..dims.stride.len() + 2)
             .map(|dim| {
-                if dim == places.0 {
+                if dim == positions.0 {
                     return names.0.to_owned();
                 }
-                if dim == places.1 {
+                if dim == positions.1 {
                     return names.1.to_owned();
                 }
                 spatial += 1;

@@ -9,17 +9,17 @@ use fullshard_pjrt::{CompileOptions, Flag, HostTensor, LoadedExecutable};
 /// Compiles a program.
 pub fn compile(program: &Program) -> LoadedExecutable {
     let options = CompileOptions::new(program.devices());
-    // What a program rounds is rounded: by default XLA may leave a conversion and its inverse out.
+    // Keeps roundings: by default XLA may drop a conversion and its inverse.
     let options = options.flag("xla_allow_excess_precision", Flag::Bool(false));
     fullshard_testing::compile(program, &options)
 }
 
-/// Runs a program on logical tensors.
+/// Runs a program on global tensors.
 pub fn run(program: &Program, inputs: &[HostTensor]) -> Vec<HostTensor> {
     call(&compile(program), inputs)
 }
 
-/// Traces a function of `f64` tensors and runs it on given values.
+/// Traces a function of `f64` tensors and runs it on values.
 pub fn eval(
     inputs: &[(&[usize], &[f64])],
     function: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,

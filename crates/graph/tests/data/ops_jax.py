@@ -2,10 +2,10 @@
 
 JAX_PLATFORMS=cpu python ops_jax.py
 
-Each case has its inputs, indices where the op takes some, its output, a cotangent of the output
-and the gradients that come of it. Inputs and cotangents are exact in the case's element type;
-everything is computed from them in single precision, also for bf16, so that what is recorded is
-the right result and not the roundings of one way to get there.
+Each case has its inputs, indices if the op takes any, its output, a cotangent of the output and the
+resulting gradients. Inputs and cotangents are exact in the case's dtype. Everything is computed
+from them in f32, also for bf16, so the recorded values do not depend on one implementation's
+rounding.
 """
 
 import json
@@ -28,7 +28,7 @@ def positive(*dims):
 
 
 def distinct(*dims):
-    """Values that stay apart in eight bits of mantissa, so that the order is the same in both."""
+    """Values that stay distinct in bf16's eight-bit mantissa, so the order is the same in both."""
     count = int(np.prod(dims))
     return RANDOM.permutation((np.arange(count) - count / 2) / 16).reshape(dims)
 
@@ -56,7 +56,7 @@ def max_pool(images):
 
 
 def mixed(x, y):
-    """With a running sum as a product, which is summed in single precision."""
+    """With a cumulative sum as a matmul, which accumulates in f32."""
     triangle = jnp.tri(len(x), dtype=x.dtype)
     return triangle @ (jnp.tanh(x) * jnp.exp(-jnp.square(y))) / (1 + jnp.abs(x))
 
@@ -88,13 +88,13 @@ CASES = {
 
 
 def tensor(array):
-    """Dimensions and values with the nine digits that tell two single-precision numbers apart."""
+    """Dimensions and values, with the nine digits that distinguish f32 values."""
     values = np.asarray(array, np.float32).ravel()
     return {"dims": list(array.shape), "values": [float(f"{value:.9g}") for value in values]}
 
 
 def rounded(array, dtype):
-    """Single-precision numbers that the type has."""
+    """f32 values rounded to the dtype."""
     return jnp.asarray(array, DTYPES[dtype]).astype(jnp.float32)
 
 

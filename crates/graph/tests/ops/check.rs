@@ -1,4 +1,4 @@
-//! Holding an op against finite differences and against a value computed by hand.
+//! Checks ops against finite differences and reference values.
 
 use crate::common::{CLIENT, assert_close, call, compile};
 use crate::random::Random;
@@ -9,24 +9,24 @@ use fullshard_pjrt::{CompileOptions, HostTensor, LoadedExecutable};
 use proptest::prelude::*;
 use std::borrow::Borrow;
 
-/// Half the distance between the two points of a finite difference. What it neglects is of the
+/// Half the distance between the two points of a finite difference. Truncation error is of the
 /// order of its square, and rounding of the order of 1e-16 divided by it: 1e-10 both.
 const STEP: f64 = 1e-5;
 
-/// How far a finite difference may be off: well above both errors, far below a wrong gradient.
+/// Tolerance of a finite difference: well above both errors, far below a wrong gradient.
 const TOLERANCE: f64 = 1e-6;
 
-/// How far a value may be off from the one computed here, by the order of summation.
+/// Tolerance of a value against the reference, due to the order of summation.
 const VALUE_TOLERANCE: f64 = 1e-12;
 
-/// Directions in which the derivative is taken.
+/// Number of directional derivatives.
 const DIRECTIONS: usize = 3;
 
-/// Few cases each, since each compiles two programs; `PROPTEST_CASES` asks for more.
+/// Few cases, since each compiles two programs; `PROPTEST_CASES` overrides.
 pub fn config() -> ProptestConfig {
     let default = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
-    let asked = std::env::var_os("PROPTEST_CASES").is_some();
-    ProptestConfig { cases: if asked { default.cases } else { 4 }, ..default }
+    let overridden = std::env::var_os("PROPTEST_CASES").is_some();
+    ProptestConfig { cases: if overridden { default.cases } else { 4 }, ..default }
 }
 
 /// Dimensions of small tensors.
@@ -48,7 +48,7 @@ impl Input {
         self.values[flat(&self.dims, index)]
     }
 
-    /// The element that broadcasting brings to an index of a larger tensor.
+    /// The element at an index of the broadcast tensor.
     pub fn broadcast_at(&self, index: &[usize]) -> f64 {
         let own = &index[index.len() - self.dims.len()..];
         let own: Vec<usize> =
@@ -66,9 +66,9 @@ impl Input {
     }
 }
 
-/// Where an index is in row-major order.
+/// The row-major offset of an index.
 pub fn flat(dims: &[usize], index: &[usize]) -> usize {
-    dims.iter().zip(index).fold(0, |place, (dim, i)| place * dim + i)
+    dims.iter().zip(index).fold(0, |offset, (dim, i)| offset * dim + i)
 }
 
 /// All indices of a tensor, in row-major order.
@@ -93,7 +93,7 @@ pub fn check(
     assert_close(&output, &expected, VALUE_TOLERANCE);
 }
 
-/// Checks the gradient of a function; its output's dimensions and values.
+/// Checks the gradient of a function; returns its output's dimensions and values.
 pub fn check_gradient(
     inputs: &[impl Borrow<Input>],
     step: f64,
@@ -120,13 +120,13 @@ pub fn check_gradient(
             call(&value, &moved)[0].to_f64().unwrap()[0]
         };
         let difference = (along(step) - along(-step)) / (2.0 * step);
-        let products = gradients.iter().flatten().zip(directions.iter().flatten());
-        assert_close(&[products.map(|(g, d)| g * d).sum()], &[difference], tolerance);
+        let pairs = gradients.iter().flatten().zip(directions.iter().flatten());
+        assert_close(&[pairs.map(|(g, d)| g * d).sum()], &[difference], tolerance);
     }
     (output.dims().to_vec(), output.to_f64().unwrap())
 }
 
-/// The weighted sum of a function's output, alone; and with the output and the gradients.
+/// Programs of the weighted sum of a function's output, alone and with the output and gradients.
 fn programs(
     inputs: &[&Input],
     function: impl Fn(&[Tensor]) -> Result<Tensor>,
@@ -149,7 +149,7 @@ fn programs(
             })?;
         Ok([value].into_iter().chain(output).chain(gradients).collect())
     });
-    // The gradient's program contains the value's, so that other compilers need not see both.
+    // The gradient program contains the value's, so other compilers need only see that one.
     let value = CLIENT.compile(&value.unwrap().to_text(), &CompileOptions::new(1)).unwrap();
     (value, compile(&gradient.unwrap()))
 }

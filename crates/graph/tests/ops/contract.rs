@@ -1,4 +1,4 @@
-//! Matrix products and `einsum`.
+//! Matmuls and `einsum`.
 
 use crate::check::{check, config, indices};
 use crate::common::{CLIENT, call, numbers};
@@ -8,8 +8,8 @@ use fullshard_pjrt::{CompileOptions, Flag, HostTensor};
 use half::bf16;
 use proptest::prelude::*;
 
-/// Attention, matrix products, outer products, and products with several batches and several
-/// summed indices in different orders.
+/// Attention, matmuls, outer products, and contractions with several batch and several contracted
+/// indices in different orders.
 const SPECS: &[&str] = &[
     "bqhd,bkhd->bhqk",
     "bhqk,bkhd->bqhd",
@@ -36,20 +36,20 @@ fn check_einsum(spec: &str, random: &mut Random) {
     let size = |name: char| sizes[names.iter().position(|&n| n == name).unwrap()];
     let dims = |part: &str| part.chars().map(size).collect::<Vec<_>>();
     let inputs = [random.around_zero(&dims(left)), random.around_zero(&dims(right))];
-    let summed: String = left.chars().filter(|&name| !result.contains(name)).collect();
+    let contracted: String = left.chars().filter(|&name| !result.contains(name)).collect();
     check(
         &inputs,
         |x| einsum(spec, &x[0], &x[1]),
         |index| {
             let term = |inner: Vec<usize>| {
-                let place = |name: char| match result.chars().position(|n| n == name) {
+                let position = |name: char| match result.chars().position(|n| n == name) {
                     Some(i) => index[i],
-                    None => inner[summed.chars().position(|n| n == name).unwrap()],
+                    None => inner[contracted.chars().position(|n| n == name).unwrap()],
                 };
-                let at = |part: &str| part.chars().map(place).collect::<Vec<_>>();
+                let at = |part: &str| part.chars().map(position).collect::<Vec<_>>();
                 inputs[0].at(&at(left)) * inputs[1].at(&at(right))
             };
-            indices(&dims(&summed)).into_iter().map(term).sum()
+            indices(&dims(&contracted)).into_iter().map(term).sum()
         },
     );
 }
@@ -62,7 +62,8 @@ fn einsum_in_every_order() {
     }
 }
 
-/// The scores of attention in a type, compiled at a level, from queries and keys side by side.
+/// Attention scores in a type, compiled at an optimization level, from concatenated queries and
+/// keys.
 fn scores(dtype: DType, level: i64, dims: [usize; 3], values: &[f64]) -> Vec<f64> {
     let [sequences, tokens, width] = dims;
     let heads = |part: &Tensor| -> Result<Tensor> {
@@ -75,8 +76,8 @@ fn scores(dtype: DType, level: i64, dims: [usize; 3], values: &[f64]) -> Vec<f64
     });
     let input = match dtype {
         DType::Bf16 => {
-            let short: Vec<bf16> = values.iter().map(|&x| bf16::from_f64(x)).collect();
-            HostTensor::from_values(&dims, &short)
+            let rounded: Vec<bf16> = values.iter().map(|&x| bf16::from_f64(x)).collect();
+            HostTensor::from_values(&dims, &rounded)
         }
         _ => HostTensor::from_values(&dims, values),
     };
@@ -85,12 +86,12 @@ fn scores(dtype: DType, level: i64, dims: [usize; 3], values: &[f64]) -> Vec<f64
     call(&loaded, &[input.unwrap()])[0].to_f64().unwrap()
 }
 
-/// The CPU compiler turns the heads of one sequence into a concatenation, whose kernel gives zeros
-/// in `bf16` at level 0; this holds the levels that are used, the default and the quick one.
+/// The CPU compiler turns the heads of one sequence into a concatenation, whose kernel returns
+/// zeros in `bf16` at level 0. This checks the levels in use, the default and the fast one.
 #[test]
 fn bf16_scores_of_one_sequence() {
     for dims in [[1, 11, 42], [2, 11, 42]] {
-        // Quarters, which `bf16` has, so that only the result is rounded.
+        // Quarters, which are exact in `bf16`, so that only the result is rounded.
         let values = numbers(dims.iter().product(), 3);
         let values: Vec<f64> = values.iter().map(|x| (x * 8.0).round() / 4.0).collect();
         let expected = scores(DType::F64, 3, dims, &values);
@@ -121,10 +122,10 @@ proptest! {
         let left = random.around_zero(&[&batch[..], &[sizes[0], sizes[1]]].concat());
         let right = random.around_zero(&[&batch[..], &[sizes[1], sizes[2]]].concat());
         check(&[&left, &right], |x| x[0].matmul(&x[1]), |index| {
-            let (batch, place) = index.split_at(batches);
+            let (batch, position) = index.split_at(batches);
             let term = |k: usize| {
-                left.at(&[batch, &[place[0], k]].concat())
-                    * right.at(&[batch, &[k, place[1]]].concat())
+                left.at(&[batch, &[position[0], k]].concat())
+                    * right.at(&[batch, &[k, position[1]]].concat())
             };
             (0..sizes[1]).map(term).sum()
         });
@@ -138,8 +139,8 @@ proptest! {
         let left = random.around_zero(&[&batch[..], &[sizes[0]]].concat());
         let right = random.around_zero(&sizes);
         check(&[&left, &right], |x| x[0].linear(&x[1]), |index| {
-            let (batch, place) = index.split_at(batches);
-            let term = |k: usize| left.at(&[batch, &[k]].concat()) * right.at(&[k, place[0]]);
+            let (batch, position) = index.split_at(batches);
+            let term = |k: usize| left.at(&[batch, &[k]].concat()) * right.at(&[k, position[0]]);
             (0..sizes[0]).map(term).sum()
         });
     }

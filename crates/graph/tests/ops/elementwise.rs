@@ -1,4 +1,4 @@
-//! Ops on each element, with broadcasting.
+//! Elementwise ops, with broadcasting.
 
 use crate::check::{Input, check, check_gradient, config, dims};
 use crate::random::Random;
@@ -29,7 +29,7 @@ fn check_unary(input: Input, op: impl Fn(&Tensor) -> Result<Tensor>, value: impl
     check(&[&input], |x| op(&x[0]), |index| value(input.at(index)));
 }
 
-/// A property for each op of one tensor: its name, the inputs it takes, the op and the function.
+/// A property for each unary op: its name, the inputs, the op and the reference function.
 macro_rules! unary {
     ($($name:ident, $inputs:ident, $op:expr, $value:expr;)*) => {
         proptest! {
@@ -75,7 +75,7 @@ unary! {
         |x: &Tensor| 2.0 - &(1.5 / &(0.5 + &(1.2 * x)?)?)?, |x| 2.0 - 1.5 / (0.5 + 1.2 * x);
     named, around_zero, |x: &Tensor| x.sin()?.named("sine")?.square(), |x| x.sin().powi(2);
     barriers, around_zero, barrier_of_two, |x| x.sin() + x.exp();
-    barrier_of_which_one_is_used, around_zero,
+    barrier_with_an_unused_result, around_zero,
         |x: &Tensor| barrier(&[&x.sin()?, x])?[0].square(), |x| x.sin().powi(2);
 }
 
@@ -84,7 +84,7 @@ fn barrier_of_two(x: &Tensor) -> Result<Tensor> {
     &both[0] + &both[1]
 }
 
-/// A property for each op of two tensors that broadcast to each other.
+/// A property for each binary op of two tensors that broadcast.
 macro_rules! binary {
     ($($name:ident, $inputs:ident, $op:expr, $value:expr;)*) => {
         proptest! {
@@ -137,7 +137,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn select_by_a_condition_that_broadcasts(dims in dims(), seed: u64) {
+    fn select_by_a_broadcast_condition(dims in dims(), seed: u64) {
         let mut random = Random::new(seed);
         let (own, condition) = (random.broadcastable(&dims), random.broadcastable(&dims));
         let inputs = random.spaced_all(&[&dims, &own, &condition]);
@@ -156,11 +156,12 @@ proptest! {
 
     #[test]
     fn convert(dims in dims(), seed: u64) {
-        // Single precision rounds by 6e-8 of a value: divided by the step, and added up over the
-        // elements, that stays below 1e-4. The function is linear, so that the step may be large.
+        // Single precision has a relative rounding error of 6e-8: divided by the step and summed
+        // over the elements, that stays below 1e-4. The function is linear, so the step may be
+        // large.
         let input = Random::new(seed).around_zero(&dims);
         let (_, output) = check_gradient(&[&input], 0.05, 1e-4, |x| {
-            // Behind a barrier, since XLA for GPUs leaves a conversion and its inverse out.
+            // Behind a barrier, since XLA for GPUs drops a conversion and its inverse.
             barrier(&[&x[0].convert(DType::F32)?])?.remove(0).convert(DType::F64)
         });
         let expected: Vec<f64> = input.values.iter().map(|&x| f64::from(x as f32)).collect();

@@ -1,11 +1,11 @@
-//! Operands that do not fit: an error at the call that names the op and the types, never a panic.
+//! Invalid operands: an error at the call that names the op and the types, never a panic.
 
 use fullshard_graph::{
     Argument, Comparison, Convolution, DType, Error, Program, Result, Tensor, TensorType,
     concatenate, constant, einsum, iota, select, value_and_grad,
 };
 
-/// The arguments of every wrong program.
+/// The arguments of every invalid program.
 const TYPES: [(DType, &[usize]); 8] = [
     (DType::F32, &[2, 3]),
     (DType::F32, &[4, 5]),
@@ -17,30 +17,30 @@ const TYPES: [(DType, &[usize]); 8] = [
     (DType::F32, &[3, 3, 2, 5]),
 ];
 
-/// Traces a program that must be wrong.
-fn wrong(name: &str, function: impl FnOnce(&[Tensor]) -> Result<Tensor>) -> Error {
+/// Traces a program that must be rejected.
+fn trace_error(name: &str, function: impl FnOnce(&[Tensor]) -> Result<Tensor>) -> Error {
     let arguments = TYPES.map(|(dtype, dims)| Argument::new(TensorType::new(dtype, dims)));
-    match Program::trace("wrong", &arguments, |x| Ok(vec![function(&x)?])) {
+    match Program::trace("invalid", &arguments, |x| Ok(vec![function(&x)?])) {
         Ok(program) => panic!("{name} was accepted:\n{}", program.to_text()),
         Err(error) => error,
     }
 }
 
-/// A table of wrong calls: the op that is named, what else the error must say, and the call.
-macro_rules! refused {
-    ($($test:ident { $($op:literal, [$($said:literal),+], |$x:ident| $call:expr;)* })*) => {$(
+/// A table of invalid calls: the op in the error, what else the error must contain, and the call.
+macro_rules! rejected {
+    ($($test:ident { $($op:literal, [$($part:literal),+], |$x:ident| $call:expr;)* })*) => {$(
         #[test]
         fn $test() {
             $(
-                let error = wrong(stringify!($call), |$x| $call);
+                let error = trace_error(stringify!($call), |$x| $call);
                 assert_eq!(error.op, $op, "{}: {error}", stringify!($call));
-                $(assert!(error.to_string().contains($said), "{}: {error}", stringify!($call));)+
+                $(assert!(error.to_string().contains($part), "{}: {error}", stringify!($call));)+
             )*
         }
     )*};
 }
 
-refused! {
+rejected! {
     elementwise {
         "add", ["f32[2,3]", "f32[4,5]"], |x| &x[0] + &x[1];
         "subtract", ["f32[2,3]", "f64[2,3]"], |x| &x[0] - &x[2];

@@ -1,4 +1,4 @@
-//! Picking by index, sorting.
+//! Indexing and sorting.
 
 use crate::check::{Input, check, config, dims, flat};
 use crate::common::eval;
@@ -6,21 +6,21 @@ use crate::random::Random;
 use fullshard_graph::{DType, Result, Tensor, constant, value_and_grad};
 use proptest::prelude::*;
 
-/// Indices below a limit, which may repeat, and the dimensions they have.
-fn picks(random: &mut Random, rank: usize, limit: usize) -> (Vec<usize>, Vec<i32>) {
+/// Random indices below a limit, with their dimensions.
+fn random_indices(random: &mut Random, rank: usize, limit: usize) -> (Vec<usize>, Vec<i32>) {
     let dims = random.dims(rank);
     let count = dims.iter().product::<usize>();
     let picks = (0..count).map(|_| random.below(limit) as i32).collect();
     (dims, picks)
 }
 
-/// The starts of a part of a tensor, as tensors.
+/// The starts of a slice, as tensors.
 fn starts(values: &[i32]) -> Result<Vec<Tensor>> {
     values.iter().map(|&start| constant(&[], &[start])).collect()
 }
 
-/// Sizes of a part of a tensor, and starts at which it fits.
-fn part(random: &mut Random, dims: &[usize]) -> (Vec<usize>, Vec<i32>) {
+/// Sizes of a slice, and starts within bounds.
+fn random_slice(random: &mut Random, dims: &[usize]) -> (Vec<usize>, Vec<i32>) {
     let sizes: Vec<usize> = dims.iter().map(|&dim| 1 + random.below(dim)).collect();
     let room = dims.iter().zip(&sizes).map(|(dim, size)| dim - size + 1);
     let starts = room.map(|room| random.below(room) as i32).collect();
@@ -48,13 +48,13 @@ fn sorted_at(x: &Input, dim: usize, index: &[usize], descending: bool) -> f64 {
     x.at(&from)
 }
 
-/// A dimension, and indices along it that run together with the others.
-fn picks_along(random: &mut Random, dims: &[usize]) -> (usize, Vec<usize>, Vec<i32>) {
+/// A dimension, and indices along it that match the others.
+fn random_indices_along(random: &mut Random, dims: &[usize]) -> (usize, Vec<usize>, Vec<i32>) {
     let dim = random.below(dims.len());
-    let mut pick_dims = dims.to_vec();
-    pick_dims[dim] = 1 + random.below(5);
-    let picks = (0..pick_dims.iter().product()).map(|_| random.below(dims[dim]) as i32).collect();
-    (dim, pick_dims, picks)
+    let mut index_dims = dims.to_vec();
+    index_dims[dim] = 1 + random.below(5);
+    let picks = (0..index_dims.iter().product()).map(|_| random.below(dims[dim]) as i32).collect();
+    (dim, index_dims, picks)
 }
 
 proptest! {
@@ -63,11 +63,11 @@ proptest! {
     #[test]
     fn take(dims in dims(), rank in 0..=2_usize, seed: u64) {
         let mut random = Random::new(seed);
-        let (pick_dims, picks) = picks(&mut random, rank, dims[0]);
+        let (index_dims, picks) = random_indices(&mut random, rank, dims[0]);
         let x = random.around_zero(&dims);
-        check(&[&x], |x| x[0].take(&constant(&pick_dims, &picks)?), |index| {
+        check(&[&x], |x| x[0].take(&constant(&index_dims, &picks)?), |index| {
             let (pick, rest) = index.split_at(rank);
-            let row = picks[flat(&pick_dims, pick)] as usize;
+            let row = picks[flat(&index_dims, pick)] as usize;
             x.at(&[&[row], rest].concat())
         });
     }
@@ -75,11 +75,11 @@ proptest! {
     #[test]
     fn take_along(dims in dims(), seed: u64) {
         let mut random = Random::new(seed);
-        let (dim, pick_dims, picks) = picks_along(&mut random, &dims);
+        let (dim, index_dims, picks) = random_indices_along(&mut random, &dims);
         let x = random.around_zero(&dims);
-        check(&[&x], |x| x[0].take_along(&constant(&pick_dims, &picks)?, dim), |index| {
+        check(&[&x], |x| x[0].take_along(&constant(&index_dims, &picks)?, dim), |index| {
             let mut from = index.to_vec();
-            from[dim] = picks[flat(&pick_dims, index)] as usize;
+            from[dim] = picks[flat(&index_dims, index)] as usize;
             x.at(&from)
         });
     }
@@ -87,18 +87,19 @@ proptest! {
     #[test]
     fn add_along(dims in dims(), seed: u64) {
         let mut random = Random::new(seed);
-        let (dim, pick_dims, picks) = picks_along(&mut random, &dims);
-        let (x, added) = (random.around_zero(&dims), random.around_zero(&pick_dims));
+        let (dim, index_dims, picks) = random_indices_along(&mut random, &dims);
+        let (x, added) = (random.around_zero(&dims), random.around_zero(&index_dims));
         check(
             &[&x, &added],
-            |x| x[0].add_along(&constant(&pick_dims, &picks)?, dim, &x[1]),
+            |x| x[0].add_along(&constant(&index_dims, &picks)?, dim, &x[1]),
             |index| {
-                let from = (0..pick_dims[dim]).map(|i| {
+                let from = (0..index_dims[dim]).map(|i| {
                     let mut from = index.to_vec();
                     from[dim] = i;
                     from
                 });
-                let here = from.filter(|from| picks[flat(&pick_dims, from)] as usize == index[dim]);
+                let pick = |from: &Vec<usize>| picks[flat(&index_dims, from)] as usize;
+                let here = from.filter(|from| pick(from) == index[dim]);
                 here.map(|from| added.at(&from)).sum::<f64>() + x.at(index)
             },
         );
@@ -107,17 +108,17 @@ proptest! {
     #[test]
     fn add_rows(dims in dims(), rank in 0..=2_usize, seed: u64) {
         let mut random = Random::new(seed);
-        let (pick_dims, picks) = picks(&mut random, rank, dims[0]);
+        let (index_dims, picks) = random_indices(&mut random, rank, dims[0]);
         let table = random.around_zero(&dims);
-        let rows = random.around_zero(&[&pick_dims[..], &dims[1..]].concat());
+        let rows = random.around_zero(&[&index_dims[..], &dims[1..]].concat());
         let row = dims[1..].iter().product::<usize>();
         check(
             &[&table, &rows],
-            |x| x[0].add_rows(&constant(&pick_dims, &picks)?, &x[1]),
+            |x| x[0].add_rows(&constant(&index_dims, &picks)?, &x[1]),
             |index| {
-                let place = flat(&dims[1..], &index[1..]);
+                let offset = flat(&dims[1..], &index[1..]);
                 let here = picks.iter().enumerate().filter(|(_, pick)| **pick as usize == index[0]);
-                here.map(|(i, _)| rows.values[i * row + place]).sum::<f64>() + table.at(index)
+                here.map(|(i, _)| rows.values[i * row + offset]).sum::<f64>() + table.at(index)
             },
         );
     }
@@ -125,13 +126,13 @@ proptest! {
     #[test]
     fn dynamic_slice(dims in dims(), seed: u64) {
         let mut random = Random::new(seed);
-        let (sizes, places) = part(&mut random, &dims);
+        let (sizes, offsets) = random_slice(&mut random, &dims);
         let x = random.around_zero(&dims);
         let op = |x: &[Tensor]| {
-            x[0].dynamic_slice(&starts(&places)?.iter().collect::<Vec<_>>(), &sizes)
+            x[0].dynamic_slice(&starts(&offsets)?.iter().collect::<Vec<_>>(), &sizes)
         };
         check(&[&x], op, |index| {
-            let from = index.iter().zip(&places).map(|(i, start)| i + *start as usize);
+            let from = index.iter().zip(&offsets).map(|(i, start)| i + *start as usize);
             x.at(&from.collect::<Vec<_>>())
         });
     }
@@ -139,14 +140,14 @@ proptest! {
     #[test]
     fn dynamic_update_slice(dims in dims(), seed: u64) {
         let mut random = Random::new(seed);
-        let (sizes, places) = part(&mut random, &dims);
+        let (sizes, offsets) = random_slice(&mut random, &dims);
         let (x, update) = (random.around_zero(&dims), random.around_zero(&sizes));
         let op = |x: &[Tensor]| {
-            x[0].dynamic_update_slice(&x[1], &starts(&places)?.iter().collect::<Vec<_>>())
+            x[0].dynamic_update_slice(&x[1], &starts(&offsets)?.iter().collect::<Vec<_>>())
         };
         check(&[&x, &update], op, |index| {
             let inside = |dim: usize| {
-                let i = index[dim].checked_sub(places[dim] as usize)?;
+                let i = index[dim].checked_sub(offsets[dim] as usize)?;
                 (i < sizes[dim]).then_some(i)
             };
             let inside: Option<Vec<usize>> = (0..dims.len()).map(inside).collect();
@@ -158,11 +159,11 @@ proptest! {
     fn at(dims in dims(), seed: u64) {
         let mut random = Random::new(seed);
         let dim = random.below(dims.len());
-        let place = random.below(dims[dim]);
+        let offset = random.below(dims[dim]);
         let x = random.around_zero(&dims);
-        check(&[&x], |x| x[0].at(dim, &constant(&[], &[place as i64])?), |index| {
+        check(&[&x], |x| x[0].at(dim, &constant(&[], &[offset as i64])?), |index| {
             let mut from = index.to_vec();
-            from.insert(dim, place);
+            from.insert(dim, offset);
             x.at(&from)
         });
     }
@@ -194,13 +195,13 @@ proptest! {
         let x = random.spaced(&dims);
         let value = |index: &[usize]| sorted_at(&x, last, index, true);
         check(&[&x], |x| Ok(x[0].top_k(k)?.0), value);
-        let places = |x: &[Tensor]| x[0].top_k(k)?.1.convert(DType::F64);
-        check(&[&x], places, |index| order(&x, last, index, true)[index[last]] as f64);
+        let offsets = |x: &[Tensor]| x[0].top_k(k)?.1.convert(DType::F64);
+        check(&[&x], offsets, |index| order(&x, last, index, true)[index[last]] as f64);
     }
 }
 
 #[test]
-fn an_index_out_of_range_is_moved_into_it_and_its_gradient_with_it() {
+fn out_of_range_indices_are_clamped_in_forward_and_backward() {
     let found = eval(&[(&[3], &[1.0, 2.0, 4.0])], |inputs| {
         let (value, gradients) = value_and_grad(&[&inputs[0]], |x| {
             x[0].take(&constant(&[4], &[-1, 0, 3, 9])?)?.sum_all()
@@ -219,7 +220,7 @@ fn an_index_out_of_range_is_moved_into_it_and_its_gradient_with_it() {
 }
 
 #[test]
-fn a_start_too_far_on_is_moved_back_and_its_gradient_with_it() {
+fn out_of_range_starts_are_clamped_in_forward_and_backward() {
     let found = eval(&[(&[4], &[1.0, 2.0, 4.0, 8.0])], |inputs| {
         let (value, gradients) = value_and_grad(&[&inputs[0]], |x| {
             x[0].dynamic_slice(&[&constant(&[], &[7])?], &[2])?.sum_all()
@@ -230,7 +231,7 @@ fn a_start_too_far_on_is_moved_back_and_its_gradient_with_it() {
 }
 
 #[test]
-fn equal_elements_keep_their_order() {
+fn sort_is_stable() {
     let found = eval(&[(&[4], &[2.0, 1.0, 2.0, 1.0])], |x| {
         [false, true].map(|down| x[0].argsort(0, down)?.convert(DType::F64)).into_iter().collect()
     });

@@ -1,6 +1,6 @@
-//! Every op: its value against one computed here, its gradient against finite differences, both
-//! in `f64` on random shapes; recorded results of another implementation in `f32` and `bf16`; and
-//! what is said when operands do not fit.
+//! Every op: its value against a reference and its gradient against finite differences, both in
+//! `f64` on random shapes; recorded JAX results in `f32` and `bf16`; and errors of invalid
+//! operands.
 #![allow(clippy::unwrap_used)]
 
 mod check;

@@ -1,4 +1,4 @@
-//! What neural networks are made of.
+//! Neural network ops.
 
 use crate::check::{Input, check, config, dims};
 use crate::common::eval;
@@ -6,7 +6,7 @@ use crate::random::Random;
 use fullshard_graph::{Result, Tensor, value_and_grad};
 use proptest::prelude::*;
 
-/// The elements that share all but one place of an index.
+/// The elements along one dimension at an index.
 fn row(x: &Input, dim: usize, index: &[usize]) -> Vec<f64> {
     let mut from = index.to_vec();
     let mut at = |i: usize| {
@@ -87,7 +87,7 @@ fn gradient_at(x: &[f64], function: impl Fn(&Tensor) -> Result<Tensor>) -> Vec<V
 }
 
 #[test]
-fn no_gradient_is_taken_through_a_stop() {
+fn stop_gradient_has_no_gradient() {
     let found = gradient_at(&[2.0, 3.0], |x| x.square()?.stop_gradient());
     assert_eq!(found, [vec![13.0], vec![0.0, 0.0]]);
     let found = gradient_at(&[2.0, 3.0], |x| x * x.stop_gradient()?);
@@ -95,7 +95,7 @@ fn no_gradient_is_taken_through_a_stop() {
 }
 
 #[test]
-fn equals_share_the_gradient_of_an_extreme() {
+fn ties_split_the_gradient_of_max() {
     let found = gradient_at(&[2.0, 1.0, 2.0], |x| x.max(&[0]));
     assert_eq!(found, [vec![2.0], vec![0.5, 0.0, 0.5]]);
     let found = gradient_at(&[2.0, 1.0], |x| x.maximum(&(x * 1.0)?));

@@ -1,11 +1,11 @@
-//! Random numbers and choices that a seed repeats.
+//! Seeded random numbers and choices.
 
 use crate::check::Input;
 
-/// The distance between neighbours of [`Random::spaced`].
+/// The distance between adjacent values of [`Random::spaced`].
 const GAP: f64 = 0.1;
 
-/// A source of random numbers (SplitMix64).
+/// A random number generator (SplitMix64).
 pub struct Random {
     state: u64,
 }
@@ -23,12 +23,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A whole number from zero to before a limit.
+    /// An integer in `0..limit`.
     pub fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
     }
 
-    /// A whole number from a range, both ends included.
+    /// An integer in `low..=high`.
     pub fn within(&mut self, low: i64, high: i64) -> i64 {
         low + self.below((high - low + 1) as usize) as i64
     }
@@ -44,7 +44,7 @@ impl Random {
         (0..rank).map(|_| 1 + self.below(4)).collect()
     }
 
-    /// Numbers from zero to before a limit, in any order.
+    /// A random permutation of `0..count`.
     pub fn permutation(&mut self, count: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..count).collect();
         for i in (1..count).rev() {
@@ -53,14 +53,14 @@ impl Random {
         order
     }
 
-    /// Some of the numbers before a limit, at least one, in any order.
+    /// A random non-empty subset of `0..count`, in random order.
     pub fn some_of(&mut self, count: usize) -> Vec<usize> {
-        let mut chosen = self.permutation(count);
-        chosen.truncate(1 + self.below(count));
-        chosen
+        let mut selected = self.permutation(count);
+        selected.truncate(1 + self.below(count));
+        selected
     }
 
-    /// Dimensions that broadcast to the given ones.
+    /// Dimensions that broadcast to `dims`.
     pub fn broadcastable(&mut self, dims: &[usize]) -> Vec<usize> {
         let missing = self.below(dims.len() + 1);
         dims[missing..].iter().map(|&dim| if self.below(3) == 0 { 1 } else { dim }).collect()
@@ -78,8 +78,8 @@ impl Random {
         input
     }
 
-    /// An input of which no two elements are near each other, nor any near a multiple of 0.1:
-    /// where a function with bends has none.
+    /// An input of which no two elements are near each other, nor any near a multiple of 0.1: away
+    /// from the kinks of a function.
     pub fn spaced(&mut self, dims: &[usize]) -> Input {
         self.spaced_all(&[dims]).remove(0)
     }
@@ -90,8 +90,8 @@ impl Random {
         let count = counts.iter().sum();
         let order = self.permutation(count);
         let jitter = self.numbers(count);
-        let place = |i: usize| order[i] as f64 - (count / 2) as f64 + 0.5;
-        let mut values = (0..count).map(|i| GAP * (place(i) + 0.2 * jitter[i]));
+        let position = |i: usize| order[i] as f64 - (count / 2) as f64 + 0.5;
+        let mut values = (0..count).map(|i| GAP * (position(i) + 0.2 * jitter[i]));
         let input = |(dims, &count): (&&[usize], &usize)| Input {
             dims: dims.to_vec(),
             values: values.by_ref().take(count).collect(),

@@ -1,7 +1,7 @@
-//! Values and gradients that JAX computed in `f32`: `tests/data/ops_jax.py` makes them.
+//! Values and gradients computed by JAX in `f32`, recorded by `tests/data/ops_jax.py`.
 //!
-//! Those for `bf16` are of inputs that `bf16` has, and what our ops give for them in `bf16` is
-//! compared with the result in `f32`: that is right, whatever a program rounds on the way.
+//! The `bf16` cases have inputs that are exact in `bf16`. Our results in `bf16` are compared with
+//! the results in `f32`, which do not depend on intermediate rounding.
 
 use crate::common::run;
 use fullshard_graph::{
@@ -13,19 +13,19 @@ use serde_json::Value;
 
 const RECORDED: &str = include_str!("../data/ops_jax.json");
 
-/// How far results may be off, as a part of the value or, where that is small, of a part of the
-/// largest one: a small result of a sum of large terms is only as exact as they are.
+/// Relative tolerance, of the value or, if that is small, of a fraction of the largest value: a
+/// small sum of large terms is only as accurate as the terms.
 struct Tolerance {
-    off: f64,
-    least: f64,
+    relative: f64,
+    floor: f64,
 }
 
-/// Single precision has 24 bits, of which sums in another order cost a few.
-const F32: Tolerance = Tolerance { off: 1e-5, least: 0.1 };
+/// Single precision has 24 bits, of which another summation order costs a few.
+const F32: Tolerance = Tolerance { relative: 1e-5, floor: 0.1 };
 
-/// One and a half units in the last of eight bits of the largest value: results that were rounded
-/// at every op, half a unit each time, are held against exact ones.
-const BF16: Tolerance = Tolerance { off: 1.5 / 128.0, least: 1.0 };
+/// One and a half units in the last of eight bits of the largest value: results rounded at every
+/// op, half a unit each time, are compared with exact ones.
+const BF16: Tolerance = Tolerance { relative: 1.5 / 128.0, floor: 1.0 };
 
 fn op(name: &str, x: &[Tensor], indices: &Value) -> Result<Tensor> {
     match name {
@@ -57,7 +57,7 @@ fn op(name: &str, x: &[Tensor], indices: &Value) -> Result<Tensor> {
     }
 }
 
-/// A running sum over rows, by a triangle of ones.
+/// A cumulative sum over rows, as a matmul with a triangular matrix of ones.
 fn mixed(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     let rows = x.dims()[0];
     let ones: Vec<f32> =
@@ -106,13 +106,13 @@ fn replay(case: &Value, dtype: DType) -> Vec<HostTensor> {
     run(&program.unwrap(), &hosts)
 }
 
-/// The largest difference, as a part of the value or of the part `least` of the largest one.
-fn distance(found: &[f64], expected: &[f64], least: f64) -> f64 {
-    let floor = least * expected.iter().fold(0.0_f64, |largest, value| largest.max(value.abs()));
+/// The largest difference, relative to the value or to the fraction `floor` of the largest value.
+fn distance(found: &[f64], expected: &[f64], floor: f64) -> f64 {
+    let smallest = floor * expected.iter().fold(0.0_f64, |largest, value| largest.max(value.abs()));
     let pairs = found.iter().zip(expected);
     let differences = pairs.map(|(found, expected)| {
         assert!(found.is_finite());
-        (found - expected).abs() / expected.abs().max(floor).max(f64::MIN_POSITIVE)
+        (found - expected).abs() / expected.abs().max(smallest).max(f64::MIN_POSITIVE)
     });
     differences.fold(0.0, f64::max)
 }
@@ -131,8 +131,8 @@ fn check_recorded(dtype: DType, tolerance: &Tolerance) {
         assert_eq!(found.len(), expected.len(), "{}", case["name"]);
         for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
             assert_eq!(found.dims(), dims(expected), "{}", case["name"]);
-            let distance = distance(&found.to_f64().unwrap(), &values(expected), tolerance.least);
-            if distance > tolerance.off {
+            let distance = distance(&found.to_f64().unwrap(), &values(expected), tolerance.floor);
+            if distance > tolerance.relative {
                 wrong.push(format!("{} result {i}: off by {distance:e}", case["name"]));
             }
         }
@@ -146,6 +146,6 @@ fn single_precision() {
 }
 
 #[test]
-fn brain_floats() {
+fn bf16_precision() {
     check_recorded(DType::Bf16, &BF16);
 }

@@ -56,7 +56,7 @@ proptest! {
     }
 
     #[test]
-    fn of_everything(dims in dims(), seed: u64) {
+    fn over_all_dims(dims in dims(), seed: u64) {
         let x = Random::new(seed).around_zero(&dims);
         check(&[&x], |x| x[0].sum_all()? * x[0].mean_all()?, |_| {
             x.values.iter().sum::<f64>() * mean(&x.values)

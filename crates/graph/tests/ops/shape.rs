@@ -1,4 +1,4 @@
-//! Ops that move elements.
+//! Shape ops.
 
 use crate::check::{Input, check, config, dims, flat};
 use crate::random::Random;
@@ -55,11 +55,11 @@ proptest! {
     #[test]
     fn expand(dims in dims(), seed: u64) {
         let mut random = Random::new(seed);
-        let place = random.below(dims.len() + 1);
+        let position = random.below(dims.len() + 1);
         let x = random.around_zero(&dims);
-        check(&[&x], |x| x[0].expand(place), |index| {
+        check(&[&x], |x| x[0].expand(position), |index| {
             let mut from = index.to_vec();
-            from.remove(place);
+            from.remove(position);
             x.at(&from)
         });
     }
@@ -97,15 +97,15 @@ proptest! {
     fn split(dims in dims(), seed: u64) {
         let mut random = Random::new(seed);
         let (dim, parts) = (random.below(dims.len()), 1 + random.below(3));
-        let mut whole = dims.clone();
-        whole[dim] *= parts;
-        let x = random.around_zero(&whole);
-        let chosen = random.below(parts);
+        let mut full = dims.clone();
+        full[dim] *= parts;
+        let x = random.around_zero(&full);
+        let selected = random.below(parts);
         let scaled = |x: &[fullshard_graph::Tensor]| {
-            // Every part is used, one of them more.
+            // Every part is used, one of them with a larger weight.
             let split = x[0].split(dim, parts)?;
             let sum = split[1..].iter().try_fold(split[0].clone(), |sum, part| sum + part)?;
-            sum + (&split[chosen] * 2.0)?
+            sum + (&split[selected] * 2.0)?
         };
         check(&[&x], scaled, |index| {
             let part = |i: usize| {
@@ -113,7 +113,7 @@ proptest! {
                 from[dim] += i * dims[dim];
                 x.at(&from)
             };
-            (0..parts).map(part).sum::<f64>() + 2.0 * part(chosen)
+            (0..parts).map(part).sum::<f64>() + 2.0 * part(selected)
         });
     }
 
@@ -131,9 +131,9 @@ proptest! {
         let x = random.around_zero(&dims);
         check(&[&x], |x| x[0].pad(0.25, &low, &high, &interior), |index| {
             let from = |dim: usize| {
-                let place = usize::try_from(index[dim] as i64 - low[dim]).ok()?;
+                let position = usize::try_from(index[dim] as i64 - low[dim]).ok()?;
                 let step = interior[dim] + 1;
-                (place % step == 0 && place / step < dims[dim]).then_some(place / step)
+                (position % step == 0 && position / step < dims[dim]).then_some(position / step)
             };
             let from: Option<Vec<usize>> = (0..dims.len()).map(from).collect();
             from.map_or(0.25, |from| x.at(&from))
@@ -176,7 +176,7 @@ proptest! {
     }
 }
 
-/// An input, and starts, limits and strides that fit it.
+/// An input, and valid starts, limits and strides.
 fn sliced(dims: &[usize], seed: u64) -> (Input, Vec<usize>, Vec<usize>, Vec<usize>) {
     let mut random = Random::new(seed);
     let start: Vec<usize> = dims.iter().map(|&dim| random.below(dim)).collect();

@@ -1,4 +1,4 @@
-//! Ops without a gradient, constants and numbers of every type: their values.
+//! Values of ops without a gradient, and of constants of every type.
 
 use crate::common::run;
 use fullshard_graph::{
@@ -20,7 +20,7 @@ fn numbers<T: Element>(function: impl FnOnce() -> Result<Vec<Tensor>>) -> Vec<Ve
     outputs(function).iter().map(|tensor| tensor.values().unwrap()).collect()
 }
 
-/// Values that the compiler cannot compute with, so that the program does.
+/// Values behind a barrier, so that the compiler does not fold constants.
 fn hidden<T: Scalar>(values: &[T]) -> Result<Tensor> {
     Ok(barrier(&[&constant(&[values.len()], values)?])?.remove(0))
 }
@@ -86,14 +86,14 @@ fn rounding_and_signs() {
 }
 
 #[test]
-fn what_is_finite() {
+fn is_finite() {
     let values = [1.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, f64::MAX];
     let found = bools(|| Ok(vec![hidden(&values)?.is_finite()?]));
     assert_eq!(found[0], values.map(f64::is_finite));
 }
 
 #[test]
-fn logic_of_truth_values() {
+fn logical_ops() {
     let (a, b) = ([true, true, false, false], [true, false, true, false]);
     let found = bools(|| {
         let (a, b) = (hidden(&a)?, hidden(&b)?);
@@ -107,7 +107,7 @@ fn logic_of_truth_values() {
 }
 
 #[test]
-fn logic_of_bits_and_shifts() {
+fn bitwise_ops_and_shifts() {
     let (a, b) = ([0xF0F0_1234_u32, 1, u32::MAX], [0x0FF0_00FF_u32, 31, 4]);
     let found = numbers::<u32>(|| {
         let (a, b) = (hidden(&a)?, hidden(&b)?);
@@ -132,11 +132,11 @@ fn logic_of_bits_and_shifts() {
         let (a, by) = (hidden(&[-1, 6])?, hidden(&[28, 1])?);
         Ok(vec![a.shift_right(&by)?])
     });
-    assert_eq!(found[0], [15, 3], "zeros come in, whatever the sign");
+    assert_eq!(found[0], [15, 3], "the shift is logical");
 }
 
 #[test]
-fn bits_as_another_type() {
+fn bitcasts() {
     let values = [1.0_f32, -0.0, f32::INFINITY, 3.5e-41];
     let found = numbers::<u32>(|| Ok(vec![hidden(&values)?.bitcast(DType::U32)?]));
     assert_eq!(found[0], values.map(f32::to_bits));
@@ -167,13 +167,13 @@ fn conversions() {
     assert_eq!(found, [[1.0, 0.0], [200.0, 1.0]]);
 }
 
-/// The types that every platform has. Those past these are formats of 8 bits for some.
+/// The types that every platform supports. The rest are FP8 formats of some platforms.
 fn dtypes() -> impl Iterator<Item = &'static DType> + Clone {
     DType::ALL.iter().filter(|&&dtype| dtype <= DType::F8E4M3FN)
 }
 
 #[test]
-fn counting_in_every_type() {
+fn iota_of_every_type() {
     let dtypes = dtypes().filter(|&&dtype| dtype != DType::Bool);
     let found = numbers::<f32>(|| {
         let counts = dtypes.clone().flat_map(|&dtype| [0, 1].map(|dim| iota(dtype, &[2, 3], dim)));
@@ -201,7 +201,7 @@ fn full_of_every_type() {
 }
 
 #[test]
-fn full_of_what_is_no_plain_number() {
+fn full_of_special_values() {
     for value in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 1e-300, -1.5, 65504.0] {
         let found = numbers::<f64>(|| {
             let dtypes = [DType::F64, DType::F32, DType::F16, DType::Bf16];
@@ -219,7 +219,7 @@ fn full_of_what_is_no_plain_number() {
     }
 }
 
-/// Checks constants of few elements, which are written out, and of more, which are bytes.
+/// Checks constants of few elements, which are written as lists, and of more, written as bytes.
 #[track_caller]
 fn check_constants<T: Scalar + Element + PartialEq + std::fmt::Debug>(values: &[T]) {
     let many: Vec<T> = values.iter().copied().cycle().take(35).collect();
@@ -253,7 +253,7 @@ fn constants_of_every_type() {
 }
 
 #[test]
-fn constants_of_truth_values() {
+fn bool_constants() {
     let values: Vec<bool> = (0..35).map(|i| i % 3 == 0 || i % 7 == 2).collect();
     for dims in
         [&[35][..], &[5, 7], &[16], &[17], &[2, 2], &[2, 4], &[4, 2, 2], &[1], &[0], &[2, 0]]
@@ -267,7 +267,7 @@ fn constants_of_truth_values() {
 }
 
 #[test]
-fn reductions_start_from_what_changes_nothing() {
+fn reductions_start_from_the_identity() {
     fn check<T: Scalar + Element + PartialEq + std::fmt::Debug>(values: [T; 2], expected: [T; 4]) {
         let kinds = [Reduction::Sum, Reduction::Product, Reduction::Max, Reduction::Min];
         let found = numbers::<T>(|| {

@@ -5,7 +5,7 @@ use crate::random::Random;
 use fullshard_graph::{Convolution, Result, Tensor};
 use proptest::prelude::*;
 
-/// How a window goes over one dimension.
+/// A window over one dimension.
 #[derive(Debug, Clone)]
 struct Window {
     size: usize,
@@ -15,7 +15,7 @@ struct Window {
 }
 
 impl Window {
-    /// A window whose padding is smaller than itself.
+    /// A window with padding smaller than its size.
     fn random(random: &mut Random, dilated: bool) -> Window {
         let size = 1 + random.below(3);
         let dilation = if dilated { 1 + random.below(2) } else { 1 };
@@ -27,19 +27,19 @@ impl Window {
         }
     }
 
-    /// A size of image over which it fits.
+    /// An image size at least as large as the window.
     fn image(&self, random: &mut Random) -> usize {
         (self.size - 1) * self.dilation + 1 + random.below(3)
     }
 }
 
-/// The element that a place of a window sees, unless that is padding.
-fn seen(x: &Input, windows: &[Window], index: &[usize], within: &[usize]) -> Option<Vec<usize>> {
-    let place = |(i, window): (usize, &Window)| {
-        let place = index[i] * window.stride + within[i] * window.dilation;
-        place.checked_sub(window.padding.0).filter(|&place| place < x.dims[i + 1])
+/// The image position of an element of a window, unless it is padding.
+fn source(x: &Input, windows: &[Window], index: &[usize], within: &[usize]) -> Option<Vec<usize>> {
+    let position = |(i, window): (usize, &Window)| {
+        let position = index[i] * window.stride + within[i] * window.dilation;
+        position.checked_sub(window.padding.0).filter(|&position| position < x.dims[i + 1])
     };
-    windows.iter().enumerate().map(place).collect()
+    windows.iter().enumerate().map(position).collect()
 }
 
 fn check_convolution(spatial: usize, seed: u64, configured: bool) {
@@ -65,11 +65,11 @@ fn check_convolution(spatial: usize, seed: u64, configured: bool) {
             let output = index[spatial + 1];
             let group = output / (outputs / groups);
             let term = |within: Vec<usize>| {
-                let Some(place) = seen(&x, &windows, &index[1..=spatial], &within) else {
+                let Some(position) = source(&x, &windows, &index[1..=spatial], &within) else {
                     return 0.0;
                 };
                 let product = |i: usize| {
-                    x.at(&[&[index[0]], &place[..], &[group * inputs + i]].concat())
+                    x.at(&[&[index[0]], &position[..], &[group * inputs + i]].concat())
                         * kernel.at(&[&within[..], &[i, output]].concat())
                 };
                 (0..inputs).map(product).sum()
@@ -81,7 +81,7 @@ fn check_convolution(spatial: usize, seed: u64, configured: bool) {
 
 type Pool = fn(&Tensor, &[usize], &[usize], &[(usize, usize)]) -> Result<Tensor>;
 
-/// Checks a pooling, given what it makes of the elements in a window and of the window's size.
+/// Checks a pooling op against a function of the elements in a window and the window's size.
 fn check_pool(spatial: usize, seed: u64, pool: Pool, value: impl Fn(&[f64], usize) -> f64) {
     let mut random = Random::new(seed);
     let windows: Vec<Window> = (0..spatial).map(|_| Window::random(&mut random, false)).collect();
@@ -95,8 +95,8 @@ fn check_pool(spatial: usize, seed: u64, pool: Pool, value: impl Fn(&[f64], usiz
         |x| pool(&x[0], &sizes, &strides, &padding),
         |index| {
             let at = |within: Vec<usize>| {
-                let place = seen(&x, &windows, &index[1..=spatial], &within)?;
-                Some(x.at(&[&[index[0]], &place[..], &[index[spatial + 1]]].concat()))
+                let position = source(&x, &windows, &index[1..=spatial], &within)?;
+                Some(x.at(&[&[index[0]], &position[..], &[index[spatial + 1]]].concat()))
             };
             let values: Vec<f64> = indices(&sizes).into_iter().filter_map(at).collect();
             value(&values, sizes.iter().product())

@@ -1,8 +1,8 @@
-//! Dropout: its mean, its gradient, and its mask wherever and however often it is made.
+//! Dropout: its mean, its gradient, and a mask that is the same when sharded or recomputed.
 
 use super::common::{assert_close, run};
-use super::cuts::{COLUMNS, CUTS, ROWS, cut_draw};
 use super::results;
+use super::shardings::{CASES, COLUMNS, ROWS, sharded_draw};
 use super::statistics::{COUNT, assert_near, mean};
 use fullshard_graph::{
     Argument, DType, Draw, Key, Mesh, MeshExt, Policy, Program, Result, Tensor, TensorType, ones,
@@ -11,7 +11,7 @@ use fullshard_graph::{
 use fullshard_pjrt::HostTensor;
 
 #[test]
-fn dropout_keeps_the_mean_and_its_gradient_is_its_mask() {
+fn dropout_preserves_the_mean_and_its_gradient_is_its_mask() {
     let found = results(|| {
         let x = ones(DType::F32, &[COUNT])?;
         let key = Key::constant(4)?;
@@ -37,8 +37,8 @@ fn layers(
     policy: Option<Policy>,
 ) -> Result<Vec<Tensor>> {
     let layer = |inputs: &[Tensor]| {
-        let product = inputs[0].linear(&inputs[1])?.named("product")?;
-        let hidden = draws[0].dropout(&product.tanh()?, 0.3)?;
+        let projected = inputs[0].linear(&inputs[1])?.named("matmul")?;
+        let hidden = draws[0].dropout(&projected.tanh()?, 0.3)?;
         draws[1].dropout(&(hidden * &inputs[0])?, 0.1)
     };
     let (value, gradients) = value_and_grad(&[x, weights], |inputs| {
@@ -55,7 +55,7 @@ fn layers(
     Ok([value, mask].into_iter().chain(gradients).collect())
 }
 
-/// Traces `layers` with inputs that are themselves random.
+/// Traces `layers` with random inputs.
 fn trace_layers(policy: Option<Policy>) -> Vec<HostTensor> {
     let seed = Argument::new(TensorType::new(DType::U32, &[2]));
     let program = Program::trace("layers", &[seed], |seed| {
@@ -69,13 +69,13 @@ fn trace_layers(policy: Option<Policy>) -> Vec<HostTensor> {
 }
 
 #[test]
-fn a_mask_computed_again_is_the_same() {
+fn recomputed_mask_is_the_same() {
     let plain = trace_layers(None);
-    let products = Policy::Named(vec!["product".into()]);
-    for policy in [Policy::Nothing, products, Policy::Everything] {
+    let matmuls = Policy::Named(vec!["matmul".into()]);
+    for policy in [Policy::Nothing, matmuls, Policy::Everything] {
         assert!(trace_layers(Some(policy.clone())) == plain, "{policy:?}");
     }
-    // What the forward pass dropped has no gradient in the backward pass, and nothing else.
+    // Exactly the elements dropped in the forward pass have no gradient.
     let gradient = results(|| {
         let key = Key::constant(6)?;
         let x = key.named("x")?.draw(&[COUNT]).normal(DType::F32)?;
@@ -95,18 +95,18 @@ fn a_mask_computed_again_is_the_same() {
 #[test]
 fn dropout_is_the_same_on_one_two_and_eight_devices() {
     let plain = trace_layers(None);
-    for (axes, dims) in [CUTS[0], CUTS[4]] {
+    for (axes, dims) in [CASES[0], CASES[4]] {
         let mesh = Mesh::new(axes).unwrap();
-        let cut = mesh.sharding(&dims).unwrap();
-        let whole = mesh.replicated(2);
-        let shardings = [mesh.replicated(0), cut.clone(), cut.clone(), whole.clone()];
+        let sharded = mesh.sharding(&dims).unwrap();
+        let replicated = mesh.replicated(2);
+        let shardings = [mesh.replicated(0), sharded.clone(), sharded.clone(), replicated.clone()];
         let seed = Argument::new(TensorType::new(DType::U32, &[2]));
         let program = Program::trace("layers", &[seed], |seed| {
             let key = Key::new(&seed[0])?;
             mesh.manual(&["x"], &[], &shardings, |_| {
-                let x = cut_draw(&key.named("x")?, &mesh, dims)?.normal(DType::F32)?;
+                let x = sharded_draw(&key.named("x")?, &mesh, dims)?.normal(DType::F32)?;
                 let weights = key.named("w")?.draw(&[COLUMNS, COLUMNS]).normal(DType::F32)?;
-                let draw = |name| cut_draw(&key.named(name)?, &mesh, dims);
+                let draw = |name| sharded_draw(&key.named(name)?, &mesh, dims);
                 let draws = [draw("a")?, draw("b")?];
                 let mut results = layers(&x, &weights, &draws, Some(Policy::Nothing))?;
                 let data = mesh.over(&["x"])?;

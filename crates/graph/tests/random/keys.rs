@@ -1,4 +1,4 @@
-//! Keys and counters: the published vectors, and other numbers for other keys.
+//! Keys and counters: published test vectors, and different numbers for different keys.
 
 use super::common::{compile, run};
 use super::results;
@@ -8,7 +8,7 @@ use fullshard_graph::{
 use fullshard_pjrt::HostTensor;
 
 #[test]
-fn the_published_vectors() {
+fn published_test_vectors() {
     let (zeros, ones) = ([0, 0], [!0, !0]);
     let (key, counter) = ([0x1319_8A2E, 0x0370_7344], [0x243F_6A88, 0x85A3_08D3]);
     let vectors: [(usize, [[u32; 2]; 3]); 6] = [
@@ -21,7 +21,7 @@ fn the_published_vectors() {
     ];
     let words = Argument::new(TensorType::new(DType::U32, &[1]));
     for (rounds, [key, counter, expected]) in vectors {
-        // Arguments, so that the compiled program computes it rather than the compiler.
+        // Arguments, so that the compiler does not fold constants.
         let program = Program::trace("vector", &vec![words.clone(); 4], |words| {
             let [a, b, c, d] = words.as_slice() else { unreachable!() };
             Ok(threefry(rounds, [a, b], [c, d])?.into())
@@ -35,7 +35,7 @@ fn the_published_vectors() {
 }
 
 #[test]
-fn keys_give_the_same_numbers_again_and_others_to_others() {
+fn equal_keys_repeat_and_different_keys_differ() {
     let found = results(|| {
         let key = Key::constant(1)?;
         let step = |step: i32| constant(&[], &[step]);
@@ -68,7 +68,7 @@ fn keys_give_the_same_numbers_again_and_others_to_others() {
 }
 
 #[test]
-fn a_seed_is_an_argument_or_stands_in_the_program() {
+fn seed_is_an_argument_or_a_constant() {
     let seed = Argument::new(TensorType::new(DType::U32, &[2]));
     let program = Program::trace("seed", &[seed], |seed| {
         Ok(vec![Key::new(&seed[0])?.named("x")?.draw(&[16]).bits()?])
@@ -82,7 +82,7 @@ fn a_seed_is_an_argument_or_stands_in_the_program() {
 }
 
 #[test]
-fn a_name_is_an_argument_or_stands_in_the_program() {
+fn name_is_an_argument_or_a_constant() {
     let hash = Argument::new(TensorType::new(DType::U32, &[2]));
     let program = Program::trace("name", &[hash], |hash| {
         Ok(vec![Key::constant(5)?.named_by(&hash[0])?.draw(&[16]).bits()?])
@@ -96,7 +96,7 @@ fn a_name_is_an_argument_or_stands_in_the_program() {
 }
 
 #[test]
-fn a_layer_of_a_scan_has_the_numbers_of_its_index() {
+fn scanned_layer_has_the_numbers_of_its_index() {
     let found = results(|| {
         let key = Key::constant(3)?;
         let start = full(DType::F32, &[], 0.0)?;
@@ -104,14 +104,14 @@ fn a_layer_of_a_scan_has_the_numbers_of_its_index() {
             let noise = key.fold(&slices[0])?.draw(&[8]).normal(DType::F32)?;
             Ok((carries, vec![noise]))
         })?;
-        let apart = key.fold(&constant(&[], &[2_i32])?)?.draw(&[8]).normal(DType::F32)?;
-        Ok(vec![scanned.stacked[0].narrow(0, 2, 3)?.reshape(&[8])?, apart])
+        let separate = key.fold(&constant(&[], &[2_i32])?)?.draw(&[8]).normal(DType::F32)?;
+        Ok(vec![scanned.stacked[0].narrow(0, 2, 3)?.reshape(&[8])?, separate])
     });
     assert_eq!(found[0], found[1]);
 }
 
 #[test]
-fn more_elements_than_a_word_counts() {
+fn more_elements_than_one_word_counts() {
     let program = Program::trace("many", &[], |_| {
         let bits = Key::constant(0)?.draw(&[4, 1 << 30, 4]).bits()?;
         let words = [constant(&[], &[2_u32])?, (iota(DType::U32, &[8], 0)? + 20.0)?];
@@ -120,7 +120,7 @@ fn more_elements_than_a_word_counts() {
         Ok(vec![bits.slice(&[2, 5, 0], &[3, 7, 4])?.reshape(&[8])?, expected])
     });
     let program = program.unwrap();
-    // The compiler makes only what is asked for, or this would take 64 GiB.
+    // The compiler computes only the slice, or this would take 64 GiB.
     assert!(compile(&program).executable().memory().unwrap().total() < 1 << 20);
     let found = run(&program, &[]);
     assert_eq!(found[0], found[1]);

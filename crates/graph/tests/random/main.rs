@@ -1,19 +1,20 @@
-//! Random numbers: the published vectors, statistics, and the same values however they are made.
+//! Random numbers: published test vectors, statistics, and invariance to sharding and
+//! recomputation.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../common/mod.rs"]
 mod common;
-mod cuts;
 mod dropout;
+mod errors;
 mod keys;
-mod mistakes;
+mod shardings;
 mod statistics;
 
 use common::run;
 use fullshard_graph::{Program, Result, Tensor};
 use fullshard_pjrt::HostTensor;
 
-/// Runs a program of no arguments.
+/// Runs a program without arguments.
 fn results(trace: impl FnOnce() -> Result<Vec<Tensor>>) -> Vec<HostTensor> {
     run(&Program::trace("random", &[], |_| trace()).unwrap(), &[])
 }

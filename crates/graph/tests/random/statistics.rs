@@ -1,11 +1,11 @@
-//! Each kind of number by its statistics.
+//! Statistics of each distribution.
 
 use super::results;
 use fullshard_graph::{DType, Draw, Key, Result, Tensor};
 
 pub const COUNT: usize = 1 << 18;
 
-/// What is drawn with one key.
+/// A sample drawn with one key.
 fn sample(dims: &[usize], draw: impl FnOnce(&Draw) -> Result<Tensor>) -> Vec<f64> {
     let found = results(|| Ok(vec![draw(&Key::constant(7)?.named("sample")?.draw(dims))?]));
     found[0].to_f64().unwrap()
@@ -18,13 +18,13 @@ pub fn mean(values: &[f64], function: impl Fn(f64) -> f64) -> f64 {
 
 /// Mean, variance, skewness and kurtosis.
 fn moments(values: &[f64]) -> [f64; 4] {
-    let centre = mean(values, |x| x);
-    let variance = mean(values, |x| (x - centre).powi(2));
-    let standard = |power| mean(values, |x| ((x - centre) / variance.sqrt()).powi(power));
-    [centre, variance, standard(3), standard(4)]
+    let center = mean(values, |x| x);
+    let variance = mean(values, |x| (x - center).powi(2));
+    let standard = |power| mean(values, |x| ((x - center) / variance.sqrt()).powi(power));
+    [center, variance, standard(3), standard(4)]
 }
 
-/// Checks a statistic that is normal with a given deviation: five deviations are one in a million.
+/// Checks a normally distributed statistic within five deviations: one failure in a million.
 #[track_caller]
 pub fn assert_near(what: &str, found: f64, expected: f64, deviation: f64) {
     println!("{what}: {found:.6} for {expected:.6}, {:.2} σ", (found - expected) / deviation);
@@ -36,16 +36,16 @@ fn uniform_numbers_are_uniform() {
     let values = sample(&[COUNT], |draw| draw.uniform(DType::F32));
     let n = COUNT as f64;
     assert!(values.iter().all(|x| (0.0..1.0).contains(x)));
-    let [centre, variance, ..] = moments(&values);
-    assert_near("mean", centre, 0.5, (1.0 / 12.0 / n).sqrt());
+    let [center, variance, ..] = moments(&values);
+    assert_near("mean", center, 0.5, (1.0 / 12.0 / n).sqrt());
     assert_near("variance", variance, 1.0 / 12.0, (1.0 / 180.0 / n).sqrt());
     let bins = 64;
     let mut counts = vec![0.0; bins];
     values.iter().for_each(|x| counts[(x * bins as f64) as usize] += 1.0);
     let expected = n / bins as f64;
     let chi_square: f64 = counts.iter().map(|count| (count - expected).powi(2) / expected).sum();
-    let freedom = bins as f64 - 1.0;
-    assert_near("chi-square", chi_square, freedom, (2.0 * freedom).sqrt());
+    let degrees_of_freedom = bins as f64 - 1.0;
+    assert_near("chi-square", chi_square, degrees_of_freedom, (2.0 * degrees_of_freedom).sqrt());
     let product: f64 = values.windows(2).map(|pair| (pair[0] - 0.5) * (pair[1] - 0.5)).sum();
     assert_near("lag-1 correlation", product / n * 12.0, 0.0, 1.0 / n.sqrt());
 }
@@ -62,17 +62,17 @@ fn every_bit_is_fair() {
 }
 
 #[test]
-fn small_types_are_uniform_below_one() {
+fn low_precision_types_are_uniform_below_one() {
     for dtype in [DType::F64, DType::Bf16, DType::F16] {
         let values = sample(&[1 << 16], |draw| draw.uniform(dtype));
         assert!(values.iter().all(|x| (0.0..1.0).contains(x)), "{dtype}");
-        // The steps of bf16 are of 1/256, of which half is missing above the last.
+        // bf16 has steps of 1/256, so the mean is half a step below 1/2.
         let expected = if dtype == DType::Bf16 { 0.5 - 0.5 / 256.0 } else { 0.5 };
         assert_near(dtype.name(), mean(&values, |x| x), expected, 0.0015);
     }
 }
 
-/// The standard normal distribution function, by Simpson's rule.
+/// The standard normal CDF, by Simpson's rule.
 fn normal_cdf(x: f64) -> f64 {
     let density = |t: f64| (-t * t / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
     let steps = 64;
@@ -82,7 +82,7 @@ fn normal_cdf(x: f64) -> f64 {
     0.5 + sum * h / 3.0
 }
 
-/// The largest distance from a distribution function, times the root of the count.
+/// The largest distance from a CDF, times the square root of the count.
 fn kolmogorov_smirnov(values: &[f64], cdf: impl Fn(f64) -> f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -98,8 +98,8 @@ fn kolmogorov_smirnov(values: &[f64], cdf: impl Fn(f64) -> f64) -> f64 {
 fn normal_numbers_are_normal() {
     let values = sample(&[COUNT], |draw| draw.normal(DType::F32));
     let n = COUNT as f64;
-    let [centre, variance, skewness, kurtosis] = moments(&values);
-    assert_near("mean", centre, 0.0, (1.0 / n).sqrt());
+    let [center, variance, skewness, kurtosis] = moments(&values);
+    assert_near("mean", center, 0.0, (1.0 / n).sqrt());
     assert_near("variance", variance, 1.0, (2.0 / n).sqrt());
     assert_near("skewness", skewness, 0.0, (6.0 / n).sqrt());
     assert_near("kurtosis", kurtosis, 3.0, (24.0 / n).sqrt());
@@ -107,7 +107,7 @@ fn normal_numbers_are_normal() {
     assert_near("lag-1 correlation", product / n, 0.0, 1.0 / n.sqrt());
     let distance = kolmogorov_smirnov(&values[..1 << 16], normal_cdf);
     println!("Kolmogorov-Smirnov: {distance:.3}");
-    // 1.95 is exceeded once in a thousand times.
+    // 1.95 is exceeded once in a thousand runs.
     assert!(distance < 1.95, "{distance}");
 }
 
@@ -120,10 +120,10 @@ fn truncated_normal_numbers_stay_inside() {
         let (below, mass) = (normal_cdf(low), normal_cdf(high) - normal_cdf(low));
         let shift = (density(low) - density(high)) / mass;
         let spread = 1.0 + (low * density(low) - high * density(high)) / mass - shift * shift;
-        let [centre, variance, _, kurtosis] = moments(&values);
+        let [center, variance, _, kurtosis] = moments(&values);
         let n = COUNT as f64;
         let what = format!("({low}, {high})");
-        assert_near(&format!("{what} mean"), centre, shift, (spread / n).sqrt());
+        assert_near(&format!("{what} mean"), center, shift, (spread / n).sqrt());
         let deviation = spread * ((kurtosis - 1.0) / n).sqrt();
         assert_near(&format!("{what} variance"), variance, spread, deviation);
         let cdf = |x| (normal_cdf(x) - below) / mass;
@@ -134,7 +134,7 @@ fn truncated_normal_numbers_stay_inside() {
 }
 
 #[test]
-fn truth_has_its_probability() {
+fn bernoulli_has_its_probability() {
     for p in [0.0, 1e-3, 0.1, 0.5, 0.9, 1.0] {
         let values = sample(&[COUNT], |draw| draw.bernoulli(p));
         let deviation = (p * (1.0 - p) / COUNT as f64).sqrt() + 1e-12;

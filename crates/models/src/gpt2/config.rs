@@ -5,45 +5,45 @@ use crate::fields::Fields;
 use crate::layers::Activation;
 use crate::layers::activation::GELU_NEW;
 
-/// What a GPT-2 is made to be, by Hugging Face's names and defaults.
+/// The config of a GPT-2, with Hugging Face's names and defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gpt2Config {
-    /// Tokens in the vocabulary.
+    /// The vocabulary size.
     pub vocab_size: usize,
-    /// The longest sequence.
+    /// The maximum sequence length.
     pub n_positions: usize,
-    /// The width of the stream between layers.
+    /// The hidden size.
     pub n_embd: usize,
-    /// Layers.
+    /// Number of layers.
     pub n_layer: usize,
-    /// Attention heads.
+    /// Number of attention heads.
     pub n_head: usize,
-    /// The width inside the feed-forward part: four times that of the stream unless given.
+    /// The hidden size of the MLP: four times `n_embd` by default.
     pub n_inner: usize,
-    /// The activation function of the feed-forward part.
+    /// The activation function of the MLP.
     pub activation_function: Activation,
     /// Dropout after the embeddings.
     pub embd_pdrop: f64,
     /// Dropout on attention probabilities.
     pub attn_pdrop: f64,
-    /// Dropout on what goes into the stream.
+    /// Dropout on what is added to the residual stream.
     pub resid_pdrop: f64,
-    /// What is added to variances.
+    /// Epsilon of layer norms.
     pub layer_norm_epsilon: f64,
-    /// The standard deviation that weights begin with.
+    /// The standard deviation of the initializer of weights.
     pub initializer_range: f64,
-    /// Whether attention scores are divided by the root of the head's width.
+    /// Whether attention scores are divided by the square root of the head dimension.
     pub scale_attn_weights: bool,
-    /// Whether they are also divided by the number of the layer, from one.
+    /// Whether they are also divided by the layer index, from 1.
     pub scale_attn_by_inverse_layer_idx: bool,
-    /// Whether attention scores are matmuls in `f32`.
+    /// Whether the matmuls of attention scores are in `f32`.
     pub reorder_and_upcast_attn: bool,
-    /// Whether the head is the table of token embeddings.
+    /// Whether the head shares the token embeddings.
     pub tie_word_embeddings: bool,
 }
 
 impl Gpt2Config {
-    /// Reads the text of a `config.json`, whatever model it says it is of.
+    /// Reads the text of a `config.json`, whatever its `model_type`.
     pub fn from_json(text: &str) -> Result<Gpt2Config, ConfigError> {
         Gpt2Config::read(&Fields::new(&object(text)?))
     }
@@ -54,11 +54,11 @@ impl Gpt2Config {
         let n_head = fields.size(&["n_head", "num_attention_heads"], 12)?;
         if !n_embd.is_multiple_of(n_head) {
             let expected = format!("a multiple of `n_head`, which is {n_head}");
-            return Err(fields.wrong("n_embd", n_embd, &expected));
+            return Err(fields.invalid("n_embd", n_embd, &expected));
         }
         if fields.flag("add_cross_attention", false)? {
             let expected = "false: there is no encoder to attend to";
-            return Err(fields.wrong("add_cross_attention", true, expected));
+            return Err(fields.invalid("add_cross_attention", true, expected));
         }
         let config = Gpt2Config {
             vocab_size: fields.size(&["vocab_size"], 50257)?,
@@ -72,7 +72,7 @@ impl Gpt2Config {
             attn_pdrop: fields.dropout("attn_pdrop", 0.1)?,
             resid_pdrop: fields.dropout("resid_pdrop", 0.1)?,
             layer_norm_epsilon: fields.positive("layer_norm_epsilon", 1e-5)?,
-            initializer_range: fields.deviation("initializer_range", 0.02)?,
+            initializer_range: fields.std("initializer_range", 0.02)?,
             scale_attn_weights: fields.flag("scale_attn_weights", true)?,
             scale_attn_by_inverse_layer_idx: fields
                 .flag("scale_attn_by_inverse_layer_idx", false)?,
@@ -83,7 +83,7 @@ impl Gpt2Config {
         Ok(config)
     }
 
-    /// Checks that every kind of weight has few enough elements.
+    /// Checks the number of elements of every kind of weight.
     fn check_weights(&self, fields: &Fields<'_>) -> Result<(), ConfigError> {
         let width = ("n_embd", self.n_embd);
         let layers = ("n_layer", self.n_layer);

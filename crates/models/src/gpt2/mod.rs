@@ -10,7 +10,7 @@ use crate::model::boxed;
 use crate::registry::Architecture;
 use serde_json::json;
 
-/// GPT-2 with its language-modelling head.
+/// GPT-2 with its language modeling head.
 pub const ARCHITECTURE: Architecture = Architecture {
     model_type: "gpt2",
     class: model::CLASS,

@@ -1,19 +1,20 @@
-//! GPT-2's mathematics.
+//! The GPT-2 model.
 
 use super::Gpt2Config;
 use crate::layers::attention::{Heads, Mask, Scores, attention, merge_heads, split_heads};
 use crate::layers::{
-    Conv1d, Embedding, Linear, by_sequence, checkpoint, dims, layer_norm, loss, stream,
+    Conv1d, Embedding, Linear, checkpoint, dims, layer_norm, loss, residual_stream,
+    unflatten_tokens,
 };
 use crate::model::{Dimensions, Model};
 use crate::scope::Scope;
 use crate::task::{CausalLm, Loss};
 use fullshard_graph::{Result, Tensor};
 
-/// A GPT-2 with its language-modelling head.
+/// A GPT-2 with its language modeling head.
 #[derive(Debug, Clone)]
 pub struct Gpt2 {
-    /// What it is made to be.
+    /// Its config.
     pub config: Gpt2Config,
 }
 
@@ -44,7 +45,7 @@ impl Model for Gpt2 {
 
     fn forward(&self, nn: &Scope<'_>, tokens: &Tensor) -> Result<Tensor> {
         let hidden = self.transformer(nn, tokens)?;
-        by_sequence(&self.head().apply(nn, "lm_head", &hidden)?, tokens)
+        unflatten_tokens(&self.head().apply(nn, "lm_head", &hidden)?, tokens)
     }
 
     fn loss(&self, nn: &Scope<'_>, tokens: &Tensor, labels: &Tensor) -> Result<Loss> {
@@ -54,15 +55,15 @@ impl Model for Gpt2 {
 }
 
 impl Gpt2 {
-    /// The head, whose weight is the table of token embeddings unless it has its own.
+    /// The head, which shares the token embeddings unless they are untied.
     fn head(&self) -> Linear<'static> {
         let config = &self.config;
         let tied = config.tie_word_embeddings.then_some("transformer.wte.weight");
         Linear::new(config.vocab_size).bias(false).std(config.initializer_range).tied(tied)
     }
 
-    /// The hidden states that the head takes, `[..., width]`: only attention needs to know which
-    /// tokens are a sequence.
+    /// The final hidden states, `[..., width]`. Only attention depends on which tokens form a
+    /// sequence.
     fn transformer(&self, nn: &Scope<'_>, tokens: &Tensor) -> Result<Tensor> {
         let config = &self.config;
         let [_, sequence] = dims("tokens", tokens)?;
@@ -71,7 +72,7 @@ impl Gpt2 {
             nn.children(&["wte", "wpe", "drop", "h", "ln_f"])?;
             let positions = table(config.n_positions).first_rows(nn, "wpe", sequence)?;
             let x = (table(config.vocab_size).apply(nn, "wte", tokens)? + positions)?;
-            let x = nn.dropout("drop", &stream(nn, &x)?, config.embd_pdrop)?;
+            let x = nn.dropout("drop", &residual_stream(nn, &x)?, config.embd_pdrop)?;
             let block = |nn: &Scope<'_>, x: &Tensor| self.block(nn, x, sequence);
             let x = nn.layers("h", "GPT2Block", config.n_layer, &x, block)?;
             layer_norm::apply(nn, "ln_f", &x, config.layer_norm_epsilon)
@@ -80,12 +81,12 @@ impl Gpt2 {
 
     fn block(&self, nn: &Scope<'_>, x: &Tensor, sequence: usize) -> Result<Tensor> {
         let epsilon = self.config.layer_norm_epsilon;
-        let normal = layer_norm::apply(nn, "ln_1", x, epsilon)?;
+        let normalized = layer_norm::apply(nn, "ln_1", x, epsilon)?;
         let attn_out =
-            nn.module("attn", "GPT2Attention", |nn| self.attention(nn, &normal, sequence))?;
+            nn.module("attn", "GPT2Attention", |nn| self.attention(nn, &normalized, sequence))?;
         let x = (x + attn_out)?.named(checkpoint::ATTN_RESIDUAL)?;
-        let normal = layer_norm::apply(nn, "ln_2", &x, epsilon)?;
-        x + nn.module("mlp", "GPT2MLP", |nn| self.feed_forward(nn, &normal))?
+        let normalized = layer_norm::apply(nn, "ln_2", &x, epsilon)?;
+        x + nn.module("mlp", "GPT2MLP", |nn| self.feed_forward(nn, &normalized))?
     }
 
     fn attention(&self, nn: &Scope<'_>, x: &Tensor, sequence: usize) -> Result<Tensor> {
@@ -102,7 +103,7 @@ impl Gpt2 {
         nn.dropout("resid_dropout", &x, config.resid_pdrop)
     }
 
-    /// What attention scores are multiplied by, before the layer has a say.
+    /// The scale of attention scores, before division by the layer index.
     fn attention_scale(&self) -> f64 {
         let head = self.config.n_embd / self.config.n_head;
         if self.config.scale_attn_weights { (head as f64).sqrt().recip() } else { 1.0 }
@@ -132,7 +133,7 @@ impl Gpt2 {
         nn.dropout("dropout", &x, config.resid_pdrop)
     }
 
-    /// A projection whose result is added to the stream, as two in each layer are.
+    /// A projection whose output is added to the residual stream; each layer has two.
     fn residual_projection(&self) -> Conv1d {
         let config = &self.config;
         let std = config.initializer_range / (2.0 * config.n_layer as f64).sqrt();

@@ -1,6 +1,6 @@
 //! Activation functions by Hugging Face's names.
 
-use super::widened;
+use super::upcast;
 use crate::scope::Scope;
 use fullshard_graph::{Error, Policy, Result, Tensor, barrier, custom_vjp, remat};
 
@@ -12,8 +12,8 @@ pub struct Activation {
     /// The class of its module, such as `NewGELUActivation`.
     pub class: &'static str,
     function: fn(&Tensor) -> Result<Tensor>,
-    /// Its slope, where there is a shorter way to it than by taking the gradient.
-    slope: Option<fn(&Tensor) -> Result<Tensor>>,
+    /// Its derivative, where there is a shorter form than by autodiff.
+    derivative: Option<fn(&Tensor) -> Result<Tensor>>,
 }
 
 const fn activation(
@@ -21,21 +21,21 @@ const fn activation(
     class: &'static str,
     function: fn(&Tensor) -> Result<Tensor>,
 ) -> Activation {
-    Activation { name, class, function, slope: None }
+    Activation { name, class, function, derivative: None }
 }
 
 const fn gelu_tanh(name: &'static str, class: &'static str) -> Activation {
-    let slope = Some(Tensor::gelu_tanh_slope as fn(&Tensor) -> Result<Tensor>);
-    Activation { slope, ..activation(name, class, Tensor::gelu_tanh) }
+    let derivative = Some(Tensor::gelu_tanh_grad as fn(&Tensor) -> Result<Tensor>);
+    Activation { derivative, ..activation(name, class, Tensor::gelu_tanh) }
 }
 
-/// GPT-2's own.
+/// The activation of GPT-2.
 pub const GELU_NEW: Activation = gelu_tanh("gelu_new", "NewGELUActivation");
 
-/// Llama's own.
+/// The activation of Llama.
 pub const SILU: Activation = activation("silu", "SiLUActivation", Tensor::silu);
 
-/// Every activation function there is.
+/// All activation functions.
 pub const ALL: &[Activation] = &[
     activation("gelu", "GELUActivation", Tensor::gelu),
     activation("gelu_10", "ClippedGELUActivation", |x| x.gelu()?.clamp(-10.0, 10.0)),
@@ -62,52 +62,52 @@ pub const ALL: &[Activation] = &[
 impl Activation {
     /// Its value at each element, computed in `f32` at least.
     pub fn of(self, x: &Tensor) -> Result<Tensor> {
-        (self.function)(&widened(x)?)?.convert(x.dtype())
+        (self.function)(&upcast(x)?)?.convert(x.dtype())
     }
 
-    /// Applies it as the module of a name. Where that is quicker than to read what it left, in
-    /// `f32`, from memory, it is recomputed in the backward pass.
+    /// Applies it as a module with a name. It is recomputed in the backward pass where that is
+    /// faster than reading saved `f32` values from memory.
     pub fn apply(self, scope: &Scope<'_>, name: &str, x: &Tensor) -> Result<Tensor> {
         scope.leaf(name, self.class)?;
-        match self.slope {
-            Some(slope) if scope.lowering().recomputed_activations => {
-                self.with_slope(slope, x, scope.is_recomputed())
+        match self.derivative {
+            Some(derivative) if scope.lowering().recomputed_activations => {
+                self.with_derivative(derivative, x, scope.is_recomputed())
             }
-            _ => self.kept_or_recomputed(scope, &[x], |x| self.of(&x[0])),
+            _ => self.saved_or_recomputed(scope, &[x], |x| self.of(&x[0])),
         }
     }
 
-    /// Its value, with a gradient that saves nothing but `x`. If all around is recomputed, the
-    /// value comes at the same time as the slope, and one pass does for both.
-    fn with_slope(
+    /// Its value, with a gradient that saves nothing but `x`. If the surrounding code is
+    /// recomputed, value and derivative are computed in one pass.
+    fn with_derivative(
         self,
-        slope: fn(&Tensor) -> Result<Tensor>,
+        derivative: fn(&Tensor) -> Result<Tensor>,
         x: &Tensor,
-        at_once: bool,
+        fused: bool,
     ) -> Result<Tensor> {
         let mut results = custom_vjp(
             &[x],
             |x| Ok(vec![self.of(&x[0])?]),
             |x| Ok((vec![self.of(&x[0])?], x)),
             |x, gradients| {
-                let [x] = &x[..] else { return Err(self.lost()) };
-                // Else behind a barrier, lest the compiler keeps what both ways have in common.
-                let x = if at_once { x } else { &barrier(&[x])?[0] };
-                let gradient = (widened(&gradients[0])? * slope(&widened(x)?)?)?;
+                let [x] = &x[..] else { return Err(self.missing_result()) };
+                // Else a barrier keeps the compiler from saving subexpressions of the forward pass.
+                let x = if fused { x } else { &barrier(&[x])?[0] };
+                let gradient = (upcast(&gradients[0])? * derivative(&upcast(x)?)?)?;
                 Ok(vec![gradient.convert(x.dtype())?])
             },
         )?;
-        results.pop().ok_or_else(|| self.lost())
+        results.pop().ok_or_else(|| self.missing_result())
     }
 
-    /// Applies it as the module of a name to a gate, which then weighs `x`; recomputed in the
-    /// backward pass as in [`Activation::apply`].
+    /// Applies it as a module with a name to a gate and multiplies `x` by the result; recomputed in
+    /// the backward pass as in [`Activation::apply`].
     pub fn gated(self, scope: &Scope<'_>, name: &str, gate: &Tensor, x: &Tensor) -> Result<Tensor> {
         scope.leaf(name, self.class)?;
-        self.kept_or_recomputed(scope, &[gate, x], |inputs| self.of(&inputs[0])? * &inputs[1])
+        self.saved_or_recomputed(scope, &[gate, x], |inputs| self.of(&inputs[0])? * &inputs[1])
     }
 
-    fn kept_or_recomputed(
+    fn saved_or_recomputed(
         self,
         scope: &Scope<'_>,
         inputs: &[&Tensor],
@@ -118,10 +118,10 @@ impl Activation {
             return function(&inputs);
         }
         let mut results = remat(Policy::Nothing, inputs, |inputs| Ok(vec![function(&inputs)?]))?;
-        results.pop().ok_or_else(|| self.lost())
+        results.pop().ok_or_else(|| self.missing_result())
     }
 
-    fn lost(self) -> Error {
+    fn missing_result(self) -> Error {
         Error::new(self.name, "an activation has one result")
     }
 }

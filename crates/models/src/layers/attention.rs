@@ -1,8 +1,8 @@
-//! Attention in forms that agree: [`reference()`] saves all probabilities, [`blockwise`] neither
-//! computes those that a [`Mask`] rules out for a whole block nor saves any, and [`fused()`] is a
-//! kernel that does the same for causal masks, where the platform has one.
+//! Attention in equivalent forms: [`reference()`] saves all probabilities, [`blockwise`] saves none
+//! and skips those that a [`Mask`] excludes for a whole block, and [`fused()`] is a kernel that
+//! does the same for causal masks, on platforms that have one.
 //!
-//! Each form drops other probabilities than the others, as likely ones.
+//! Each form draws a different dropout mask, with the same probability.
 
 mod fused;
 mod mask;
@@ -10,7 +10,7 @@ mod mask;
 pub use fused::{GRAPHS_WITHOUT_CUDNN, fused, unsupported_reason};
 pub use mask::{Mask, Pattern};
 
-use super::{by_token, checkpoint, dims, lowest, wide, widened};
+use super::{checkpoint, dims, flatten_tokens, min_finite, upcast, upcast_dtype};
 use crate::scope::Scope;
 use crate::tracer::Declaration;
 use fullshard_graph::{
@@ -18,14 +18,14 @@ use fullshard_graph::{
 };
 use std::ops::Range;
 
-/// Sequences at least this long are computed in blocks: below it, the probabilities are small and
-/// one matmul is faster than several.
+/// Sequences of at least this length are computed in blocks: for shorter ones, the probabilities
+/// are small and one matmul is faster than several.
 pub const BLOCKWISE_FROM: usize = 512;
 
-/// The queries of a block. Smaller ones compute less of the future, larger ones are faster.
+/// The queries per block. Smaller blocks compute less of the masked part, larger ones are faster.
 pub const BLOCK: usize = 256;
 
-/// What dropout of probabilities is called in its module.
+/// The name of attention dropout in its module.
 const DROPOUT: &str = "attn_dropout";
 
 /// Queries, keys and values.
@@ -33,45 +33,45 @@ const DROPOUT: &str = "attn_dropout";
 pub struct Heads {
     /// `[batch, heads, sequence, head]`.
     pub query: Tensor,
-    /// `[batch, key heads, keys, head]`, each of which serves equally many query heads in a row.
+    /// `[batch, key heads, keys, head]`; each key head is shared by a group of consecutive query
+    /// heads.
     pub key: Tensor,
-    /// As the keys.
+    /// Same as the keys.
     pub value: Tensor,
 }
 
 /// How scores become probabilities.
 #[derive(Debug, Clone)]
 pub struct Scores {
-    /// Which of them count.
+    /// Which scores count.
     pub mask: Mask,
-    /// What they are multiplied by: a number of the type that softmax is computed in, `f32` or,
-    /// for queries in `f64`, that.
+    /// The scale: a scalar of the softmax dtype, `f32` or, for `f64` queries, `f64`.
     pub scale: Tensor,
-    /// The same as a number, where it is known while tracing.
+    /// The scale as a number, if it is static.
     pub factor: Option<f64>,
-    /// Whether the matmuls themselves are in `f32`.
+    /// Whether the matmuls are in `f32`.
     pub upcast: bool,
-    /// The probability that a probability is dropped in training.
+    /// The dropout probability in training.
     pub dropout: f64,
 }
 
-/// What a form of attention must be able to do: of [`Scores`] what is known while tracing.
+/// What a form of attention must support: the static part of [`Scores`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Form {
     /// The pattern of the mask.
     pub pattern: Pattern,
     /// Whether keys can be padding.
     pub padding: bool,
-    /// What scores are multiplied by, where it is the same in every layer.
+    /// The scale of scores, if it is the same in every layer.
     pub factor: Option<f64>,
-    /// Whether the matmuls themselves are in `f32`.
+    /// Whether the matmuls are in `f32`.
     pub upcast: bool,
-    /// The probability that a probability is dropped in training.
+    /// The dropout probability in training.
     pub dropout: f64,
 }
 
 impl Default for Form {
-    /// Causal, and nothing special.
+    /// Causal, without further requirements.
     fn default() -> Form {
         Form {
             pattern: Pattern::Causal,
@@ -84,7 +84,7 @@ impl Default for Form {
 }
 
 impl Form {
-    /// What a form must be able to do that computes both.
+    /// What a form must support to compute both.
     pub fn and(self, other: Form) -> Form {
         let is_causal = self.pattern == Pattern::Causal;
         Form {
@@ -98,7 +98,7 @@ impl Form {
 }
 
 impl Scores {
-    /// What a form of attention must be able to do for them.
+    /// What a form of attention must support for these scores.
     pub fn form(&self) -> Form {
         Form {
             pattern: self.mask.pattern,
@@ -109,21 +109,21 @@ impl Scores {
         }
     }
 
-    /// Scores of queries of a type that are masked, and scaled by a number.
+    /// Masked scores with a static scale, for queries of a dtype.
     pub fn scaled(mask: Mask, dtype: DType, scale: f64) -> Result<Scores> {
-        let number = full(wide(dtype), &[], scale)?;
+        let number = full(upcast_dtype(dtype), &[], scale)?;
         Ok(Scores { mask, scale: number, factor: Some(scale), upcast: false, dropout: 0.0 })
     }
 }
 
-/// Attention, `[batch, heads, sequence, head]`, in the form that suits.
+/// Attention, `[batch, heads, sequence, head]`, in the best supported form.
 pub fn attention(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Tensor> {
     scope.declare(Declaration::Attention(scores.form()))?;
     let [_, _, sequence, head] = dims("query", &heads.query)?;
     let dropout = if scope.is_training() { scores.dropout } else { 0.0 };
     let (form, dtype) = (Form { dropout, ..scores.form() }, heads.query.dtype());
     let is_unsupported =
-        || unsupported_reason(dtype, sequence, head, form, scope.is_looped()).is_some();
+        || unsupported_reason(dtype, sequence, head, form, scope.is_scanned()).is_some();
     if scope.lowering().fused_attention && !is_unsupported() {
         return fused(heads, form, &scope.name(DROPOUT));
     }
@@ -134,17 +134,17 @@ pub fn attention(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Te
     attn_out.named(checkpoint::ATTN_OUT)
 }
 
-/// Attention as its definition says.
+/// Attention by its definition.
 pub fn reference(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Tensor> {
     let grouped = grouped(heads, &scores.mask)?;
     let (queries, keys) = (grouped.query.dims()[3], grouped.key.dims()[2]);
     let probabilities = probabilities(&grouped, scores, 0..queries, 0..keys)?;
-    let probabilities = scope.drop_values(DROPOUT, &probabilities, scores.dropout)?;
+    let probabilities = scope.functional_dropout(DROPOUT, &probabilities, scores.dropout)?;
     attn_out(&probabilities, &grouped.value)?.reshape(heads.query.dims())
 }
 
-/// Attention in blocks of queries, each with the keys that any of its queries may attend to. A
-/// block's probabilities are recomputed in the backward pass.
+/// Attention in blocks of queries, each with the keys that any of its queries may attend to. The
+/// probabilities are recomputed in the backward pass.
 pub fn blockwise(
     scope: &Scope<'_>,
     heads: &Heads,
@@ -165,37 +165,37 @@ pub fn blockwise(
             [&query, &key, &value, &scores.scale].into_iter().chain(&mask.keys).collect();
         blocks.extend(remat(Policy::Nothing, &inputs, |mut inputs| {
             let mask = Mask { keys: inputs.drain(4..).next(), ..mask };
-            let [query, key, value, scale] = inputs.try_into().map_err(|_| lost_inputs())?;
+            let [query, key, value, scale] = inputs.try_into().map_err(|_| missing_inputs())?;
             let heads = Heads { query, key, value };
             let scores = Scores { mask, scale, ..*scores };
             let probabilities = probabilities(&heads, &scores, queries, keys)?;
             let name = format!("{DROPOUT}.{start}");
-            let probabilities = scope.drop_values(&name, &probabilities, scores.dropout)?;
+            let probabilities = scope.functional_dropout(&name, &probabilities, scores.dropout)?;
             Ok(vec![attn_out(&probabilities, &heads.value)?])
         })?);
     }
     concatenate(&blocks.iter().collect::<Vec<_>>(), 3)?.reshape(heads.query.dims())
 }
 
-fn lost_inputs() -> Error {
+fn missing_inputs() -> Error {
     Error::new("attention", "a block has queries, keys, values and a scale")
 }
 
-/// With queries as `[batch, key heads, queries of each, sequence, head]`, so that keys and values
-/// need not be repeated.
+/// Reshapes queries to `[batch, key heads, group, sequence, head]`, so that keys and values are not
+/// repeated.
 fn grouped(heads: &Heads, mask: &Mask) -> Result<Heads> {
     let [batch, count, sequence, head] = dims("query", &heads.query)?;
     let [_, groups, keys, _] = dims("key", &heads.key)?;
     mask.check(batch, sequence, keys)?;
     if groups == 0 || !count.is_multiple_of(groups) {
-        let reason = format!("{count} heads cannot share {groups} heads of keys and values");
+        let reason = format!("{count} query heads cannot share {groups} key/value heads");
         return Err(Error::new("attention", reason));
     }
     let query = heads.query.reshape(&[batch, groups, count / groups, sequence, head])?;
     Ok(Heads { query, ..heads.clone() })
 }
 
-/// How much each of a range of queries attends to each of a range of keys.
+/// The attention probabilities of a range of queries over a range of keys.
 fn probabilities(
     heads: &Heads,
     scores: &Scores,
@@ -203,37 +203,37 @@ fn probabilities(
     keys: Range<usize>,
 ) -> Result<Tensor> {
     let (query, key) = if scores.upcast {
-        (widened(&heads.query)?, widened(&heads.key)?)
+        (upcast(&heads.query)?, upcast(&heads.key)?)
     } else {
         (heads.query.clone(), heads.key.clone())
     };
-    let products = (widened(&einsum("bgrqd,bgkd->bgrqk", &query, &key)?)? * &scores.scale)?;
-    let Some(seen) = scores.mask.seen(&queries, &keys)? else {
-        return products.softmax(4)?.convert(heads.value.dtype());
+    let logits = (upcast(&einsum("bgrqd,bgkd->bgrqk", &query, &key)?)? * &scores.scale)?;
+    let Some(allowed) = scores.mask.allowed(&queries, &keys)? else {
+        return logits.softmax(4)?.convert(heads.value.dtype());
     };
-    let hidden = full(products.dtype(), &[], lowest(products.dtype()))?;
-    let mut probabilities = select(&seen, &products, &hidden)?.softmax(4)?;
+    let masked = full(logits.dtype(), &[], min_finite(logits.dtype()))?;
+    let mut probabilities = select(&allowed, &logits, &masked)?.softmax(4)?;
     if scores.mask.keys.is_some() {
-        // A query may see nothing, and its softmax is then over what is hidden.
-        let zero = zeros(products.dtype(), &[])?;
-        probabilities = select(&seen, &probabilities, &zero)?;
+        // A query may attend to no key, and its softmax is then over masked scores.
+        let zero = zeros(logits.dtype(), &[])?;
+        probabilities = select(&allowed, &probabilities, &zero)?;
     }
     probabilities.convert(heads.value.dtype())
 }
 
-/// The values weighed by probabilities.
+/// The values weighted by the probabilities.
 fn attn_out(probabilities: &Tensor, value: &Tensor) -> Result<Tensor> {
     einsum("bgrqk,bgkd->bgrqd", probabilities, value)
 }
 
-/// A projection `[..., heads * head]` of sequences as heads `[batch, heads, sequence, head]`.
+/// Splits a projection `[..., heads * head]` into heads `[batch, heads, sequence, head]`.
 pub fn split_heads(x: &Tensor, sequence: usize, heads: usize) -> Result<Tensor> {
-    let [tokens, width] = dims("heads", &by_token(x)?)?;
+    let [tokens, width] = dims("heads", &flatten_tokens(x)?)?;
     let split = [tokens / sequence.max(1), sequence, heads, width / heads.max(1)];
     x.reshape(&split)?.transpose(&[0, 2, 1, 3])
 }
 
-/// Heads put back together, for the tokens of `like`, `[..., width]`: what undoes [`split_heads`].
+/// Merges heads for the tokens of `like`, `[..., width]`: the inverse of [`split_heads`].
 pub fn merge_heads(x: &Tensor, like: &Tensor) -> Result<Tensor> {
     let [_, heads, _, head] = dims("heads", x)?;
     let mut merged = like.dims().to_vec();

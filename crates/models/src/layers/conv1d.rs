@@ -14,17 +14,17 @@ pub struct Conv1d {
 }
 
 impl Conv1d {
-    /// To an output of a width.
+    /// With an output size.
     pub fn new(output: usize) -> Conv1d {
         Conv1d { output, std: DEFAULT_STD }
     }
 
-    /// With a weight that begins with a standard deviation.
+    /// With a standard deviation for the initializer of the weight.
     pub fn std(self, std: f64) -> Conv1d {
         Conv1d { std, ..self }
     }
 
-    /// Applies the layer of a name to the last dimension.
+    /// Applies the layer with a name to the last dimension.
     pub fn apply(&self, nn: &Scope<'_>, name: &str, x: &Tensor) -> Result<Tensor> {
         nn.module(name, CLASS, |nn| {
             let (weight, bias) = self.parameters(nn, width(x)?)?;
@@ -32,7 +32,7 @@ impl Conv1d {
         })
     }
 
-    /// Applies the layer of a name as `parts` layers side by side, and gives the result of each.
+    /// Applies the layer with a name and splits the output into `parts`.
     pub fn apply_parts(
         &self,
         nn: &Scope<'_>,
@@ -43,7 +43,7 @@ impl Conv1d {
         if !nn.lowering().split_projections {
             return self.apply(nn, name, x)?.split(x.rank() - 1, parts);
         }
-        nn.module_of_many(name, CLASS, |nn| {
+        nn.module_outputs(name, CLASS, |nn| {
             let (weight, bias) = self.parameters(nn, width(x)?)?;
             let (weights, biases) = (weight.split(1, parts)?, bias.split(0, parts)?);
             let part = |(weight, bias)| linear(nn, x, weight, Some(bias), Order::InputFirst);

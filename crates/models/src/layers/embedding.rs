@@ -1,11 +1,11 @@
-//! Embeddings: a row of a table for each token or position.
+//! Embeddings: a table with a row per token or position.
 
-use super::{DEFAULT_STD, widened};
+use super::{DEFAULT_STD, upcast};
 use crate::module::{Initializer, Parameter};
 use crate::scope::Scope;
 use fullshard_graph::{Comparison, Error, Result, Tensor, full, select};
 
-/// A table with a row for each token or position.
+/// A table with a row per token or position.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Embedding {
     rows: usize,
@@ -15,37 +15,37 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// A table of rows of a width.
+    /// A table with a number of rows of a width.
     pub fn new(rows: usize, width: usize) -> Embedding {
         Embedding { rows, width, std: DEFAULT_STD, padding: None }
     }
 
-    /// With rows that begin with a standard deviation.
+    /// With a standard deviation for the initializer.
     pub fn std(self, std: f64) -> Embedding {
         Embedding { std, ..self }
     }
 
-    /// With a token, if there is one, whose row begins at zero. It has no gradient where it is
-    /// looked up, though it may have one as a row of a tied head.
+    /// With a padding token, if any, whose row is initialized to zero. Its lookups have no
+    /// gradient, but its row may get one from a tied head.
     pub fn padding(self, token: Option<usize>) -> Embedding {
         Embedding { padding: token, ..self }
     }
 
-    /// The rows that tokens pick in the layer of a name.
+    /// Looks tokens up in the layer with a name.
     pub fn apply(&self, nn: &Scope<'_>, name: &str, tokens: &Tensor) -> Result<Tensor> {
         nn.module(name, CLASS, |nn| {
             let table = self.table(nn)?;
-            // Picked from a wide table, so that the gradient of a frequent token is summed in it.
-            let picked = widened(&table)?.take(tokens)?;
-            let picked = match self.padding {
-                Some(padding) => without_gradient_at(padding, tokens, &picked)?,
-                None => picked,
+            // Upcast before the lookup, so that the gradient of a frequent token is summed in f32.
+            let looked_up = upcast(&table)?.take(tokens)?;
+            let looked_up = match self.padding {
+                Some(padding) => without_gradient_at(padding, tokens, &looked_up)?,
+                None => looked_up,
             };
-            picked.convert(table.dtype())
+            looked_up.convert(table.dtype())
         })
     }
 
-    /// The first `count` rows of the layer of a name: those of the positions of a sequence.
+    /// The first `count` rows of the layer with a name: the positions of a sequence.
     pub fn first_rows(&self, nn: &Scope<'_>, name: &str, count: usize) -> Result<Tensor> {
         nn.module(name, CLASS, |nn| {
             let (table, rows) = (self.table(nn)?, self.rows);
@@ -66,9 +66,9 @@ impl Embedding {
 
 const CLASS: &str = "Embedding";
 
-/// The rows picked by tokens, those of one token without a gradient.
+/// The looked-up rows, with the gradient stopped at one token.
 fn without_gradient_at(token: usize, tokens: &Tensor, rows: &Tensor) -> Result<Tensor> {
     let token = full(tokens.dtype(), &[], token as f64)?;
-    let here = tokens.compare(Comparison::Equal, &token)?.expand(tokens.rank())?;
-    select(&here, &rows.stop_gradient()?, rows)
+    let is_token = tokens.compare(Comparison::Equal, &token)?.expand(tokens.rank())?;
+    select(&is_token, &rows.stop_gradient()?, rows)
 }

@@ -1,13 +1,13 @@
-//! FP8 matmuls, twice as fast as those of 16 bits where the hardware has them.
+//! FP8 matmuls, twice as fast as 16-bit ones where the hardware supports them.
 //!
-//! A tensor is rounded to 8 bits after division by one scale, a power of two, chosen so that its
-//! largest element just fits: with a power of two neither the division nor what undoes it rounds, so
-//! the rounding to 8 bits is the only one. The scale is that of this very tensor, not of earlier
-//! steps: there is no state. Activations and weights are `f8E4M3FN`, with three bits of mantissa;
-//! gradients are `f8E5M2`, with two bits and more range. Sums and results are as in 16 bits.
+//! A tensor is quantized with one scale per tensor, the least power of two for which its largest
+//! element fits. Scaling by a power of two is exact, so the conversion to FP8 is the only rounding.
+//! Scaling is dynamic: the scale is that of the current tensor, not of earlier steps, so there is
+//! no state. Activations and weights are `f8E4M3FN`, with three bits of mantissa; gradients are
+//! `f8E5M2`, with two bits and more range. Accumulation and results are as in 16 bits.
 //!
-//! For the backward pass the matmul saves its input in 8 bits. Compilers for GPUs know "convert,
-//! times a scalar, matmul" as one kernel; others compute it as it stands.
+//! The matmul saves its input in FP8 for the backward pass. GPU compilers fuse "convert, scale,
+//! matmul" into one kernel; others compute it unchanged.
 
 use super::linear::Order;
 use crate::module::Module;
@@ -16,24 +16,24 @@ use fullshard_graph::{
     select,
 };
 
-/// What the sizes of a matmul must be multiples of.
+/// The sizes of an FP8 matmul must be multiples of this.
 pub const MULTIPLE: usize = 16;
 
-/// A tensor in 8 bits: it stands for its values times the scale.
+/// An FP8 tensor: it represents its values times the scale.
 #[derive(Debug, Clone)]
 pub struct Quantized {
-    /// The values, of an 8-bit type.
+    /// The values, of an FP8 type.
     pub values: Tensor,
-    /// The scale, one `f32`: a power of two, or not a number if an element was infinite.
+    /// The scale, one `f32`: a power of two, or NaN if an element was infinite.
     pub scale: Tensor,
 }
 
 /// The matmuls of a model that run in FP8, and those that cannot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Matmuls {
-    /// How many run in FP8.
+    /// The number that run in FP8.
     pub fp8: usize,
-    /// The modules of those that do not, since a size is no multiple of [`MULTIPLE`].
+    /// The modules of those that do not, since a size is not a multiple of [`MULTIPLE`].
     pub others: Vec<String>,
 }
 
@@ -59,8 +59,7 @@ pub fn matmuls(tree: &Module, tokens: usize) -> Matmuls {
     matmuls
 }
 
-/// A linear layer over the last dimension of `x`, whose matmul is of numbers rounded to 8 bits,
-/// and so are the matmuls of its gradients.
+/// A linear layer over the last dimension of `x` whose forward and backward matmuls are in FP8.
 pub fn fp8_linear(
     x: &Tensor,
     weight: &Tensor,
@@ -74,9 +73,15 @@ pub fn fp8_linear(
     let inputs: Vec<&Tensor> = [&rows, weight].into_iter().chain(bias).collect();
     let result = custom_vjp(
         &inputs,
-        |inputs| Ok(vec![forward(order, &written(&inputs[0], ACTIVATION)?.0, &inputs[1..])?]),
         |inputs| {
-            let (x, _) = written(&inputs[0], ACTIVATION)?;
+            Ok(vec![forward(
+                order,
+                &quantize_materialized(&inputs[0], ACTIVATION)?.0,
+                &inputs[1..],
+            )?])
+        },
+        |inputs| {
+            let (x, _) = quantize_materialized(&inputs[0], ACTIVATION)?;
             let result = forward(order, &x, &inputs[1..])?;
             Ok((vec![result], vec![x.values, x.scale, inputs[1].clone()]))
         },
@@ -86,24 +91,24 @@ pub fn fp8_linear(
     result[0].reshape(&batch.iter().copied().chain(width).collect::<Vec<_>>())
 }
 
-/// The type of activations and weights.
+/// The dtype of activations and weights.
 const ACTIVATION: DType = DType::F8E4M3FN;
-/// The type of gradients.
+/// The dtype of gradients.
 const GRADIENT: DType = DType::F8E5M2;
 
-/// A quantized input times a weight, and a bias if there is one.
+/// A quantized input times a weight, plus the bias if any.
 fn forward(order: Order, x: &Quantized, parameters: &[Tensor]) -> Result<Tensor> {
     let (weight, bias) = (&parameters[0], parameters.get(1));
     let quantized = quantize(weight, ACTIVATION)?;
     let [x, quantized] = operands(x, &quantized, weight.dtype())?;
-    let product = match order {
+    let output = match order {
         Order::InputFirst => einsum("ti,io->to", &x, &quantized)?,
         Order::OutputFirst => einsum("ti,oi->to", &x, &quantized)?,
     };
-    bias.map_or(Ok(product.clone()), |bias| product + bias)
+    bias.map_or(Ok(output.clone()), |bias| output + bias)
 }
 
-/// The gradients of input, weight and bias. The bias' is the sum of what was not rounded.
+/// The gradients of input, weight and bias. That of the bias is summed before quantization.
 fn backward(
     order: Order,
     residuals: &[Tensor],
@@ -111,22 +116,22 @@ fn backward(
     has_bias: bool,
 ) -> Result<Vec<Tensor>> {
     let [values, scale, weight] = residuals else {
-        return Err(Error::new("fp8_linear", "residuals of something else"));
+        return Err(Error::new("fp8_linear", "unexpected residuals"));
     };
     let dtype = weight.dtype();
     let x = Quantized { values: values.clone(), scale: scale.clone() };
     let weight = quantize(weight, ACTIVATION)?;
-    let (rounded, gradient) = written(gradient, GRADIENT)?;
+    let (rounded, gradient) = quantize_materialized(gradient, GRADIENT)?;
     let mut gradients = Vec::new();
-    let [left, right] = operands(&rounded, &weight, dtype)?;
+    let [lhs, rhs] = operands(&rounded, &weight, dtype)?;
     gradients.push(match order {
-        Order::InputFirst => precise_einsum("to,io->ti", &left, &right)?,
-        Order::OutputFirst => precise_einsum("to,oi->ti", &left, &right)?,
+        Order::InputFirst => precise_einsum("to,io->ti", &lhs, &rhs)?,
+        Order::OutputFirst => precise_einsum("to,oi->ti", &lhs, &rhs)?,
     });
-    let [left, right] = operands(&x, &rounded, dtype)?;
+    let [lhs, rhs] = operands(&x, &rounded, dtype)?;
     gradients.push(match order {
-        Order::InputFirst => precise_einsum("ti,to->io", &left, &right)?,
-        Order::OutputFirst => precise_einsum("to,ti->oi", &right, &left)?,
+        Order::InputFirst => precise_einsum("ti,to->io", &lhs, &rhs)?,
+        Order::OutputFirst => precise_einsum("to,ti->oi", &rhs, &lhs)?,
     });
     if has_bias {
         gradients.push(gradient.convert(DType::F32)?.sum(&[0])?.convert(dtype)?);
@@ -134,76 +139,76 @@ fn backward(
     Ok(gradients)
 }
 
-/// What two quantized tensors stand for, as the operands of one matmul.
+/// Two dequantized tensors, as the operands of one matmul.
 ///
-/// The barrier makes the operands this matmul's own: matmuls that share one are laid side by
-/// side by XLA, which then no longer sees that they are of 8 bits.
-fn operands(left: &Quantized, right: &Quantized, dtype: DType) -> Result<[Tensor; 2]> {
-    let scales = barrier(&[&left.scale, &right.scale])?;
+/// The barrier keeps the operands separate: XLA merges matmuls that share an operand and then no
+/// longer recognizes them as FP8.
+fn operands(lhs: &Quantized, rhs: &Quantized, dtype: DType) -> Result<[Tensor; 2]> {
+    let scales = barrier(&[&lhs.scale, &rhs.scale])?;
     let scaled = |values: &Tensor, scale: &Tensor| {
         Quantized { values: values.clone(), scale: scale.clone() }.dequantize(dtype)
     };
-    Ok([scaled(&left.values, &scales[0])?, scaled(&right.values, &scales[1])?])
+    Ok([scaled(&lhs.values, &scales[0])?, scaled(&rhs.values, &scales[1])?])
 }
 
-/// Rounds a tensor to an 8-bit type, by the scale of its largest element.
+/// Quantizes a tensor to an FP8 type, with the scale of its largest element.
 pub fn quantize(x: &Tensor, dtype: DType) -> Result<Quantized> {
-    round(x, &largest(x)?, dtype)
+    round(x, &amax(x)?, dtype)
 }
 
-/// As [`quantize`], of a tensor that is written once, in its own type, while its largest
-/// element is looked for; gives it as it is written. Left to itself the compiler may compute it
-/// twice or keep it in `f32`, which costs more than reading it again.
-fn written(x: &Tensor, dtype: DType) -> Result<(Quantized, Tensor)> {
-    let largest = largest(x)?;
+/// Like [`quantize`], but materializes the tensor once, in its own dtype, while its amax is
+/// computed; returns the materialized tensor too. Otherwise the compiler may compute it twice or
+/// keep it in `f32`, which costs more than reading it again.
+fn quantize_materialized(x: &Tensor, dtype: DType) -> Result<(Quantized, Tensor)> {
+    let amax = amax(x)?;
     let x = barrier(&[x])?.remove(0);
-    Ok((round(&x, &largest, dtype)?, x))
+    Ok((round(&x, &amax, dtype)?, x))
 }
 
-fn largest(x: &Tensor) -> Result<Tensor> {
-    let every: Vec<usize> = (0..x.rank()).collect();
-    x.abs()?.max(&every)?.convert(DType::F32)
+fn amax(x: &Tensor) -> Result<Tensor> {
+    let all_dims: Vec<usize> = (0..x.rank()).collect();
+    x.abs()?.max(&all_dims)?.convert(DType::F32)
 }
 
-fn round(x: &Tensor, largest: &Tensor, dtype: DType) -> Result<Quantized> {
-    let (scale, inverse) = scales(largest, dtype)?;
+fn round(x: &Tensor, amax: &Tensor, dtype: DType) -> Result<Quantized> {
+    let (scale, inverse) = scales(amax, dtype)?;
     let values = (x.convert(DType::F32)? * inverse)?.convert(dtype)?;
     Ok(Quantized { values, scale })
 }
 
 impl Quantized {
-    /// The tensor it stands for, in a type that is wide enough.
+    /// The tensor it represents, in a dtype that is wide enough.
     pub fn dequantize(&self, dtype: DType) -> Result<Tensor> {
         self.values.convert(dtype)? * self.scale.convert(dtype)?
     }
 }
 
-/// The least scale, a power of two, by which a largest element is divided to fit an 8-bit type,
-/// and one over it. Made of the bits of the number, so that both are exact everywhere.
-fn scales(largest: &Tensor, dtype: DType) -> Result<(Tensor, Tensor)> {
+/// The least power of two that scales a largest element to fit an FP8 type, and its inverse.
+/// Computed from the bits of the number, so that both are exact on all platforms.
+fn scales(amax: &Tensor, dtype: DType) -> Result<(Tensor, Tensor)> {
     // The largest number of either type is 1.75 times a power of two.
     let exponent: u32 = match dtype {
         DType::F8E4M3FN => 8,
         DType::F8E5M2 => 15,
-        _ => return Err(Error::new("quantize", format!("{dtype} is not a type of 8 bits"))),
+        _ => return Err(Error::new("quantize", format!("{dtype} is not an FP8 type"))),
     };
     const MANTISSA_BITS: u32 = 23;
     const EXPONENT: u32 = 0xff << MANTISSA_BITS;
-    // Carries into the exponent what has a mantissa above 1.75.
+    // Carries into the exponent if the mantissa is above 1.75.
     const ABOVE: u32 = (1 << MANTISSA_BITS) - 1 - (3 << (MANTISSA_BITS - 2));
-    // A reciprocal has the exponent with which this is the sum.
+    // The exponents of a number and its reciprocal have this sum.
     const SUM: u32 = 254 << MANTISSA_BITS;
 
     let number = |number: u32| constant(&[], &[number]);
-    // Smaller tensors are zero here: their scale would leave what `f32` can divide by.
-    let bits = largest.maximum(&full(DType::F32, &[], LEAST)?)?.bitcast(DType::U32)?;
+    // Smaller tensors become zero: their scale would be out of range for division in `f32`.
+    let bits = amax.maximum(&full(DType::F32, &[], MIN_AMAX)?)?.bitcast(DType::U32)?;
     let power = (bits + number(ABOVE)?)?.and(&number(EXPONENT)?)?;
     let power = (power - number(exponent << MANTISSA_BITS)?)?;
     let inverse = (number(SUM)? - &power)?.bitcast(DType::F32)?;
-    let broken = full(DType::F32, &[], f64::NAN)?;
-    let scale = select(&largest.is_finite()?, &power.bitcast(DType::F32)?, &broken)?;
+    let nan = full(DType::F32, &[], f64::NAN)?;
+    let scale = select(&amax.is_finite()?, &power.bitcast(DType::F32)?, &nan)?;
     Ok((scale, inverse))
 }
 
-/// What the largest element of a tensor is taken to be at least, about 8e-31.
-const LEAST: f64 = 1.0 / (1_u128 << 100) as f64;
+/// The lower bound of amax, about 8e-31.
+const MIN_AMAX: f64 = 1.0 / (1_u128 << 100) as f64;

@@ -1,6 +1,6 @@
-//! Linear layers as torch has them: the weight is `[output, input]`.
+//! Linear layers as in torch: the weight is `[output, input]`.
 
-use super::{DEFAULT_STD, biased, fp8, width};
+use super::{DEFAULT_STD, add_bias, fp8, width};
 use crate::module::Initializer;
 use crate::scope::Scope;
 use fullshard_graph::{DType, Result, Tensor};
@@ -14,7 +14,7 @@ pub enum Order {
     OutputFirst,
 }
 
-/// A linear layer: with a bias, unless it is to have none.
+/// A linear layer, with a bias by default.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Linear<'a> {
     output: usize,
@@ -24,27 +24,27 @@ pub struct Linear<'a> {
 }
 
 impl<'a> Linear<'a> {
-    /// To an output of a width.
+    /// With an output size.
     pub fn new(output: usize) -> Linear<'a> {
         Linear { output, bias: true, std: DEFAULT_STD, tied: None }
     }
 
-    /// With a bias or without one.
+    /// With or without a bias.
     pub fn bias(self, bias: bool) -> Linear<'a> {
         Linear { bias, ..self }
     }
 
-    /// With a weight that begins with a standard deviation.
+    /// With a standard deviation for the initializer of the weight.
     pub fn std(self, std: f64) -> Linear<'a> {
         Linear { std, ..self }
     }
 
-    /// With the weight of a layer whose parameter has this full name, if there is one.
+    /// With a weight that is tied to the parameter with this full name, if any.
     pub fn tied(self, other: Option<&'a str>) -> Linear<'a> {
         Linear { tied: other, ..self }
     }
 
-    /// Applies the layer of a name to the last dimension.
+    /// Applies the layer with a name to the last dimension.
     pub fn apply(&self, nn: &Scope<'_>, name: &str, x: &Tensor) -> Result<Tensor> {
         nn.module(name, CLASS, |nn| {
             let weight = self.weight(nn, width(x)?)?;
@@ -66,7 +66,7 @@ impl<'a> Linear<'a> {
 
 pub(super) const CLASS: &str = "Linear";
 
-/// A linear layer over the last dimension: in FP8 if the scope is for that and the sizes allow it.
+/// A linear layer over the last dimension: in FP8 if the scope enables it and the sizes allow it.
 pub(super) fn linear(
     scope: &Scope<'_>,
     x: &Tensor,
@@ -78,9 +78,9 @@ pub(super) fn linear(
     if scope.uses_fp8() && x.dtype() == DType::Bf16 && fp8::fits(tokens, weight.dims()) {
         return fp8::fp8_linear(x, weight, bias, order);
     }
-    let product = match order {
+    let output = match order {
         Order::InputFirst => x.linear(weight)?,
         Order::OutputFirst => x.linear(&weight.t()?)?,
     };
-    bias.map_or(Ok(product.clone()), |bias| biased(scope, &product, bias))
+    bias.map_or(Ok(output.clone()), |bias| add_bias(scope, &output, bias))
 }

@@ -1,16 +1,16 @@
-//! The loss of predicting the next token, in forms that agree: [`reference()`] from logits,
-//! [`chunked`] from what goes into the head, without ever having all logits in memory. The CPU has
-//! the latter as a [`loss_custom_call`], too.
+//! The cross-entropy loss of next-token prediction, in equivalent forms: [`reference()`] from
+//! logits, [`chunked`] from the inputs of the head, without materializing all logits. On the CPU
+//! the latter is also available as a [`loss_custom_call`].
 //!
-//! Labels are `[batch, sequence]` and not shifted. Those that are no token of the vocabulary do not
-//! count: [`IGNORED`] is the usual one, and any other is left out like it.
+//! Labels are `[batch, sequence]` and not shifted. Those outside the vocabulary are ignored:
+//! [`IGNORED`] is the usual one, and all others are treated like it.
 
 mod custom_call;
 
 pub use custom_call::{LOSS, loss_custom_call};
 
 use super::linear::{self, Linear};
-use super::{by_token, dims, lowest, wide, widened, width};
+use super::{dims, flatten_tokens, min_finite, upcast, upcast_dtype, width};
 use crate::scope::Scope;
 use crate::task::Loss;
 use fullshard_graph::{
@@ -18,24 +18,24 @@ use fullshard_graph::{
     select, zeros,
 };
 
-/// The label that says a token is not to be predicted.
+/// The label of tokens that are not predicted (PyTorch's `ignore_index`).
 pub const IGNORED: i32 = -100;
 
-/// Vocabularies smaller than this are not worth chunks.
+/// Smaller vocabularies are not computed in chunks.
 pub const CHUNKED_FROM: usize = 1024;
 
-/// The bytes that the logits of a chunk may take, in `f32`.
+/// The maximum size in bytes of the logits of a chunk, in `f32`.
 const CHUNK_BYTES: usize = 512 << 20;
 
-/// The same where memory is ample: each chunk adds to the full gradient of the head.
+/// The same with ample memory: each chunk adds to the full gradient of the head.
 const LARGE_CHUNK_BYTES: usize = 2 << 30;
 
-/// What a chunk's tokens and a padded vocabulary are whole multiples of: the width that the
-/// matrix units of accelerators work on.
+/// Chunk sizes and padded vocabularies are multiples of this: the tile size of the matrix units of
+/// accelerators.
 pub const TILE: usize = 128;
 
-/// The loss of hidden states `[..., width]` under a linear layer of a name, without its bias, in
-/// the form that suits.
+/// The loss of hidden states `[..., width]` with a linear head with a name, without bias, in the
+/// form for the platform.
 pub fn apply(
     scope: &Scope<'_>,
     name: &str,
@@ -43,7 +43,7 @@ pub fn apply(
     hidden: &Tensor,
     labels: &Tensor,
 ) -> Result<Loss> {
-    let loss = scope.module_of_many(name, linear::CLASS, |scope| {
+    let loss = scope.module_outputs(name, linear::CLASS, |scope| {
         let head = head.weight(scope, width(hidden)?)?;
         let [vocabulary, _] = dims("head", &head)?;
         let loss = if vocabulary < CHUNKED_FROM {
@@ -51,7 +51,7 @@ pub fn apply(
         } else {
             let options = scope.lowering();
             let size = chunk_size(labels.ty().elements(), vocabulary, options.large_chunks);
-            if options.loss_custom_call && custom_call::computes_in(hidden.dtype()) {
+            if options.loss_custom_call && custom_call::supports(hidden.dtype()) {
                 loss_custom_call(hidden, &head, labels, size)?
             } else {
                 let tile = if options.padded_vocabulary { TILE } else { 1 };
@@ -63,30 +63,30 @@ pub fn apply(
     sum_and_count(loss)
 }
 
-/// The loss of predicting the next token as its definition says, from logits `[..., vocabulary]`.
+/// The next-token loss by its definition, from logits `[..., vocabulary]`.
 pub fn reference(logits: &Tensor, labels: &Tensor) -> Result<Loss> {
-    let logits = by_token(&widened(logits)?)?;
+    let logits = flatten_tokens(&upcast(logits)?)?;
     cross_entropy(&logits, &shifted(labels)?)
 }
 
-/// The summed cross-entropy of logits `[..., classes]`, each with a label of its own, `[...]` in
-/// `i32`. Labels that are no class, such as [`IGNORED`], do not count.
+/// The summed cross-entropy of logits `[..., classes]` with labels `[...]` in `i32`. Labels that
+/// are not a class, such as [`IGNORED`], are ignored.
 pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Loss> {
-    let logits = by_token(&widened(logits)?)?;
+    let logits = flatten_tokens(&upcast(logits)?)?;
     let [rows, vocabulary] = dims("logits", &logits)?;
     let labels = labels.reshape(&[rows])?;
-    let counts = counted(&labels, vocabulary)?;
-    let chances = logits.log_softmax(1)?;
-    let places = labels.maximum(&zeros(labels.dtype(), &[])?)?.expand(1)?;
-    let right = chances.take_along(&places, 1)?.reshape(labels.dims())?;
-    let zero = zeros(right.dtype(), &[])?;
-    let sum = (select(&counts, &right, &zero)?.sum_all()? * -1.0)?;
+    let counts = label_mask(&labels, vocabulary)?;
+    let log_probs = logits.log_softmax(1)?;
+    let indices = labels.maximum(&zeros(labels.dtype(), &[])?)?.expand(1)?;
+    let target = log_probs.take_along(&indices, 1)?.reshape(labels.dims())?;
+    let zero = zeros(target.dtype(), &[])?;
+    let sum = (select(&counts, &target, &zero)?.sum_all()? * -1.0)?;
     Ok(Loss { sum, count: counts.convert(logits.dtype())?.sum_all()? })
 }
 
-/// The loss computed from `size` tokens at a time, with a vocabulary padded to a multiple of
-/// `tile`. When a gradient is taken, each chunk's part of it is computed together with the loss, so
-/// that logits are computed once and never kept.
+/// The loss in chunks of `size` tokens, with a vocabulary padded to a multiple of `tile`. With a
+/// gradient, that of each chunk is computed together with its loss, so that logits are computed
+/// once and never saved.
 pub fn chunked(
     hidden: &Tensor,
     head: &Tensor,
@@ -94,7 +94,7 @@ pub fn chunked(
     size: usize,
     tile: usize,
 ) -> Result<Loss> {
-    let (hidden, labels, size) = (by_token(hidden)?, shifted(labels)?, size.max(1));
+    let (hidden, labels, size) = (flatten_tokens(hidden)?, shifted(labels)?, size.max(1));
     let results = custom_vjp(
         &[&hidden, head, &labels],
         |inputs| Chunks::of(&inputs, size, tile)?.loss(),
@@ -107,12 +107,13 @@ pub fn chunked(
 fn sum_and_count(values: Vec<Tensor>) -> Result<Loss> {
     match <[Tensor; 2]>::try_from(values) {
         Ok([sum, count]) => Ok(Loss { sum, count }),
-        Err(_) => Err(Error::new("loss", "a sum and a count were expected")),
+        Err(_) => Err(Error::new("loss", "expected a sum and a count")),
     }
 }
 
-/// The tokens of a chunk: whole tiles of them with few enough logits, or all. Chunks are as few as
-/// that allows and then as small, so that little of the last is padding.
+/// The number of tokens per chunk: a multiple of the tile size with few enough logits, or all
+/// tokens. Chunks are as few as possible and then as small as possible, to minimize padding of the
+/// last.
 pub fn chunk_size(tokens: usize, vocabulary: usize, large: bool) -> usize {
     let row = vocabulary.next_multiple_of(TILE) * DType::F32.size();
     let bytes = if large { LARGE_CHUNK_BYTES } else { CHUNK_BYTES };
@@ -121,32 +122,32 @@ pub fn chunk_size(tokens: usize, vocabulary: usize, large: bool) -> usize {
     tokens.div_ceil(chunks).next_multiple_of(TILE).min(tokens)
 }
 
-/// The number of labels that count, in `f32`, of labels `[..., sequence]` that are not shifted:
-/// the tokens of the vocabulary, without the first of each sequence, which nothing predicts.
+/// The number of labels that count, in `f32`, of unshifted labels `[..., sequence]`: those in the
+/// vocabulary, without the first of each sequence, which is not predicted.
 pub fn label_count(labels: &Tensor, vocabulary: usize) -> Result<Tensor> {
     let Some(&sequence) = labels.dims().last() else {
-        return Err(Error::new("labels", format!("{} is no sequence", labels.ty())));
+        return Err(Error::new("labels", format!("{} is not a sequence", labels.ty())));
     };
     let predicted = labels.narrow(labels.rank() - 1, 1, sequence)?;
-    counted(&predicted, vocabulary)?.convert(DType::F32)?.sum_all()
+    label_mask(&predicted, vocabulary)?.convert(DType::F32)?.sum_all()
 }
 
-/// Labels as one row, each in the place of the token it is to be predicted from.
+/// Flattened labels, each at the index of the token that predicts it.
 fn shifted(labels: &Tensor) -> Result<Tensor> {
     let [batch, sequence] = dims("labels", labels)?;
-    let nothing = full(labels.dtype(), &[batch, 1], f64::from(IGNORED))?;
-    let next = concatenate(&[&labels.narrow(1, 1, sequence)?, &nothing], 1)?;
+    let ignored = full(labels.dtype(), &[batch, 1], f64::from(IGNORED))?;
+    let next = concatenate(&[&labels.narrow(1, 1, sequence)?, &ignored], 1)?;
     next.reshape(&[batch * sequence])
 }
 
-/// Which labels count: those that are tokens of the vocabulary.
-pub fn counted(labels: &Tensor, vocabulary: usize) -> Result<Tensor> {
+/// Which labels count: those in the vocabulary.
+pub fn label_mask(labels: &Tensor, vocabulary: usize) -> Result<Tensor> {
     let end = full(labels.dtype(), &[], vocabulary as f64)?;
     let below_end = labels.compare(Comparison::Less, &end)?;
     labels.compare(Comparison::GreaterEqual, &zeros(labels.dtype(), &[])?)?.and(&below_end)
 }
 
-/// Tokens in chunks, and a head padded to whole tiles.
+/// Tokens in chunks, and a head padded to a multiple of the tile size.
 struct Chunks {
     /// `[chunks, size, width]`.
     hidden: Tensor,
@@ -158,37 +159,37 @@ struct Chunks {
     vocabulary: usize,
 }
 
-/// What one chunk's loss and gradients are made of.
+/// The loss and the intermediate values of one chunk.
 ///
-/// Exponentials are not divided by their sums: a product is divided instead, which is so much
-/// smaller.
+/// Exponentials are not divided by their sums: the result of a matmul is divided instead, which is
+/// much smaller.
 struct Chunk {
     sum: Tensor,
     count: Tensor,
-    /// The exponential of each logit, less its row's shift, but zero at the label: `[size, padded
+    /// The exponential of each logit minus its row's shift, but zero at the label: `[size, padded
     /// vocabulary]`.
     others: Tensor,
     /// The exponential at the label, `[size, 1]`.
-    right: Tensor,
+    target: Tensor,
     /// Each row's sum of exponentials, `[size, 1]`.
     total: Tensor,
-    /// Where each row's label is, or any place if it does not count.
-    places: Tensor,
+    /// The index of each row's label, or any index if it does not count.
+    indices: Tensor,
     counts: Tensor,
 }
 
 impl Chunks {
     fn of(inputs: &[Tensor], size: usize, tile: usize) -> Result<Chunks> {
         let [hidden, head, labels] = inputs else {
-            return Err(Error::new("loss", "hidden states, head and labels were expected"));
+            return Err(Error::new("loss", "expected hidden states, head and labels"));
         };
         let [tokens, width] = dims("hidden", hidden)?;
         let [vocabulary, _] = dims("head", head)?;
         let chunks = tokens.div_ceil(size);
-        let missing = (chunks * size - tokens) as i64;
+        let padding = (chunks * size - tokens) as i64;
         let columns = (vocabulary.next_multiple_of(tile.max(1)) - vocabulary) as i64;
-        let hidden = hidden.pad(0.0, &[0, 0], &[missing, 0], &[0, 0])?;
-        let labels = labels.pad(f64::from(IGNORED), &[0], &[missing], &[0])?;
+        let hidden = hidden.pad(0.0, &[0, 0], &[padding, 0], &[0, 0])?;
+        let labels = labels.pad(f64::from(IGNORED), &[0], &[padding], &[0])?;
         Ok(Chunks {
             hidden: hidden.reshape(&[chunks, size, width])?,
             head: head.pad(0.0, &[0, 0], &[columns, 0], &[0, 0])?,
@@ -209,86 +210,86 @@ impl Chunks {
         Ok(results.carries)
     }
 
-    /// The sum and the count, and the gradients of the sum with regard to hidden states and head.
+    /// The sum and the count, and the gradients of the sum with respect to hidden states and head.
     fn loss_and_gradients(&self) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
         let zero = self.zero(&[])?;
         let carries = [&zero, &zero, &self.zero(self.head.dims())?];
         let results = scan(&carries, &[&self.hidden, &self.labels]).run(|sums, slices| {
             let hidden = &slices[0];
             let chunk = self.chunk(hidden, &slices[1])?;
-            let (slope, scale) = (chunk.slope(hidden.dtype())?, chunk.slope_scale()?);
-            let scaled = |x: &Tensor| (widened(x)? * &scale)?.convert(hidden.dtype());
-            let of_hidden = scaled(&einsum("tv,vd->td", &slope, &self.head)?)?;
-            let of_head = widened(&einsum("tv,td->vd", &slope, &scaled(hidden)?)?)?;
-            let of_head = (&sums[2] + of_head)?;
-            let sums = vec![(&sums[0] + chunk.sum)?, (&sums[1] + chunk.count)?, of_head];
-            Ok((sums, vec![of_hidden]))
+            let (grad, scale) = (chunk.logits_grad(hidden.dtype())?, chunk.logits_grad_scale()?);
+            let scaled = |x: &Tensor| (upcast(x)? * &scale)?.convert(hidden.dtype());
+            let hidden_grad = scaled(&einsum("tv,vd->td", &grad, &self.head)?)?;
+            let head_grad = upcast(&einsum("tv,td->vd", &grad, &scaled(hidden)?)?)?;
+            let head_grad = (&sums[2] + head_grad)?;
+            let sums = vec![(&sums[0] + chunk.sum)?, (&sums[1] + chunk.count)?, head_grad];
+            Ok((sums, vec![hidden_grad]))
         })?;
         let mut carries = results.carries;
-        let of_head = carries.split_off(2)[0].narrow(0, 0, self.vocabulary)?;
+        let head_grad = carries.split_off(2)[0].narrow(0, 0, self.vocabulary)?;
         let width = self.head.dims()[1];
-        let of_hidden = results.stacked[0].reshape(&[self.labels.ty().elements(), width])?;
-        Ok((carries, vec![of_hidden.narrow(0, 0, self.tokens)?, of_head]))
+        let hidden_grad = results.stacked[0].reshape(&[self.labels.ty().elements(), width])?;
+        Ok((carries, vec![hidden_grad.narrow(0, 0, self.tokens)?, head_grad]))
     }
 
     fn chunk(&self, hidden: &Tensor, labels: &Tensor) -> Result<Chunk> {
-        let logits = widened(&einsum("td,vd->tv", hidden, &self.head)?)?;
+        let logits = upcast(&einsum("td,vd->tv", hidden, &self.head)?)?;
         let zero = self.zero(&[])?;
         let token = iota(DType::I32, &[1, logits.dims()[1]], 1)?;
         let logits = self.without_padding(logits, &token)?;
         let shift = (logits.max(&[1])?.expand(1)? + headroom(self.vocabulary))?;
-        let counts = counted(labels, self.vocabulary)?.expand(1)?;
-        let places = select(&counts, &labels.expand(1)?, &zeros(DType::I32, &[])?)?;
-        let right = (logits.take_along(&places, 1)? - &shift)?;
+        let counts = label_mask(labels, self.vocabulary)?.expand(1)?;
+        let indices = select(&counts, &labels.expand(1)?, &zeros(DType::I32, &[])?)?;
+        let target = (logits.take_along(&indices, 1)? - &shift)?;
         let others = (&logits - &shift)?.exp()?;
-        let others = select(&token.compare(Comparison::Equal, &places)?, &zero, &others)?;
-        let total = (others.sum(&[1])?.expand(1)? + right.exp()?)?;
-        let chance = (&right - total.log()?)?;
-        let sum = (select(&counts, &chance, &zero)?.sum_all()? * -1.0)?;
+        let others = select(&token.compare(Comparison::Equal, &indices)?, &zero, &others)?;
+        let total = (others.sum(&[1])?.expand(1)? + target.exp()?)?;
+        let log_prob = (&target - total.log()?)?;
+        let sum = (select(&counts, &log_prob, &zero)?.sum_all()? * -1.0)?;
         let count = counts.convert(logits.dtype())?.sum_all()?;
-        Ok(Chunk { sum, count, others, right: right.exp()?, total, places, counts })
+        Ok(Chunk { sum, count, others, target: target.exp()?, total, indices, counts })
     }
 
-    /// Logits that are as low as can be where there is no token.
+    /// Logits with the padding of the vocabulary set to the lowest finite number.
     fn without_padding(&self, logits: Tensor, token: &Tensor) -> Result<Tensor> {
         if logits.dims()[1] == self.vocabulary {
             return Ok(logits);
         }
         let end = full(DType::I32, &[], self.vocabulary as f64)?;
-        let lowest = full(logits.dtype(), &[], lowest(logits.dtype()))?;
-        select(&token.compare(Comparison::Less, &end)?, &logits, &lowest)
+        let min_finite = full(logits.dtype(), &[], min_finite(logits.dtype()))?;
+        select(&token.compare(Comparison::Less, &end)?, &logits, &min_finite)
     }
 
     fn zero(&self, dims: &[usize]) -> Result<Tensor> {
-        zeros(wide(self.hidden.dtype()), dims)
+        zeros(upcast_dtype(self.hidden.dtype()), dims)
     }
 }
 
-/// What exponentials are shifted down by so that no row's sum is beyond the smallest float type.
+/// The shift of exponentials that keeps the sum of a row in the range of the smallest float type.
 fn headroom(vocabulary: usize) -> f64 {
     (vocabulary as f64 / f64::from(1 << 15)).max(1.0).ln()
 }
 
 impl Chunk {
-    /// The gradient of the sum with regard to the logits, but for [`Chunk::slope_scale`]:
-    /// exponentials, less their sum for what is right.
-    fn slope(&self, dtype: DType) -> Result<Tensor> {
-        let right = (&self.right - &self.total)?.convert(dtype)?;
-        self.others.convert(dtype)?.add_along(&self.places, 1, &right)
+    /// The gradient of the sum with respect to the logits, without [`Chunk::logits_grad_scale`]:
+    /// exponentials, minus their sum at the label.
+    fn logits_grad(&self, dtype: DType) -> Result<Tensor> {
+        let target = (&self.target - &self.total)?.convert(dtype)?;
+        self.others.convert(dtype)?.add_along(&self.indices, 1, &target)
     }
 
-    /// What the rows of the slope are to be multiplied by, `[size, 1]`.
-    fn slope_scale(&self) -> Result<Tensor> {
+    /// The scale of each row of [`Chunk::logits_grad`], `[size, 1]`.
+    fn logits_grad_scale(&self) -> Result<Tensor> {
         let dtype = self.total.dtype();
         select(&self.counts, &(1.0 / &self.total)?, &zeros(dtype, &[])?)
     }
 }
 
-/// The gradients of the sum times that of the result, which need no more than this.
+/// The gradients of the sum times the cotangent of the sum.
 fn scaled_gradients(gradients: Vec<Tensor>, cotangents: Vec<Tensor>) -> Result<Vec<Tensor>> {
-    let [of_hidden, of_head] = &gradients[..] else { return Ok(gradients) };
+    let [hidden_grad, head_grad] = &gradients[..] else { return Ok(gradients) };
     let scaled =
-        |gradient: &Tensor| (widened(gradient)? * &cotangents[0])?.convert(of_hidden.dtype());
-    let labels = zeros(DType::I32, &[of_hidden.dims()[0]])?;
-    Ok(vec![scaled(of_hidden)?, scaled(of_head)?, labels])
+        |gradient: &Tensor| (upcast(gradient)? * &cotangents[0])?.convert(hidden_grad.dtype());
+    let labels = zeros(DType::I32, &[hidden_grad.dims()[0]])?;
+    Ok(vec![scaled(hidden_grad)?, scaled(head_grad)?, labels])
 }

@@ -1,5 +1,5 @@
-//! Rotary positions: each pair of a query's or key's numbers is turned by an angle that grows
-//! with the position, at a frequency of the pair's own.
+//! Rotary position embeddings: each pair of elements of a query or key is rotated by an angle
+//! proportional to the position, at the frequency of the pair.
 
 use super::dims;
 use crate::scope::Scope;
@@ -8,58 +8,58 @@ use fullshard_graph::{
 };
 use std::f64::consts::TAU;
 
-/// How positions turn heads.
+/// The parameters of a rotary embedding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rotary {
-    /// The width of a head, which is even.
+    /// The head dimension, which is even.
     pub head: usize,
     /// The base of the frequencies.
     pub theta: f64,
-    /// How frequencies are changed for sequences longer than those a model was first trained on.
+    /// How frequencies are scaled for sequences longer than in the original training.
     pub scaling: Scaling,
 }
 
-/// A change of frequencies.
+/// Scaling of frequencies.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Scaling {
-    /// None.
+    /// No scaling.
     Default,
-    /// All are divided.
+    /// All frequencies are divided by a factor.
     Linear {
-        /// By this.
+        /// The factor.
         factor: f64,
     },
-    /// The base grows with a sequence longer than the model is made for.
+    /// The base grows for sequences longer than the maximum of the model.
     Dynamic {
-        /// How fast.
+        /// The factor of the growth.
         factor: f64,
-        /// The sequence that the model is made for.
+        /// The maximum sequence length of the model.
         positions: usize,
     },
-    /// Low ones are divided, high ones stay, those between are blended along a line.
+    /// Low frequencies are divided, high ones unchanged, those between interpolated linearly.
     Yarn {
-        /// What low ones are divided by.
+        /// The divisor of low frequencies.
         factor: f64,
-        /// What queries and keys are stretched by.
+        /// The scale of queries and keys.
         attention_factor: f64,
-        /// A pair that turns at least so often in the original sequence stays.
+        /// Pairs with at least this many rotations in the original sequence are unchanged.
         beta_fast: f64,
-        /// A pair that turns at most so often is divided whole.
+        /// Pairs with at most this many rotations are fully divided.
         beta_slow: f64,
-        /// Whether the ends of the line are moved out to whole pairs.
+        /// Whether the bounds of the interpolation are rounded outward to integers.
         truncate: bool,
-        /// The original sequence.
+        /// The original maximum sequence length.
         original: f64,
     },
-    /// As yarn, but blended by how often a pair turns, and nothing is stretched.
+    /// Like YaRN, but interpolated by the number of rotations, and without attention factor.
     Llama3 {
-        /// What low ones are divided by.
+        /// The divisor of low frequencies.
         factor: f64,
-        /// A pair that turns fewer times in the original sequence is divided whole.
+        /// Pairs with fewer rotations in the original sequence are fully divided.
         low: f64,
-        /// A pair that turns more often stays.
+        /// Pairs with more rotations are unchanged.
         high: f64,
-        /// The original sequence.
+        /// The original maximum sequence length.
         original: f64,
     },
 }
@@ -72,17 +72,17 @@ pub struct Angles {
 }
 
 impl Rotary {
-    /// The longest sequence of a model made for a number of positions: dynamic scaling is for longer
-    /// ones.
-    pub fn longest(&self, positions: usize) -> usize {
+    /// The maximum sequence length of a model with a number of positions: dynamic scaling extends
+    /// it.
+    pub fn max_sequence(&self, positions: usize) -> usize {
         match self.scaling {
             Scaling::Dynamic { factor, .. } => (positions as f64 * factor) as usize,
             _ => positions,
         }
     }
 
-    /// The angles of the positions of a sequence, made in `f32` in the module of a name, and of the
-    /// class that a model has for it.
+    /// The angles of the positions of a sequence, computed in `f32` in a module with a name and the
+    /// model's class for it.
     pub fn angles(
         &self,
         nn: &Scope<'_>,
@@ -90,28 +90,28 @@ impl Rotary {
         class: &'static str,
         sequence: usize,
     ) -> Result<Angles> {
-        let tables = nn.module_of_many(name, class, |nn| {
+        let tables = nn.module_outputs(name, class, |nn| {
             let pairs = self.head / 2;
             let frequencies: Vec<f32> =
                 self.frequencies(sequence).iter().map(|&frequency| frequency as f32).collect();
             let positions = iota(DType::F32, &[sequence, pairs], 0)?;
             let angles = (positions * constant(&[1, pairs], &frequencies)?)?;
-            let stretch = self.stretch();
-            let table = |table: Tensor| nn.buffer(&(table * stretch)?);
+            let attention_scaling = self.attention_scaling();
+            let table = |table: Tensor| nn.buffer(&(table * attention_scaling)?);
             Ok(vec![table(angles.cos()?)?, table(angles.sin()?)?])
         })?;
         Ok(Angles { cosines: tables[0].clone(), sines: tables[1].clone() })
     }
 
-    /// What cosines and sines are multiplied by.
-    pub fn stretch(&self) -> f64 {
+    /// The scale of cosines and sines.
+    pub fn attention_scaling(&self) -> f64 {
         match self.scaling {
             Scaling::Yarn { attention_factor, .. } => attention_factor,
             _ => 1.0,
         }
     }
 
-    /// The frequency of each pair in a sequence of a length, in radians a position.
+    /// The frequency of each pair for a sequence length, in radians per position.
     pub fn frequencies(&self, sequence: usize) -> Vec<f64> {
         let width = self.head as f64;
         let powers =
@@ -125,9 +125,11 @@ impl Rotary {
                 powers(self.theta * growth.powf(width / (width - 2.0))).collect()
             }
             Scaling::Yarn { factor, beta_fast, beta_slow, truncate, original, .. } => {
-                // The pair, as a number between pairs, that turns so often in the original.
-                let pair =
-                    |turns: f64| width * (original / (turns * TAU)).ln() / (2.0 * self.theta.ln());
+                // The fractional index of the pair with this many rotations in the original
+                // sequence.
+                let pair = |rotations: f64| {
+                    width * (original / (rotations * TAU)).ln() / (2.0 * self.theta.ln())
+                };
                 let (mut from, mut to) = (pair(beta_fast), pair(beta_slow));
                 if truncate {
                     (from, to) = (from.floor(), to.ceil());
@@ -136,59 +138,60 @@ impl Rotary {
                 if from == to {
                     to += 0.001;
                 }
-                let divided = |pair: usize| ((pair as f64 - from) / (to - from)).clamp(0.0, 1.0);
-                let blend = |(pair, f)| blended(f, factor, 1.0 - divided(pair));
+                let ramp = |pair: usize| ((pair as f64 - from) / (to - from)).clamp(0.0, 1.0);
+                let blend = |(pair, f)| blended(f, factor, 1.0 - ramp(pair));
                 powers(self.theta).enumerate().map(blend).collect()
             }
             Scaling::Llama3 { factor, low, high, original } => {
-                let kept = |f: f64| ((original * f / TAU - low) / (high - low)).clamp(0.0, 1.0);
-                powers(self.theta).map(|f| blended(f, factor, kept(f))).collect()
+                let smooth = |f: f64| ((original * f / TAU - low) / (high - low)).clamp(0.0, 1.0);
+                powers(self.theta).map(|f| blended(f, factor, smooth(f))).collect()
             }
         }
     }
 }
 
-/// A frequency of which a part is kept and the rest divided.
-fn blended(frequency: f64, factor: f64, kept: f64) -> f64 {
-    kept * frequency + (1.0 - kept) * frequency / factor
+/// Interpolates between a frequency and the divided frequency.
+fn blended(frequency: f64, factor: f64, smooth: f64) -> f64 {
+    smooth * frequency + (1.0 - smooth) * frequency / factor
 }
 
 impl Angles {
-    /// The tokens of a sequence.
+    /// The sequence length.
     pub fn sequence(&self) -> usize {
         self.cosines.dims()[0]
     }
 
-    /// Turns queries or keys, `[batch, heads, sequence, head]`: number `i` of the first half of a
-    /// head makes a pair with number `i` of the second. The backward pass turns the other way.
+    /// Rotates queries or keys, `[batch, heads, sequence, head]`: element `i` of the first half of
+    /// a head is paired with element `i` of the second. The backward pass rotates by the negated
+    /// angles.
     pub fn apply_rotary(&self, x: &Tensor) -> Result<Tensor> {
         let mut rotated = custom_vjp(
             &[x, &self.cosines, &self.sines],
             |inputs| Ok(vec![rotated(&inputs)?]),
             |inputs| Ok((vec![rotated(&inputs)?], inputs[1..].to_vec())),
             |tables, gradients| {
-                let [cosines, sines] = &tables[..] else { return Err(lost()) };
-                let back = [gradients[0].clone(), cosines.clone(), (sines * -1.0)?];
+                let [cosines, sines] = &tables[..] else { return Err(invalid_inputs()) };
+                let inputs = [gradients[0].clone(), cosines.clone(), (sines * -1.0)?];
                 let none = |table: &Tensor| zeros(table.dtype(), table.dims());
-                Ok(vec![rotated(&back)?, none(cosines)?, none(sines)?])
+                Ok(vec![rotated(&inputs)?, none(cosines)?, none(sines)?])
             },
         )?;
-        rotated.pop().ok_or_else(lost)
+        rotated.pop().ok_or_else(invalid_inputs)
     }
 }
 
-/// Heads turned by the angles of these cosines and sines.
+/// Heads rotated by the angles of these cosines and sines.
 fn rotated(inputs: &[Tensor]) -> Result<Tensor> {
-    let [x, cosines, sines] = inputs else { return Err(lost()) };
+    let [x, cosines, sines] = inputs else { return Err(invalid_inputs()) };
     let [_, _, _, head] = dims("heads", x)?;
     let half = head / 2;
-    let wide = x.convert(cosines.dtype())?;
-    let (a, b) = (wide.narrow(3, 0, half)?, wide.narrow(3, half, 2 * half)?);
+    let upcast = x.convert(cosines.dtype())?;
+    let (a, b) = (upcast.narrow(3, 0, half)?, upcast.narrow(3, half, 2 * half)?);
     let first = ((&a * cosines)? - (&b * sines)?)?;
     let second = ((&b * cosines)? + (&a * sines)?)?;
     concatenate(&[&first, &second], 3)?.convert(x.dtype())
 }
 
-fn lost() -> Error {
-    Error::new("rotary", "heads are turned by cosines and sines")
+fn invalid_inputs() -> Error {
+    Error::new("rotary", "expected heads, cosines and sines")
 }

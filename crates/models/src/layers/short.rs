@@ -1,13 +1,13 @@
-//! Short methods of [`Scope`] for the layers of common models, with common defaults: weights begin
-//! with a standard deviation of 0.02, biases at zero, and norms add 1e-5 to variances. The layers
-//! themselves take more.
+//! Shorthand methods of [`Scope`] for common layers, with common defaults: weights are initialized
+//! with a standard deviation of 0.02, biases with zeros, and norms have an epsilon of 1e-5. The
+//! layers themselves have more options.
 
 use super::{Activation, DEFAULT_EPSILON, Embedding, Linear, layer_norm, rms_norm};
 use crate::scope::Scope;
 use fullshard_graph::{Result, Tensor};
 
 impl Scope<'_> {
-    /// The rows that tokens pick in a table; see [`Embedding`].
+    /// Looks tokens up in an embedding table; see [`Embedding`].
     pub fn embedding(
         &self,
         name: &str,
@@ -18,7 +18,7 @@ impl Scope<'_> {
         Embedding::new(rows, width).apply(self, name, tokens)
     }
 
-    /// The first rows of a table, those of the positions of a sequence.
+    /// The position embeddings of a sequence: the first rows of a table.
     pub fn positions(
         &self,
         name: &str,
@@ -34,12 +34,12 @@ impl Scope<'_> {
         Linear::new(output).apply(self, name, x)
     }
 
-    /// Layer normalisation of the last dimension.
+    /// Layer normalization over the last dimension.
     pub fn layer_norm(&self, name: &str, x: &Tensor) -> Result<Tensor> {
         layer_norm::apply(self, name, x, DEFAULT_EPSILON)
     }
 
-    /// Normalisation of the last dimension by its root mean square.
+    /// RMS normalization over the last dimension.
     pub fn rms_norm(&self, name: &str, x: &Tensor) -> Result<Tensor> {
         rms_norm::apply(self, name, "RMSNorm", x, DEFAULT_EPSILON)
     }

@@ -6,47 +6,47 @@ use crate::layers::Activation;
 use crate::layers::activation::SILU;
 use crate::layers::rotary::{Rotary, Scaling};
 
-/// What a Llama is made to be, by Hugging Face's names and defaults.
+/// The config of a Llama, with Hugging Face's names and defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LlamaConfig {
-    /// Tokens in the vocabulary.
+    /// The vocabulary size.
     pub vocab_size: usize,
-    /// The width of the stream between layers.
+    /// The hidden size.
     pub hidden_size: usize,
-    /// The width inside the feed-forward part.
+    /// The hidden size of the MLP.
     pub intermediate_size: usize,
-    /// Layers.
+    /// Number of layers.
     pub num_hidden_layers: usize,
-    /// Attention heads.
+    /// Number of attention heads.
     pub num_attention_heads: usize,
-    /// Heads of keys and values: as many as attention heads unless given.
+    /// Number of key/value heads: `num_attention_heads` by default.
     pub num_key_value_heads: usize,
-    /// The width of a head: the stream's over the heads unless given.
+    /// The head dimension: `hidden_size / num_attention_heads` by default.
     pub head_dim: usize,
-    /// The token whose embedding begins at zero and learns nothing where it is looked up.
+    /// The token whose embedding is initialized to zero and gets no gradient from lookups.
     pub pad_token_id: Option<usize>,
-    /// The activation function of the feed-forward part.
+    /// The activation function of the MLP.
     pub hidden_act: Activation,
-    /// The longest sequence it is made for.
+    /// The maximum sequence length.
     pub max_position_embeddings: usize,
-    /// The standard deviation that weights begin with.
+    /// The standard deviation of the initializer of weights.
     pub initializer_range: f64,
-    /// What is added to mean squares.
+    /// Epsilon of RMS norms.
     pub rms_norm_eps: f64,
-    /// Whether the head is the table of token embeddings.
+    /// Whether the head shares the token embeddings.
     pub tie_word_embeddings: bool,
-    /// Whether the projections of attention have biases.
+    /// Whether the attention projections have biases.
     pub attention_bias: bool,
     /// Dropout on attention probabilities.
     pub attention_dropout: f64,
-    /// Whether the projections of the feed-forward part have biases.
+    /// Whether the MLP projections have biases.
     pub mlp_bias: bool,
-    /// How positions turn queries and keys.
+    /// The rotary embedding.
     pub rotary: Rotary,
 }
 
 impl LlamaConfig {
-    /// Reads the text of a `config.json`, whatever model it says it is of.
+    /// Reads the text of a `config.json`, whatever its `model_type`.
     pub fn from_json(text: &str) -> Result<LlamaConfig, ConfigError> {
         LlamaConfig::read(&Fields::new(&object(text)?))
     }
@@ -57,18 +57,18 @@ impl LlamaConfig {
         let heads = fields.size(&["num_attention_heads"], 32)?;
         if !hidden_size.is_multiple_of(heads) {
             let expected = format!("a multiple of `num_attention_heads`, which is {heads}");
-            return Err(fields.wrong("hidden_size", hidden_size, &expected));
+            return Err(fields.invalid("hidden_size", hidden_size, &expected));
         }
         let key_heads = fields.size(&["num_key_value_heads"], heads)?;
         if !heads.is_multiple_of(key_heads) {
             let expected = format!("a divisor of `num_attention_heads`, which is {heads}");
-            return Err(fields.wrong("num_key_value_heads", key_heads, &expected));
+            return Err(fields.invalid("num_key_value_heads", key_heads, &expected));
         }
         let head_dim = fields.size(&["head_dim"], hidden_size / heads)?;
         if !head_dim.is_multiple_of(2) {
-            let expected = "even, because positions turn pairs (`hidden_size` over \
-                            `num_attention_heads` unless given)";
-            return Err(fields.wrong("head_dim", head_dim, expected));
+            let expected = "even, because rotary embeddings rotate pairs (the default \
+                            is `hidden_size` / `num_attention_heads`)";
+            return Err(fields.invalid("head_dim", head_dim, expected));
         }
         let positions = fields.size(&["max_position_embeddings"], 2048)?;
         let vocab_size = fields.size(&["vocab_size"], 32000)?;
@@ -83,7 +83,7 @@ impl LlamaConfig {
             pad_token_id: fields.token("pad_token_id", vocab_size)?,
             hidden_act: fields.activation("hidden_act", SILU)?,
             max_position_embeddings: positions,
-            initializer_range: fields.deviation("initializer_range", 0.02)?,
+            initializer_range: fields.std("initializer_range", 0.02)?,
             rms_norm_eps: fields.positive("rms_norm_eps", 1e-6)?,
             tie_word_embeddings: fields.flag("tie_word_embeddings", false)?,
             attention_bias: fields.flag("attention_bias", false)?,
@@ -95,7 +95,7 @@ impl LlamaConfig {
         Ok(config)
     }
 
-    /// Checks that every kind of weight has few enough elements.
+    /// Checks the number of elements of every kind of weight.
     fn check_weights(&self, fields: &Fields<'_>) -> Result<(), ConfigError> {
         let width = ("hidden_size", self.hidden_size);
         let layers = ("num_hidden_layers", self.num_hidden_layers);
@@ -106,8 +106,8 @@ impl LlamaConfig {
     }
 }
 
-/// Reads how positions turn heads: `rope_parameters`, or `rope_theta` and `rope_scaling` as older
-/// configs have them.
+/// Reads the rotary embedding: `rope_parameters`, or `rope_theta` and `rope_scaling` in older
+/// configs.
 fn rotary(fields: &Fields<'_>, head: usize, positions: usize) -> Result<Rotary, ConfigError> {
     let theta = fields.positive("rope_theta", 10000.0)?;
     let scaling = match fields.object("rope_parameters")? {
@@ -123,15 +123,14 @@ fn rotary(fields: &Fields<'_>, head: usize, positions: usize) -> Result<Rotary, 
     Ok(Rotary { head, theta, scaling: read_scaling(&scaling, positions, original as f64)? })
 }
 
-/// Reads one kind of scaling, for a model made for a number of positions that was first trained on
-/// another.
+/// Reads one kind of scaling, given the maximum and the original maximum number of positions.
 fn read_scaling(
     fields: &Fields<'_>,
     positions: usize,
     original: f64,
 ) -> Result<Scaling, ConfigError> {
     type Reader<'r> = &'r dyn Fn() -> Result<Scaling, ConfigError>;
-    let factor = || fields.needed("factor");
+    let factor = || fields.required("factor");
     let kinds: [(&str, Reader<'_>); 5] = [
         ("default", &|| Ok(Scaling::Default)),
         ("linear", &|| Ok(Scaling::Linear { factor: factor()? })),
@@ -157,22 +156,22 @@ fn read_yarn(fields: &Fields<'_>, factor: f64, original: f64) -> Result<Scaling,
 }
 
 fn read_llama3(fields: &Fields<'_>, factor: f64, original: f64) -> Result<Scaling, ConfigError> {
-    let (low, high) = (fields.needed("low_freq_factor")?, fields.needed("high_freq_factor")?);
+    let (low, high) = (fields.required("low_freq_factor")?, fields.required("high_freq_factor")?);
     if high <= low {
         let expected = format!("above `low_freq_factor`, which is {low}");
-        return Err(fields.wrong("high_freq_factor", high, &expected));
+        return Err(fields.invalid("high_freq_factor", high, &expected));
     }
     Ok(Scaling::Llama3 { factor, low, high, original })
 }
 
-/// How much yarn stretches queries and keys: as given, or as its authors advise.
+/// The attention factor of YaRN: as set, or as in its paper.
 fn attention_factor(fields: &Fields<'_>, factor: f64) -> Result<f64, ConfigError> {
     let any = |name| fields.optional_number(name, "a number", |_| true);
-    let advised = |slope: f64| if factor <= 1.0 { 1.0 } else { 0.1 * slope * factor.ln() + 1.0 };
+    let default = |mscale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 };
     let given = any("attention_factor")?;
     Ok(match (given, any("mscale")?, any("mscale_all_dim")?) {
         (Some(given), ..) => given,
-        (None, Some(part), Some(all)) if part != 0.0 && all != 0.0 => advised(part) / advised(all),
-        _ => advised(1.0),
+        (None, Some(part), Some(all)) if part != 0.0 && all != 0.0 => default(part) / default(all),
+        _ => default(1.0),
     })
 }

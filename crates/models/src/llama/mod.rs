@@ -10,7 +10,7 @@ use crate::model::boxed;
 use crate::registry::Architecture;
 use serde_json::json;
 
-/// Llama with its language-modelling head.
+/// Llama with its language modeling head.
 pub const ARCHITECTURE: Architecture = Architecture {
     model_type: "llama",
     class: model::CLASS,

@@ -1,18 +1,20 @@
-//! Llama's mathematics.
+//! The Llama model.
 
 use super::LlamaConfig;
 use crate::layers::attention::{Heads, Mask, Scores, attention, merge_heads, split_heads};
 use crate::layers::rotary::Angles;
-use crate::layers::{Embedding, Linear, by_sequence, checkpoint, dims, loss, rms_norm, stream};
+use crate::layers::{
+    Embedding, Linear, checkpoint, dims, loss, residual_stream, rms_norm, unflatten_tokens,
+};
 use crate::model::{Dimensions, Model};
 use crate::scope::Scope;
 use crate::task::{CausalLm, Loss};
 use fullshard_graph::{Result, Tensor};
 
-/// A Llama with its language-modelling head.
+/// A Llama with its language modeling head.
 #[derive(Debug, Clone)]
 pub struct Llama {
-    /// What it is made to be.
+    /// Its config.
     pub config: LlamaConfig,
 }
 
@@ -37,13 +39,13 @@ impl Model for Llama {
             head: config.head_dim,
             inner: config.intermediate_size,
             vocabulary: config.vocab_size,
-            positions: config.rotary.longest(config.max_position_embeddings),
+            positions: config.rotary.max_sequence(config.max_position_embeddings),
         }
     }
 
     fn forward(&self, nn: &Scope<'_>, tokens: &Tensor) -> Result<Tensor> {
         let hidden = self.model(nn, tokens)?;
-        by_sequence(&self.head().apply(nn, "lm_head", &hidden)?, tokens)
+        unflatten_tokens(&self.head().apply(nn, "lm_head", &hidden)?, tokens)
     }
 
     fn loss(&self, nn: &Scope<'_>, tokens: &Tensor, labels: &Tensor) -> Result<Loss> {
@@ -53,15 +55,15 @@ impl Model for Llama {
 }
 
 impl Llama {
-    /// The head, whose weight is the table of token embeddings if it is tied to it.
+    /// The head, which shares the token embeddings if tied.
     fn head(&self) -> Linear<'static> {
         let config = &self.config;
         let tied = config.tie_word_embeddings.then_some("model.embed_tokens.weight");
         Linear::new(config.vocab_size).bias(false).std(config.initializer_range).tied(tied)
     }
 
-    /// The hidden states that the head takes, `[..., width]`: only attention needs to know which
-    /// tokens are a sequence.
+    /// The final hidden states, `[..., width]`. Only attention depends on which tokens form a
+    /// sequence.
     fn model(&self, nn: &Scope<'_>, tokens: &Tensor) -> Result<Tensor> {
         let config = &self.config;
         let [_, sequence] = dims("tokens", tokens)?;
@@ -70,7 +72,7 @@ impl Llama {
             let table = Embedding::new(config.vocab_size, config.hidden_size)
                 .std(config.initializer_range)
                 .padding(config.pad_token_id);
-            let x = stream(nn, &table.apply(nn, "embed_tokens", tokens)?)?;
+            let x = residual_stream(nn, &table.apply(nn, "embed_tokens", tokens)?)?;
             let angles =
                 config.rotary.angles(nn, "rotary_emb", "LlamaRotaryEmbedding", sequence)?;
             let layer = |nn: &Scope<'_>, x: &Tensor| self.layer(nn, x, &angles);
@@ -86,12 +88,12 @@ impl Llama {
 
     fn layer(&self, nn: &Scope<'_>, x: &Tensor, angles: &Angles) -> Result<Tensor> {
         nn.children(&["self_attn", "mlp", "input_layernorm", "post_attention_layernorm"])?;
-        let normal = self.norm(nn, "input_layernorm", x)?;
+        let normalized = self.norm(nn, "input_layernorm", x)?;
         let attn_out =
-            nn.module("self_attn", "LlamaAttention", |nn| self.attention(nn, &normal, angles))?;
+            nn.module("self_attn", "LlamaAttention", |nn| self.attention(nn, &normalized, angles))?;
         let x = (x + attn_out)?.named(checkpoint::ATTN_RESIDUAL)?;
-        let normal = self.norm(nn, "post_attention_layernorm", &x)?;
-        x + nn.module("mlp", "LlamaMLP", |nn| self.feed_forward(nn, &normal))?
+        let normalized = self.norm(nn, "post_attention_layernorm", &x)?;
+        x + nn.module("mlp", "LlamaMLP", |nn| self.feed_forward(nn, &normalized))?
     }
 
     fn attention(&self, nn: &Scope<'_>, x: &Tensor, angles: &Angles) -> Result<Tensor> {

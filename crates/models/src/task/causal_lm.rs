@@ -1,15 +1,14 @@
-//! Predicting each token from those before it.
+//! Causal language modeling.
 
 use super::{InputSpec, Loss, Task};
 use crate::layers::loss;
 use fullshard_graph::{DType, Result, Tensor};
 
-/// Predicts each token from those before it. Inputs are tokens `[batch, sequence]`; labels are as
-/// long and not shifted, and those that are no token of the vocabulary, such as -100, do not
-/// count.
+/// Predicts each token from those before it. Inputs are tokens `[batch, sequence]`; labels have the
+/// same shape and are not shifted. Labels outside the vocabulary, such as -100, are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CausalLm {
-    /// Tokens in the vocabulary.
+    /// The vocabulary size.
     pub vocabulary: usize,
 }
 

@@ -1,10 +1,10 @@
-//! The kernel's dropout: what is called, and on a GPU what is dropped.
+//! The kernel's dropout: the custom calls, and on a GPU the dropout masks.
 //!
-//! With scores of zero a query looks at all keys that it sees alike. Values that are one at one key
-//! each then show the probabilities themselves in the result, and gradients that are one at one
-//! query each show those of the way back in the gradient of the values.
+//! With scores of zero a query attends equally to all keys that it sees. One-hot values then expose
+//! the probabilities in the output, and one-hot gradients expose those of the backward pass in the
+//! gradient of the values.
 
-use super::{Shrinking, traced};
+use super::{TestTracer, traced};
 use crate::common::{call, compile_with, difference, eval, random};
 use fullshard_graph::{
     Argument, DType, Policy, Program, Result, Tensor, TensorType, remat, scan, value_and_grad,
@@ -20,11 +20,11 @@ const RATE: f64 = 0.25;
 const BATCH: usize = 2;
 const HEADS: usize = 4;
 
-/// The width of a head, and of the window through which probabilities are seen.
+/// The head dimension, and the width of the window of exposed probabilities.
 const WIDTH: usize = 64;
 
 /// The text of three layers of attention and their gradient.
-fn three_layers(tracer: &Shrinking) -> String {
+fn three_layers(tracer: &TestTracer) -> String {
     let argument = Argument::new(TensorType::new(DType::Bf16, &[BATCH, HEADS, 64, 16]));
     let program = Program::trace("layers", &[argument], |inputs| {
         let (value, mut gradients) = value_and_grad(&[&inputs[0]], |inputs| {
@@ -45,8 +45,8 @@ fn three_layers(tracer: &Shrinking) -> String {
     program.unwrap().to_text()
 }
 
-/// How often each value of a number stands in the configurations of a text.
-fn configured(text: &str, name: &str) -> BTreeMap<String, usize> {
+/// Counts each value of a field in the backend configs of a program text.
+fn config_values(text: &str, name: &str) -> BTreeMap<String, usize> {
     let mut found = BTreeMap::new();
     for part in text.split(&format!("\\22{name}\\22:")).skip(1) {
         let end = part.find([',', '}']).unwrap();
@@ -56,35 +56,35 @@ fn configured(text: &str, name: &str) -> BTreeMap<String, usize> {
 }
 
 #[test]
-fn layers_drop_by_seeds_of_their_own() {
-    let tracer = Shrinking { has_kernel: true, ..Shrinking::new(DType::Bf16) };
+fn every_layer_has_its_own_seed() {
+    let tracer = TestTracer { has_kernel: true, ..TestTracer::new(DType::Bf16) };
     let text = three_layers(&tracer);
     assert_eq!(text.matches("@__cudnn$fmhaSoftmaxDropout(").count(), 3);
     assert_eq!(text.matches("@__cudnn$fmhaSoftmaxDropoutBackward(").count(), 3);
-    assert_eq!(configured(&text, "dropout_rate"), BTreeMap::from([("0.25".to_owned(), 6)]));
-    let seeds = configured(&text, "seed");
-    assert_eq!(seeds.values().collect::<Vec<_>>(), [&2; 3], "forwards and backwards: {seeds:?}");
+    assert_eq!(config_values(&text, "dropout_rate"), BTreeMap::from([("0.25".to_owned(), 6)]));
+    let seeds = config_values(&text, "seed");
+    assert_eq!(seeds.values().collect::<Vec<_>>(), [&2; 3], "forward and backward: {seeds:?}");
 }
 
 #[test]
-fn evaluation_drops_nothing() {
-    let tracer = Shrinking { has_kernel: true, ..Shrinking::new(DType::Bf16) };
-    let text = three_layers(&Shrinking { is_training: false, ..tracer });
+fn evaluation_has_no_dropout() {
+    let tracer = TestTracer { has_kernel: true, ..TestTracer::new(DType::Bf16) };
+    let text = three_layers(&TestTracer { is_training: false, ..tracer });
     assert_eq!(text.matches("@__cudnn$fmhaSoftmax(").count(), 3);
-    assert_eq!(configured(&text, "dropout_rate"), BTreeMap::from([("0.0".to_owned(), 6)]));
-    assert_eq!(configured(&text, "seed").len(), 1, "calls that the compiler can tell apart");
+    assert_eq!(config_values(&text, "dropout_rate"), BTreeMap::from([("0.0".to_owned(), 6)]));
+    assert_eq!(config_values(&text, "seed").len(), 1, "calls that differ for the compiler");
 }
 
 #[test]
-fn loops_drop_without_the_kernel() {
-    let tracer = Shrinking { has_kernel: true, is_looped: true, ..Shrinking::new(DType::Bf16) };
+fn scanned_layers_with_dropout_do_not_use_the_kernel() {
+    let tracer = TestTracer { has_kernel: true, is_scanned: true, ..TestTracer::new(DType::Bf16) };
     assert!(!three_layers(&tracer).contains("fmha"));
-    let text = three_layers(&Shrinking { is_training: false, ..tracer });
-    assert!(text.contains("fmhaSoftmax("), "loops that drop nothing need not do without it");
+    let text = three_layers(&TestTracer { is_training: false, ..tracer });
+    assert!(text.contains("fmhaSoftmax("), "scanned layers without dropout can use it");
 }
 
-/// Attention in which a window of probabilities can be seen: those of `WIDTH` queries from `query`
-/// on with regard to as many keys from `key` on.
+/// Attention that exposes a window of probabilities: those of `WIDTH` queries from `query` on over
+/// `WIDTH` keys from `key` on.
 #[derive(Debug, Clone, Copy)]
 struct Window {
     dtype: DType,
@@ -101,11 +101,11 @@ const WINDOWS: [Window; 4] = [
     Window { dtype: DType::Bf16, key_heads: 2, sequence: 512, query: 384, key: 128 },
 ];
 
-/// What a launch kept in the window: by sequence, head, query and key seen.
-type Kept = Vec<bool>;
+/// The keep mask of a launch in the window: by sequence, head, query and visible key.
+type KeepMask = Vec<bool>;
 
 impl Window {
-    /// Queries, keys, values, and weights of the result.
+    /// Queries, keys, values, and weights of the output.
     fn inputs(&self) -> Vec<HostTensor> {
         let tensor = |heads: usize, start: usize| {
             let dims = [BATCH, heads, self.sequence, WIDTH];
@@ -115,22 +115,22 @@ impl Window {
                 (0..dims.iter().product()).map(|i| f64::from(u8::from(is_one(i)))).collect();
             HostTensor::from_values(&dims, &values).unwrap()
         };
-        let nowhere = usize::MAX;
+        let none = usize::MAX;
         vec![
-            tensor(HEADS, nowhere),
-            tensor(self.key_heads, nowhere),
+            tensor(HEADS, none),
+            tensor(self.key_heads, none),
             tensor(self.key_heads, self.key),
             tensor(HEADS, self.query),
         ]
     }
 
-    /// What was kept on the way there, which must be what was kept on the way back.
-    fn kept(&self, attn_out: &[f64], value_gradient: &[f64]) -> Kept {
+    /// The keep mask of the forward pass, which must be that of the backward pass.
+    fn keep_mask(&self, attn_out: &[f64], value_gradient: &[f64]) -> KeepMask {
         let group = HEADS / self.key_heads;
         let at = |heads: usize, b: usize, head: usize, token: usize, lane: usize| {
             ((b * heads + head) * self.sequence + token) * WIDTH + lane
         };
-        let mut kept = Vec::new();
+        let mut keep_mask = Vec::new();
         for head in 0..BATCH * self.key_heads {
             let (b, shared) = (head / self.key_heads, head % self.key_heads);
             let mut by_head = vec![Vec::new(); group];
@@ -142,23 +142,30 @@ impl Window {
                 let mut sum = 0.0;
                 for (r, by_head) in by_head.iter_mut().enumerate() {
                     let place = at(HEADS, b, shared * group + r, self.query + i, j);
-                    let there = attn_out[place] * unit;
-                    assert!(there.min((1.0 - there).abs()) < 0.02, "{there} of a probability");
-                    by_head.push(there > 0.5);
-                    sum += there.round();
+                    let forward = attn_out[place] * unit;
+                    assert!(
+                        forward.min((1.0 - forward).abs()) < 0.02,
+                        "{forward} of a probability"
+                    );
+                    by_head.push(forward > 0.5);
+                    sum += forward.round();
                 }
-                let back = value_gradient[at(self.key_heads, b, shared, self.key + j, i)] * unit;
-                assert!((sum - back).abs() < 0.05, "{self:?} {i} {j}: {sum} there, {back} back");
+                let backward =
+                    value_gradient[at(self.key_heads, b, shared, self.key + j, i)] * unit;
+                assert!(
+                    (sum - backward).abs() < 0.05,
+                    "{self:?} {i} {j}: {sum} forward, {backward} backward"
+                );
             }
-            kept.extend(by_head.into_iter().flatten());
+            keep_mask.extend(by_head.into_iter().flatten());
         }
-        kept
+        keep_mask
     }
 }
 
-/// That values are dropped as often as they should be, and no more or less often where others are.
-/// cuDNN's masks are less even than independent draws would be: on an H200 shares were off by up
-/// to five, and shared ones by up to seven, of the deviations that those would have.
+/// Checks the dropout rate of a mask, and its independence of another. cuDNN's masks are less even
+/// than independent draws: on an H200 rates were off by up to five, and joint ones by up to seven,
+/// standard deviations of independent draws.
 #[track_caller]
 fn assert_independent(what: &str, one: &[bool], other: &[bool]) {
     let count = one.len().min(other.len()) as f64;
@@ -168,19 +175,19 @@ fn assert_independent(what: &str, one: &[bool], other: &[bool]) {
         println!("{what}: {found:.4}, expected {expected:.4} within {limit:.4}");
         assert!((found - expected).abs() < limit, "{what}: {found}, not {expected}");
     };
-    near(&format!("{what}, dropped"), one.iter().filter(|kept| !**kept).count(), RATE);
+    near(&format!("{what}, dropped"), one.iter().filter(|keep| !**keep).count(), RATE);
     let both = one.iter().zip(other).filter(|(one, other)| !**one && !**other).count();
     near(&format!("{what}, dropped by both"), both, RATE * RATE);
 }
 
-/// The results of two layers by name and the gradients of their weighed sums, each as `traced`.
-fn two_layers(inputs: &[Tensor], dtype: DType, again: bool) -> Result<Vec<Tensor>> {
+/// The outputs of two named layers and the gradients of their weighted sums, each as in `traced`.
+fn two_layers(inputs: &[Tensor], dtype: DType, recompute: bool) -> Result<Vec<Tensor>> {
     let short: Result<Vec<Tensor>> = inputs.iter().map(|input| input.convert(dtype)).collect();
     let short = short?;
     let mut results = Vec::new();
     for name in ["h.0.attn_dropout", "h.1.attn_dropout"] {
         results.extend(traced(&short[..3], &short[3], RATE, |_, heads, scores| {
-            if !again {
+            if !recompute {
                 return fused(heads, scores.form(), name);
             }
             let inputs = [&heads.query, &heads.key, &heads.value];
@@ -199,23 +206,23 @@ fn values(results: &[HostTensor]) -> Vec<Vec<f64>> {
 }
 
 #[test]
-#[ignore = "gpu: needs one of NVIDIA's"]
-fn gpu_the_kernel_drops_the_same_on_the_way_back() {
-    for (window, again) in WINDOWS.into_iter().flat_map(|it| [(it, false), (it, true)]) {
+#[ignore = "gpu: needs an NVIDIA GPU"]
+fn gpu_backward_uses_the_same_dropout_mask() {
+    for (window, recompute) in WINDOWS.into_iter().flat_map(|it| [(it, false), (it, true)]) {
         let inputs = window.inputs();
         let program = compile_with(&[GRAPHS_WITHOUT_CUDNN], &inputs, |inputs| {
-            two_layers(inputs, window.dtype, again)
+            two_layers(inputs, window.dtype, recompute)
         });
-        let launches: Vec<[Kept; 2]> = (0..4)
+        let launches: Vec<[KeepMask; 2]> = (0..4)
             .map(|_| {
                 let results = values(&call(&program, &inputs));
-                [0, 4].map(|first| window.kept(&results[first], &results[first + 3]))
+                [0, 4].map(|first| window.keep_mask(&results[first], &results[first + 3]))
             })
             .collect();
-        println!("{window:?}, computed again: {again}");
+        println!("{window:?}, recomputed: {recompute}");
         for (launch, next) in launches.iter().zip(&launches[1..]) {
-            assert_independent("the launch after", &launch[0], &next[0]);
-            assert_independent("the launch after, second layer", &launch[1], &next[1]);
+            assert_independent("the next launch", &launch[0], &next[0]);
+            assert_independent("the next launch, second layer", &launch[1], &next[1]);
             assert_independent("layers", &launch[0], &launch[1]);
         }
         let (one, other) = launches[0][0].split_at(launches[0][0].len() / BATCH);
@@ -225,23 +232,23 @@ fn gpu_the_kernel_drops_the_same_on_the_way_back() {
     }
 }
 
-/// As gradients of several batches are added up: each goes there and back in a step of a loop.
+/// As in gradient accumulation: forward and backward of each microbatch in one scan step.
 #[test]
-#[ignore = "gpu: needs one of NVIDIA's"]
-fn gpu_accumulated_batches_drop_differently() {
+#[ignore = "gpu: needs an NVIDIA GPU"]
+fn gpu_microbatches_have_different_dropout_masks() {
     let window = WINDOWS[0];
     let inputs = window.inputs();
     let program = compile_with(&[GRAPHS_WITHOUT_CUDNN], &inputs, |inputs| {
         let twice = |x: &Tensor| fullshard_graph::concatenate(&[&x.expand(0)?, &x.expand(0)?], 0);
         let stacked = inputs.iter().map(twice).collect::<Result<Vec<_>>>()?;
-        // Behind a barrier, lest the compiler sees that all batches are the same.
+        // The barrier hides from the compiler that all batches are the same.
         let stacked = fullshard_graph::barrier(&stacked.iter().collect::<Vec<_>>())?;
-        let loops = scan(&[], &stacked.iter().collect::<Vec<_>>());
+        let batches = scan(&[], &stacked.iter().collect::<Vec<_>>());
         let results =
-            loops.run(|_, slices| Ok((Vec::new(), two_layers(&slices, window.dtype, false)?)))?;
+            batches.run(|_, slices| Ok((Vec::new(), two_layers(&slices, window.dtype, false)?)))?;
         Ok(results.stacked)
     });
-    let mut seen: Vec<Kept> = Vec::new();
+    let mut seen: Vec<KeepMask> = Vec::new();
     for _ in 0..2 {
         let results = values(&call(&program, &inputs));
         for batch in 0..2 {
@@ -249,19 +256,19 @@ fn gpu_accumulated_batches_drop_differently() {
                 let size = result.len() / 2;
                 result[batch * size..(batch + 1) * size].to_vec()
             };
-            seen.push(window.kept(&half(&results[0]), &half(&results[3])));
+            seen.push(window.keep_mask(&half(&results[0]), &half(&results[3])));
         }
     }
     for (one, next) in seen.iter().zip(&seen[1..]) {
-        assert_independent("the batch after", one, next);
+        assert_independent("the next batch", one, next);
     }
 }
 
-/// With what the kernel dropped seen in its result, all that it gives is what the definition gives
-/// with the same dropped.
+/// The kernel's outputs match the definition with the same dropout mask, which is read off its
+/// output.
 #[test]
-#[ignore = "gpu: needs one of NVIDIA's"]
-fn gpu_the_kernel_that_drops_agrees_with_the_reference() {
+#[ignore = "gpu: needs an NVIDIA GPU"]
+fn gpu_kernel_with_dropout_matches_reference() {
     let dims = [BATCH, HEADS, WIDTH, WIDTH];
     let [_, _, value, _]: [HostTensor; 4] = WINDOWS[0].inputs().try_into().unwrap();
     let mut inputs = vec![random(&dims, 1), random(&dims, 2), value, random(&dims, 4)];
@@ -278,7 +285,7 @@ fn gpu_the_kernel_that_drops_agrees_with_the_reference() {
             let short = short.collect::<Result<Vec<_>>>()?;
             let mask = inputs[4].convert(dtype)?;
             let results = traced(&short[..3], &short[3], RATE, |_, heads, scores| {
-                let tracer = Shrinking { mask: Some(mask.clone()), ..Shrinking::new(dtype) };
+                let tracer = TestTracer { mask: Some(mask.clone()), ..TestTracer::new(dtype) };
                 let attn_out =
                     Scope::root(&tracer, |scope| Ok(vec![reference(scope, heads, scores)?]))?;
                 Ok(attn_out[0].clone())

@@ -1,7 +1,7 @@
 //! Every kind of mask in every form, in values and gradients, against its definition: a softmax
-//! over the scores of the keys that are seen.
+//! over the scores of the visible keys.
 
-use super::{Shrinking, assert_alike};
+use super::{TestTracer, assert_close};
 use crate::common::{eval, random};
 use fullshard_graph::{
     Argument, DType, Program, Result, Tensor, TensorType, constant, einsum, select,
@@ -17,11 +17,11 @@ const BATCH: usize = 2;
 const QUERIES: usize = 13;
 const SCALE: f64 = 0.7;
 
-/// The keys of each row that are no padding. The second row begins with padding, so that its first
-/// queries see nothing under a causal mask.
+/// The valid keys of each row. The second row begins with padding, so that its first queries see no
+/// key under a causal mask.
 const KEYS: [&[usize]; BATCH] = [&[0, 1, 2, 3, 4, 5, 6, 7, 8], &[2, 3, 5, 6, 7, 10, 11, 12]];
 
-/// What a query sees by the words of [`Pattern`].
+/// The definition of [`Pattern`].
 fn sees(pattern: Pattern, query: usize, key: usize) -> bool {
     match pattern {
         Pattern::Causal => key <= query,
@@ -31,7 +31,7 @@ fn sees(pattern: Pattern, query: usize, key: usize) -> bool {
     }
 }
 
-/// Attention by its definition, with a mask of all pairs.
+/// Attention by its definition, with a full mask.
 fn definition(heads: &Heads, seen: &[bool]) -> Result<Tensor> {
     let (query, key) = (heads.query.dims(), heads.key.dims());
     let groups = [query[0], key[1], query[1] / key[1], query[2], query[3]];
@@ -39,17 +39,17 @@ fn definition(heads: &Heads, seen: &[bool]) -> Result<Tensor> {
     let seen = constant(&[query[0], 1, 1, query[2], key[2]], seen)?;
     let exponentials = select(&seen, &(scores * SCALE)?.exp()?, &zeros(DType::F64, &[])?)?;
     let sums = exponentials.sum(&[4])?.expand(4)?;
-    // A query that sees nothing has a sum of zero, and gives zero.
+    // A query that sees no key has a sum of zero, and its output is zero.
     let probabilities = (exponentials / sums.maximum(&constant(&[], &[1e-300])?)?)?;
     einsum("bgrqk,bgkd->bgrqd", &probabilities, &heads.value)?.reshape(query)
 }
 
-/// The results and gradients of a form of attention.
+/// The output and gradients of a form of attention.
 fn traced(
     inputs: &[Tensor],
     form: impl Fn(&Scope<'_>, &Heads) -> Result<Tensor>,
 ) -> Result<Vec<Tensor>> {
-    let tracer = Shrinking::new(DType::F64);
+    let tracer = TestTracer::new(DType::F64);
     let (weights, inputs) = (&inputs[3], [&inputs[0], &inputs[1], &inputs[2]]);
     let (_, mut results, gradients) = value_aux_and_grad(&inputs, |inputs| {
         let [query, key, value] = inputs.try_into().unwrap();
@@ -61,7 +61,7 @@ fn traced(
     Ok(results)
 }
 
-/// Checks both forms under a pattern, with padding and without.
+/// Checks both forms with a pattern, with and without padding.
 #[track_caller]
 fn check(pattern: Pattern, keys: usize) {
     let (query, key) = ([BATCH, 4, QUERIES, 6], [BATCH, 2, keys, 6]);
@@ -97,39 +97,39 @@ fn check(pattern: Pattern, keys: usize) {
         });
         let values: Vec<Vec<f64>> = results.iter().map(|found| found.to_f64().unwrap()).collect();
         let (expected, found) = values.split_at(4);
-        found.chunks(4).for_each(|found| assert_alike(found, expected));
+        found.chunks(4).for_each(|found| assert_close(found, expected));
     }
 }
 
 #[test]
-fn causal_masks_are_what_they_say() {
+fn causal_masks_match_definition() {
     check(Pattern::Causal, QUERIES);
 }
 
 #[test]
-fn full_masks_are_what_they_say() {
+fn full_masks_match_definition() {
     check(Pattern::Full, QUERIES);
 }
 
 #[test]
-fn queries_attend_to_another_sequence() {
+fn cross_attention_matches_definition() {
     check(Pattern::Full, 9);
 }
 
 #[test]
-fn windows_are_what_they_say() {
+fn window_masks_match_definition() {
     check(Pattern::Window(4), QUERIES);
     check(Pattern::Window(1), QUERIES);
 }
 
 #[test]
-fn prefixes_are_what_they_say() {
+fn prefix_masks_match_definition() {
     check(Pattern::Prefix(7), QUERIES);
     check(Pattern::Prefix(99), QUERIES);
 }
 
 #[test]
-fn lengths_are_masks_of_keys() {
+fn lengths_become_key_masks() {
     let results = eval(&[random(&[1], 1)], |_| {
         let lengths = constant(&[3], &[0_i32, 2, 4])?;
         let mask = Mask::full().with_lengths(&lengths, 4)?;
@@ -139,16 +139,16 @@ fn lengths_are_masks_of_keys() {
     assert_eq!(results[0].to_f64().unwrap(), expected);
 }
 
-/// A block of queries is given no key that none of them sees.
+/// A block of queries gets no key that none of them sees.
 #[test]
-fn what_a_window_rules_out_is_not_computed() {
+fn excluded_keys_are_not_computed() {
     let arguments = [Argument::new(TensorType::new(DType::F64, &[1, 1, 1024, 8]))];
     let text = |mask: fn() -> Mask| {
         let program = Program::trace("window", &arguments, |inputs| {
             let [query, key, value] = [0, 0, 0].map(|i: usize| inputs[i].clone());
             let heads = Heads { query, key, value };
             let scores = Scores::scaled(mask(), DType::F64, SCALE)?;
-            let tracer = Shrinking::new(DType::F64);
+            let tracer = TestTracer::new(DType::F64);
             Scope::root(&tracer, |scope| Ok(vec![blockwise(scope, &heads, &scores, 256)?]))
         });
         program.unwrap().to_text()
@@ -162,29 +162,29 @@ fn what_a_window_rules_out_is_not_computed() {
 }
 
 #[test]
-fn masks_that_do_not_fit_are_refused() {
+fn rejects_masks_of_wrong_size() {
     let argument = |sequence| Argument::new(TensorType::new(DType::F32, &[2, 1, sequence, 8]));
-    let refused = |keys: usize, mask: fn() -> Result<Mask>| {
-        let program = Program::trace("refused", &[argument(6), argument(keys)], |inputs| {
+    let error = |keys: usize, mask: fn() -> Result<Mask>| {
+        let program = Program::trace("rejected", &[argument(6), argument(keys)], |inputs| {
             let (query, key) = (inputs[0].clone(), inputs[1].clone());
             let heads = Heads { query, value: key.clone(), key };
             let scores = Scores::scaled(mask()?, DType::F32, SCALE)?;
-            let tracer = Shrinking::new(DType::F32);
+            let tracer = TestTracer::new(DType::F32);
             Scope::root(&tracer, |scope| Ok(vec![reference(scope, &heads, &scores)?]))
         });
         program.unwrap_err().to_string()
     };
-    let causal = refused(5, || Ok(Mask::causal()));
+    let causal = error(5, || Ok(Mask::causal()));
     assert!(causal.contains("a causal mask of 6 queries and 5 keys"), "{causal}");
-    let window = refused(6, || Ok(Mask::window(0)));
+    let window = error(6, || Ok(Mask::window(0)));
     assert!(window.contains("a window of 0 keys"), "{window}");
     let padding = || Mask::full().with_lengths(&constant(&[2], &[1_i32, 2])?, 4);
-    let padding = refused(6, padding);
+    let padding = error(6, padding);
     assert!(padding.contains("a key mask") && padding.contains("[2, 6]"), "{padding}");
 }
 
 #[test]
-fn the_kernel_names_the_masks_it_is_not_for() {
+fn kernel_reports_unsupported_masks() {
     let found =
         |form: Form| unsupported_reason(DType::Bf16, 1024, 64, form, false).unwrap_or_default();
     let of = |pattern| found(Form { pattern, ..Form::default() });

@@ -1,4 +1,4 @@
-//! Running models on one device, and the recordings to compare them with.
+//! Runs models on one device, and loads the recordings to compare them with.
 #![allow(dead_code, unused_imports, clippy::unwrap_used)]
 
 pub use fullshard_testing::{RECORDINGS, Recording, call, numbers};
@@ -12,7 +12,7 @@ pub fn model(recording: &Recording) -> Box<dyn AnyModel> {
     from_json(&recording.metadata("config")).unwrap()
 }
 
-/// The weights in the order of the model's tree, without the tied ones: names and values.
+/// The weights in the order of the module tree, without the tied ones: names and values.
 pub fn weights(recording: &Recording) -> Vec<(String, HostTensor)> {
     let tree = model(recording).tree();
     let own = tree.named_parameters().into_iter().filter(|(_, p)| p.tied_to.is_none());
@@ -39,7 +39,7 @@ pub fn compile(
     compile_with(&[], inputs, function)
 }
 
-/// The same with flags of the compiler.
+/// The same with compiler flags.
 pub fn compile_with(
     flags: &[&str],
     inputs: &[HostTensor],
@@ -56,7 +56,7 @@ fn argument(tensor: &HostTensor) -> Argument {
     Argument::new(tensor.ty().clone())
 }
 
-/// The largest difference relative to the largest magnitude expected.
+/// The largest difference relative to the largest expected magnitude.
 pub fn difference(found: &[f64], expected: &[f64]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let largest = |values: &mut dyn Iterator<Item = f64>| {

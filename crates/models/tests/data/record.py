@@ -1,19 +1,19 @@
-"""Records small models and how they train, computed by torch and transformers on the CPU in f32.
+"""Records small models and their training, computed by torch and transformers on the CPU in f32.
 
 OMP_NUM_THREADS=1 python record.py [NAME...]
 
 Each case is a file NAME.safetensors. Its metadata has, as JSON:
-  config   config.json as Hugging Face writes it (or wrote it, with old names for rotary scaling)
-  names    the names of the state dict in order, tied ones included
+  config   config.json as Hugging Face writes it (or wrote it, with old rotary scaling names)
+  names    the state dict keys in order, including tied ones
   modules  the path and class of every module in order
-  decayed  the names of the parameters that Trainer's weight decay applies to
+  decayed  the parameters that Trainer applies weight decay to
 Its tensors are:
-  the weights under their own names, tied ones left out
+  the weights under their own names, without tied ones
   tokens, labels      four batches [4, 4, sequence]; training step i takes batch i % 4
   logits, loss        of batch 0
-  grad.NAME           the gradient of that loss with regard to each weight
-  losses.OPTIMIZER    the loss of 100 steps of training, each before its update; see OPTIMIZERS
-Recording again gives the same tensors; the metadata may come in another order.
+  grad.NAME           the gradient of that loss with respect to each weight
+  losses.OPTIMIZER    the losses of 100 training steps, each before its update; see OPTIMIZERS
+Recording again reproduces the tensors; the order of the metadata may differ.
 """
 
 import json
@@ -55,9 +55,9 @@ def adafactor(model):
 
 
 def adafactor_steady(model):
-    """With an epsilon above the rounding of gradients that are zero, such as those of the biases
-    of keys. The usual one blows it up, and where much comes of it, not even torch gets the same
-    losses twice from batches in another order."""
+    """With an epsilon above the rounding error of gradients that are zero, such as those of key
+    biases. The default epsilon amplifies that error, and where its effect is large, not even torch
+    reproduces its losses with batches in another order."""
     steady = dict(lr=1e-3, eps=(1e-16, 1e-3))
     return Adafactor(model.parameters(), **steady, scale_parameter=False, relative_step=False)
 
@@ -70,8 +70,8 @@ def sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
 
-# What makes each optimizer, and whether gradients are clipped to a norm of 1 and the rate follows
-# the linear schedule with warmup.
+# The constructor of each optimizer, and whether gradients are clipped to a norm of 1 and the
+# learning rate follows the linear schedule with warmup.
 OPTIMIZERS = {
     "adamw": (adamw, True),
     "adafactor": (adafactor, True),
@@ -93,7 +93,7 @@ def llama(**fields):
 
 
 def perturb(model):
-    """Moves what begins at zero or one away from it, so that its gradients tell something."""
+    """Perturbs parameters that start at zero or one, so that their gradients are informative."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:

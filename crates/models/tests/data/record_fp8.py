@@ -1,10 +1,10 @@
-"""Records torch's casts to 8-bit floating point in fp8.json.
+"""Records torch's FP8 casts in fp8.json.
 
 OMP_NUM_THREADS=1 python record_fp8.py
 
-Each case has values that bf16 has, and for both 8-bit types the exponent of the scale, the least
-power of two by which the largest value fits the type, and the bits that torch casts the values
-divided by it to.
+Each case has bf16 values. For both FP8 types it has the exponent of the scale, the smallest power
+of two by which the largest value fits the type, and the bits that torch casts the values divided
+by the scale to.
 """
 
 import json
@@ -22,9 +22,9 @@ def cases():
     yield "normal", normal
     yield "small", 1e-9 * normal
     yield "large", 1e30 * normal
-    # Many magnitudes at once: most of them become subnormal or zero.
+    # A wide range of magnitudes: most become subnormal or zero.
     yield "wide", normal * torch.exp2(torch.arange(160) % 40 - 20)
-    # Every step of a mantissa of eight bits, so that half of the halfway points are there.
+    # Every step of an eight-bit mantissa, so half of the halfway points are covered.
     steps = 1 + torch.arange(128) / 128
     yield "steps", torch.cat([steps, -steps, 2.0**-16 * steps])
     yield "zero", torch.zeros(32)

@@ -2,8 +2,8 @@
 
 OMP_NUM_THREADS=1 python record_layers.py
 
-Activations, in f64: points, and for each name its class, values and slopes at the points.
-Rotary scaling: Llama configs, a sequence length, the frequencies and what stretches the tables.
+Activations, in f64: points, and for each name its class, values and derivatives at the points.
+Rotary scaling: Llama configs, a sequence length, the frequencies and the attention scaling factor.
 """
 
 import json
@@ -63,7 +63,7 @@ def rotary(sequence, parameters):
     }
 
 
-# No point is where a function has a corner.
+# No point is at a kink of an activation.
 points = torch.cat([torch.linspace(-12.1, 12.2, 37), torch.linspace(-2.03, 2.01, 24)]).double()
 record = {
     "points": points.tolist(),

@@ -1,4 +1,4 @@
-//! A classifier of images: patches, mixed across positions and channels.
+//! An image classifier: an MLP mixer over patches.
 
 use super::losses;
 use crate::common::numbers;
@@ -7,7 +7,7 @@ use fullshard_models::layers::loss;
 use fullshard_models::{AnyModel, Dimensions, InputSpec, Loss, Model, Scope, Task, boxed};
 use fullshard_pjrt::HostTensor;
 
-/// Tells what an image is of.
+/// Image classification.
 #[derive(Debug, Clone, Copy)]
 struct ImageClassification {
     /// Pixels along each side.
@@ -34,7 +34,7 @@ impl Task for ImageClassification {
     }
 
     fn label_count(&self, labels: &Tensor) -> Result<Tensor> {
-        loss::counted(labels, self.classes)?.convert(DType::F32)?.sum_all()
+        loss::label_mask(labels, self.classes)?.convert(DType::F32)?.sum_all()
     }
 
     fn loss(&self, logits: &Tensor, labels: &Tensor) -> Result<Loss> {
@@ -91,7 +91,7 @@ fn model() -> Box<dyn AnyModel> {
 }
 
 #[test]
-fn a_classifier_of_images_says_what_it_is() {
+fn image_classifier_is_described() {
     let model = model();
     assert_eq!(model.task(), "image-classification");
     let specs = model.batch(1024);
@@ -106,9 +106,9 @@ fn a_classifier_of_images_says_what_it_is() {
 }
 
 #[test]
-fn a_classifier_of_images_learns() {
+fn image_classifier_learns() {
     let pixels: Vec<f32> = numbers(10 * 3 * 64, 5).into_iter().map(|x| 2.0 * x as f32).collect();
-    // One label does not count.
+    // One label is ignored.
     let labels: Vec<i32> =
         (0..10).map(|i| if i == 9 { -100 } else { i % CLASSES as i32 }).collect();
     let batch = vec![

@@ -1,4 +1,4 @@
-//! A masked language model: tokens at some places are hidden, and predicted from those around.
+//! A masked language model: predicts masked tokens from those around them.
 
 use super::{initial, losses};
 use crate::common::eval;
@@ -13,8 +13,7 @@ use fullshard_models::{
 };
 use fullshard_pjrt::HostTensor;
 
-/// Predicts the tokens that are hidden. Labels are the tokens at those places, and nothing at
-/// others.
+/// Predicts masked tokens. Labels are the tokens at masked positions, and ignored elsewhere.
 #[derive(Debug, Clone, Copy)]
 struct MaskedLm {
     vocabulary: usize,
@@ -23,7 +22,7 @@ struct MaskedLm {
 /// Sequences of different lengths.
 struct PaddedTokens {
     tokens: Tensor,
-    /// Which are no padding.
+    /// Which tokens are not padding.
     attention_mask: Tensor,
 }
 
@@ -53,7 +52,7 @@ impl Task for MaskedLm {
     }
 
     fn label_count(&self, labels: &Tensor) -> Result<Tensor> {
-        loss::counted(labels, self.vocabulary)?.convert(DType::F32)?.sum_all()
+        loss::label_mask(labels, self.vocabulary)?.convert(DType::F32)?.sum_all()
     }
 
     fn loss(&self, logits: &Tensor, labels: &Tensor) -> Result<Loss> {
@@ -99,10 +98,10 @@ impl Model<MaskedLm> for Encoder {
             nn.layer_norm("norm", &x)
         })?;
         let x = nn.layers("layer", "EncoderLayer", self.depth, &x, |nn, x| {
-            let attended = nn.module("attention", "SelfAttention", |nn| {
+            let attn_out = nn.module("attention", "SelfAttention", |nn| {
                 self.attention(nn, x, &inputs.attention_mask)
             })?;
-            let x = nn.layer_norm("norm_1", &(x + attended)?)?;
+            let x = nn.layer_norm("norm_1", &(x + attn_out)?)?;
             let inner = nn.linear("up", &x, 4 * self.width)?.gelu()?;
             nn.layer_norm("norm_2", &(&x + nn.linear("down", &inner, self.width)?)?)
         })?;
@@ -124,30 +123,30 @@ impl Encoder {
 
 const VOCABULARY: usize = 19;
 const SEQUENCE: usize = 12;
-/// The token that stands where another is hidden.
-const HIDDEN: i32 = 1;
+/// The mask token.
+const MASK_TOKEN: i32 = 1;
 
 fn model() -> Box<dyn AnyModel> {
     let (positions, width) = (16, 16);
     boxed(Encoder { vocabulary: VOCABULARY, positions, width, heads: 2, depth: 2 }).unwrap()
 }
 
-/// Tokens, which of them are no padding, and labels of four sequences.
+/// Tokens, attention mask and labels of four sequences.
 fn batch() -> Vec<HostTensor> {
     let (mut tokens, mut keys, mut labels) = (Vec::new(), Vec::new(), Vec::new());
     for row in 0..4 {
         for place in 0..SEQUENCE {
             let token = 2 + (3 * place + 5 * row) as i32 % (VOCABULARY as i32 - 2);
-            let (is_key, is_hidden) = (place < SEQUENCE - 2 * row, place % 4 == 1);
+            let (is_key, is_masked) = (place < SEQUENCE - 2 * row, place % 4 == 1);
             tokens.push(if !is_key {
                 0
-            } else if is_hidden {
-                HIDDEN
+            } else if is_masked {
+                MASK_TOKEN
             } else {
                 token
             });
             keys.push(i32::from(is_key));
-            labels.push(if is_key && is_hidden { token } else { IGNORED });
+            labels.push(if is_key && is_masked { token } else { IGNORED });
         }
     }
     [tokens, keys, labels]
@@ -156,7 +155,7 @@ fn batch() -> Vec<HostTensor> {
 }
 
 #[test]
-fn a_masked_language_model_says_what_it_is() {
+fn masked_lm_is_described() {
     let model = model();
     assert_eq!((model.class(), model.task()), ("EncoderForMaskedLM", "masked-lm"));
     let names: Vec<&str> = model.batch(SEQUENCE).iter().map(|spec| spec.name).collect();
@@ -172,7 +171,7 @@ fn a_masked_language_model_says_what_it_is() {
 }
 
 #[test]
-fn a_masked_language_model_learns() {
+fn masked_lm_learns() {
     let losses = losses(&*model(), batch(), 0.5, 20);
     println!("{losses:?}");
     assert!((losses[0] - (VOCABULARY as f64).ln()).abs() < 0.3, "{}", losses[0]);

@@ -1,4 +1,4 @@
-//! Training parameters on virtual CPU devices, however they are cut.
+//! Trains parameters on virtual CPU devices, with any sharding.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use fullshard_graph::{
@@ -21,7 +21,7 @@ pub fn compile(program: &Program) -> LoadedExecutable {
 /// The values of each layer of a parameter, without padding.
 pub type Layers = Vec<Vec<f32>>;
 
-/// A parameter and how it lies on a mesh.
+/// A parameter and its sharding on a mesh.
 #[derive(Debug, Clone)]
 pub struct Placed {
     pub dims: Vec<usize>,
@@ -32,7 +32,7 @@ pub struct Placed {
 }
 
 impl Placed {
-    pub fn whole(dims: &[usize]) -> Placed {
+    pub fn replicated(dims: &[usize]) -> Placed {
         Placed {
             dims: dims.to_vec(),
             stack: None,
@@ -48,8 +48,8 @@ impl Placed {
         Shard { dims: self.dims.clone(), stack: self.stack, layout, slice, group }
     }
 
-    /// The dimension of the logical tensor that is cut.
-    fn cut_dim(&self) -> usize {
+    /// The dimension of the logical tensor that is sharded.
+    fn sharded_dim(&self) -> usize {
         usize::from(self.stack.is_some())
     }
 
@@ -57,21 +57,21 @@ impl Placed {
         let shard = self.shard(mesh);
         let mut dims = shard.local_dims();
         if self.layout != Layout::Replicated {
-            dims[self.cut_dim()] *= shard.parts();
+            dims[self.sharded_dim()] *= shard.parts();
         }
         dims
     }
 
     pub fn sharding(&self, mesh: &Mesh) -> Sharding {
         let rank = self.logical_dims(mesh).len();
-        let cut = |dim| self.layout != Layout::Replicated && dim == self.cut_dim();
+        let is_sharded = |dim| self.layout != Layout::Replicated && dim == self.sharded_dim();
         let dims: Vec<&[&str]> =
-            (0..rank).map(|dim| if cut(dim) { self.axes.as_slice() } else { &[] }).collect();
+            (0..rank).map(|dim| if is_sharded(dim) { self.axes.as_slice() } else { &[] }).collect();
         mesh.sharding(&dims).unwrap()
     }
 
     /// As a logical tensor, each layer padded with zeros at its end.
-    pub fn lay_out(&self, mesh: &Mesh, layers: &[Vec<f32>]) -> HostTensor {
+    pub fn to_logical(&self, mesh: &Mesh, layers: &[Vec<f32>]) -> HostTensor {
         let dims = self.logical_dims(mesh);
         let layers = &layers[..self.stack.unwrap_or(1)];
         let padded = dims.iter().product::<usize>() / layers.len();
@@ -83,7 +83,7 @@ impl Placed {
         HostTensor::from_values(&dims, &values).unwrap()
     }
 
-    /// The layers of a logical tensor and, apart, their padding.
+    /// The layers of a logical tensor and, separately, their padding.
     pub fn layers(&self, tensor: &HostTensor) -> (Layers, Vec<f32>) {
         let values: Vec<f32> = tensor.values().unwrap();
         let count = self.dims.iter().product::<usize>();
@@ -94,8 +94,8 @@ impl Placed {
     }
 }
 
-/// The program of a step: numbers of the step, then parameter, gradient and state of each
-/// parameter; out come parameter and state of each.
+/// The program of a step. Inputs: scalars, then parameter, gradient and state of each parameter.
+/// Outputs: parameter and state of each.
 pub fn step_program(
     optimizer: &dyn Optimizer,
     mesh: &Mesh,
@@ -121,12 +121,16 @@ pub fn step_program(
     let axes: Vec<&str> = mesh.axes().map(|(name, _)| name).collect();
     let step = |locals| update_all(optimizer, mesh, parameters, locals);
     if mesh.devices() == 1 {
-        // The compiler does not partition for one device, and so knows no regions there.
+        // The compiler does not partition for one device, so it does not support manual regions
+        // there.
         return Program::trace("step", &arguments, step);
     }
     let program = Program::trace("step", &arguments, |tensors| {
-        let inputs: Vec<(&Tensor, Sharding)> =
-            tensors.iter().zip(&inputs).map(|(tensor, (_, cut))| (tensor, cut.clone())).collect();
+        let inputs: Vec<(&Tensor, Sharding)> = tensors
+            .iter()
+            .zip(&inputs)
+            .map(|(tensor, (_, sharding))| (tensor, sharding.clone()))
+            .collect();
         mesh.manual(&axes, &inputs, &outputs, step)
     })?;
     program.sharded_results(&outputs)?.on_mesh(mesh)
@@ -159,8 +163,8 @@ pub struct Trained {
     pub slots: Vec<(&'static str, SlotKind, HostTensor)>,
 }
 
-/// A run: the values that parameters begin with, the gradients of each step, and learning rates.
-pub struct Course {
+/// A run: initial parameters, the gradients of each step, and learning rates.
+pub struct TrainingRun {
     pub initial: Vec<Layers>,
     pub gradients: Vec<Vec<Layers>>,
     pub learning_rates: Vec<f64>,
@@ -170,11 +174,11 @@ pub fn train(
     optimizer: &dyn Optimizer,
     mesh: &Mesh,
     parameters: &[Placed],
-    course: &Course,
+    training_run: &TrainingRun,
 ) -> Vec<Trained> {
     let loaded = compile(&step_program(optimizer, mesh, parameters).unwrap());
-    let begin = |(parameter, initial): (&Placed, &Layers)| Trained {
-        parameter: parameter.lay_out(mesh, initial),
+    let initialize = |(parameter, initial): (&Placed, &Layers)| Trained {
+        parameter: parameter.to_logical(mesh, initial),
         slots: optimizer
             .slots(&parameter.shard(mesh))
             .into_iter()
@@ -188,13 +192,14 @@ pub fn train(
             })
             .collect(),
     };
-    let mut trained: Vec<Trained> = parameters.iter().zip(&course.initial).map(begin).collect();
-    for (i, gradients) in course.gradients.iter().enumerate() {
-        let scalars = optimizer.scalars(i as u64 + 1, course.learning_rates[i]);
+    let mut trained: Vec<Trained> =
+        parameters.iter().zip(&training_run.initial).map(initialize).collect();
+    for (i, gradients) in training_run.gradients.iter().enumerate() {
+        let scalars = optimizer.scalars(i as u64 + 1, training_run.learning_rates[i]);
         let mut inputs = vec![HostTensor::from_values(&[scalars.len()], &scalars).unwrap()];
         for ((parameter, trained), gradient) in parameters.iter().zip(&trained).zip(gradients) {
             inputs.push(trained.parameter.clone());
-            inputs.push(parameter.lay_out(mesh, gradient));
+            inputs.push(parameter.to_logical(mesh, gradient));
             inputs.extend(trained.slots.iter().map(|(_, _, slot)| slot.clone()));
         }
         let mut results = call(&loaded, &inputs).into_iter();
@@ -208,7 +213,7 @@ pub fn train(
     trained
 }
 
-/// The largest difference, in units of the expected number or, where that is larger, of `scale`.
+/// The largest difference, relative to the expected number or, if that is larger, to `scale`.
 pub fn difference(found: &[f32], expected: &[f32], scale: f32) -> f64 {
     assert_eq!(found.len(), expected.len());
     let differ = |(found, expected): (&f32, &f32)| {
@@ -223,6 +228,6 @@ pub fn difference(found: &[f32], expected: &[f32], scale: f32) -> f64 {
 }
 
 /// The root mean square.
-pub fn size(values: &[f32]) -> f32 {
+pub fn rms(values: &[f32]) -> f32 {
     (values.iter().map(|value| value * value).sum::<f32>() / values.len() as f32).sqrt()
 }

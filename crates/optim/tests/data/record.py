@@ -1,10 +1,9 @@
-"""Records what torch's and Hugging Face's optimizers and schedules do.
+"""Records reference results of torch and Hugging Face optimizers and schedules.
 
     OMP_NUM_THREADS=1 python record.py
 
 writes optimizers.json and schedules.json next to this file, with torch 2.9.1 and transformers
-5.22. Gradients are whole numbers times a power of two of the step, so that they are exact however
-they are written.
+5.22. Gradients are integers times a power of two per step, so they are exact in any encoding.
 """
 
 import json
@@ -73,13 +72,13 @@ SCHEDULES = [
 
 
 def exact(tensor):
-    """The numbers of an f32 tensor, each in the fewest digits that tell it from its neighbours."""
+    """The values of an f32 tensor, each in the fewest digits that round-trip."""
     flat = tensor.detach().numpy().astype(numpy.float32).ravel()
     return [float(str(number)) for number in flat]
 
 
 def gradients(generator):
-    """Whole numbers, the first row of the first matrix always zero."""
+    """Integers; the first row of the first matrix is always zero."""
     steps = []
     for _ in range(STEPS):
         step = [torch.randint(-300, 301, shape, generator=generator) for shape in SHAPES]

@@ -1,25 +1,25 @@
-//! A JSON object, read key by key. Each key that does something is remembered as it is read, so
-//! that what is left over in the end can be refused with the list of those.
+//! A JSON object, read key by key. Each supported key is recorded as it is read, so that the
+//! remaining ones are rejected with the list of valid keys.
 
 use super::error::FsdpConfigError;
 use fullshard_models::nearest;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// What every key of a config may begin with.
+/// The optional prefix of every key of a config.
 const PREFIX: &str = "fsdp_";
 /// The key of the settings.
 const SETTINGS: &str = "xla_fsdp_settings";
-/// What a switch may be.
-pub(super) const SWITCH: &str = "true or false";
+/// The values of a boolean.
+pub(super) const BOOL: &str = "true or false";
 
 /// The keys of an object that are still to be read.
 pub(super) struct Keys {
-    left: BTreeMap<String, Entry>,
+    remaining: BTreeMap<String, Entry>,
     known: Vec<&'static str>,
-    /// Where these keys belong, for those who wrote one elsewhere.
+    /// Where these keys belong, for the hint when one is found elsewhere.
     place: &'static str,
-    /// What changes nothing, and why.
+    /// Keys without effect, and why.
     pub ignored: Vec<String>,
 }
 
@@ -32,23 +32,23 @@ struct Entry {
 type Result<T> = std::result::Result<T, FsdpConfigError>;
 
 impl Keys {
-    /// The keys of a whole config.
+    /// The top-level keys of a config.
     pub fn of_config(value: Value) -> Result<Keys> {
         let Value::Object(object) = value else {
             return Err(FsdpConfigError::NotAnObject { found: shown(&value) });
         };
-        let mut left = BTreeMap::new();
+        let mut remaining = BTreeMap::new();
         for (written, value) in object {
             let key = written.strip_prefix(PREFIX).unwrap_or(&written).to_owned();
-            if left.contains_key(&key) {
+            if remaining.contains_key(&key) {
                 return Err(FsdpConfigError::BothPrefixes { key });
             }
-            left.insert(key, Entry { written, value });
+            remaining.insert(key, Entry { written, value });
         }
-        Ok(Keys::new(left, "beside `xla_fsdp_settings`, not inside it"))
+        Ok(Keys::new(remaining, "beside `xla_fsdp_settings`, not inside it"))
     }
 
-    /// The keys of the settings inside a config, of which there may be none.
+    /// The keys of the settings inside a config, if there are any.
     pub fn of_settings(&mut self) -> Result<Keys> {
         let read = |value: &Value| value.as_object().cloned();
         let object = self.read(SETTINGS, "an object of settings", read)?;
@@ -56,13 +56,13 @@ impl Keys {
             let written = format!("{SETTINGS}.{key}");
             (key, Entry { written, value })
         };
-        let left = object.unwrap_or_else(Map::new).into_iter().map(entry).collect();
-        Ok(Keys::new(left, "inside `xla_fsdp_settings`"))
+        let remaining = object.unwrap_or_else(Map::new).into_iter().map(entry).collect();
+        Ok(Keys::new(remaining, "inside `xla_fsdp_settings`"))
     }
 
-    fn new(mut left: BTreeMap<String, Entry>, place: &'static str) -> Keys {
-        left.retain(|_, entry| !entry.value.is_null());
-        Keys { left, known: Vec::new(), place, ignored: Vec::new() }
+    fn new(mut remaining: BTreeMap<String, Entry>, place: &'static str) -> Keys {
+        remaining.retain(|_, entry| !entry.value.is_null());
+        Keys { remaining, known: Vec::new(), place, ignored: Vec::new() }
     }
 
     /// Reads a key, if it is there.
@@ -82,7 +82,7 @@ impl Keys {
         expected: &'static str,
         read: impl FnOnce(&Value) -> Option<T>,
     ) -> Result<Option<T>> {
-        let Some(Entry { written, value }) = self.left.remove(key) else { return Ok(None) };
+        let Some(Entry { written, value }) = self.remaining.remove(key) else { return Ok(None) };
         match read(&value) {
             Some(value) => Ok(Some(value)),
             None => {
@@ -92,48 +92,48 @@ impl Keys {
         }
     }
 
-    /// Reads a switch, if it is there.
-    pub fn switch(&mut self, key: &'static str) -> Result<Option<bool>> {
-        self.read(key, SWITCH, Value::as_bool)
+    /// Reads a boolean, if it is there.
+    pub fn read_bool(&mut self, key: &'static str) -> Result<Option<bool>> {
+        self.read(key, BOOL, Value::as_bool)
     }
 
-    /// Drops a key that says what is so anyway.
+    /// Drops a key whose value is the only one supported.
     pub fn drop_if(&mut self, key: &str, value: impl Into<Value>) {
         let value = value.into();
-        self.left.retain(|left, entry| left != key || entry.value != value);
+        self.remaining.retain(|name, entry| name != key || entry.value != value);
     }
 
-    /// Accepts a key that changes nothing, with a warning if it asks for something.
+    /// Accepts a key that has no effect, with a warning if it requests something.
     pub fn accept(
         &mut self,
         key: &str,
         expected: &'static str,
-        fits: fn(&Value) -> bool,
+        valid: fn(&Value) -> bool,
         reason: &str,
     ) -> Result<()> {
-        let Some(entry) = self.left.get(key) else { return Ok(()) };
+        let Some(entry) = self.remaining.get(key) else { return Ok(()) };
         let written = entry.written.clone();
-        let asks = |value: &Value| fits(value).then_some(*value != Value::Bool(false));
-        if self.take(key, expected, asks)? == Some(true) {
-            self.ignored.push(format!("`{written}` changes nothing here: {reason}"));
+        let requests = |value: &Value| valid(value).then_some(*value != Value::Bool(false));
+        if self.take(key, expected, requests)? == Some(true) {
+            self.ignored.push(format!("`{written}` has no effect here: {reason}"));
         }
         Ok(())
     }
 
-    /// Refuses a key that asks for what there is not. Asking not to have it is fine.
-    pub fn refuse(&mut self, key: &str, reason: &'static str) -> Result<()> {
-        match self.left.remove(key) {
+    /// Rejects a key that requests an unsupported feature. Disabling it is fine.
+    pub fn reject(&mut self, key: &str, reason: &'static str) -> Result<()> {
+        match self.remaining.remove(key) {
             Some(Entry { written, value }) if value != Value::Bool(false) => {
                 let found = shown(&value);
-                Err(FsdpConfigError::Refused { key: written, found, reason })
+                Err(FsdpConfigError::Unsupported { key: written, found, reason })
             }
             _ => Ok(()),
         }
     }
 
-    /// Refuses whatever was not read. `others` are the keys of the other object of the config.
+    /// Rejects the keys that were not read. `others` are those of the config's other object.
     pub fn finish(&self, others: &Keys) -> Result<()> {
-        let Some((key, entry)) = self.left.first_key_value() else { return Ok(()) };
+        let Some((key, entry)) = self.remaining.first_key_value() else { return Ok(()) };
         let hint = if others.known.contains(&key.as_str()) {
             format!("; it belongs {}", others.place)
         } else {
@@ -145,7 +145,7 @@ impl Keys {
     }
 }
 
-/// A switch that has two names, or the mistake that they differ.
+/// A boolean that has two names; it is an error if they differ.
 pub(super) fn agreed(
     first: (&str, Option<bool>),
     second: (&str, Option<bool>),
@@ -154,22 +154,22 @@ pub(super) fn agreed(
         ((a, Some(x)), (b, Some(y))) if x != y => Err(FsdpConfigError::Contradiction {
             first: format!("`{a}: {x}`"),
             second: format!("`{b}: {y}`"),
-            way_out: "they are one switch, leave one of them out",
+            fix: "they are the same option, leave one of them out",
         }),
         _ => Ok(first.1.or(second.1)),
     }
 }
 
-/// A number without a fraction, however it is written: `100000000` or `1e8`.
-pub(super) fn whole(value: &Value) -> Option<usize> {
-    /// Above this, floating-point numbers skip whole ones.
+/// An integer, written as `100000000` or `1e8`.
+pub(super) fn integer(value: &Value) -> Option<usize> {
+    /// Above this, `f64` does not have every integer.
     const LARGEST: f64 = (1_u64 << f64::MANTISSA_DIGITS) as f64;
     let number = value.as_f64()?;
     let exact = number.fract() == 0.0 && (0.0..=LARGEST).contains(&number);
     exact.then_some(number as usize)
 }
 
-/// A value as JSON, cut short.
+/// A value as JSON, truncated.
 fn shown(value: &Value) -> String {
     const LONGEST: usize = 60;
     let text = value.to_string();

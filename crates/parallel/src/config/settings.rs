@@ -1,7 +1,7 @@
 //! How a unit is sharded and computed: the options of PyTorch/XLA's FSDP.
 
 use super::error::FsdpConfigError;
-use super::keys::{Keys, SWITCH};
+use super::keys::{BOOL, Keys};
 use super::strategy::Strategy;
 use crate::layout::FLAT_MULTIPLE;
 use fullshard_graph::DType;
@@ -10,47 +10,47 @@ use serde_json::Value;
 /// The contents of `xla_fsdp_settings`. The default is PyTorch/XLA's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// The type units are computed in, and their parameters gathered in. Shards and optimizer
-    /// state are `f32` whatever it is.
+    /// The type that units are computed in and their parameters all-gathered in. Shards and
+    /// optimizer state are always `f32`.
     pub compute_dtype: DType,
-    /// Whether the matrix products of layers are of 8-bit numbers. The compute type is then that
-    /// of everything else, `bf16`.
+    /// Whether the matmuls of layers are in FP8. The compute type is then that of everything else,
+    /// `bf16`.
     pub fp8: bool,
-    /// The compute type as the config states it, if it does: nobody may then ask for another.
+    /// The compute type that the config states, if it does: no other may then be requested.
     pub stated_compute_dtype: Option<DType>,
-    /// The type of tables that are no parameters; the compute type if none.
+    /// The type of buffers that are not parameters; the compute type if none.
     pub buffer_dtype: Option<DType>,
     /// Whether gradients are reduced in `f32` when the compute type is smaller.
     pub fp32_reduce_scatter: bool,
-    /// Whether gathered parameters are let go after the forward pass and gathered again for the
-    /// backward pass. If not said, the strategy decides: see [`Settings::reshard`].
+    /// Whether parameters are resharded after the forward pass and all-gathered again for the
+    /// backward pass. If not set, the strategy decides: see [`Settings::reshard`].
     pub reshard_after_forward: Option<bool>,
-    /// Whether the root keeps its parameters between the passes in any case. They are needed last
-    /// in one and first in the other.
+    /// Whether the root always keeps its parameters unsharded between the passes. They are needed
+    /// last in one and first in the other.
     pub disable_reshard_on_root: bool,
-    /// Whether the parameters of a unit go over the wire as one exchange, laid end to end. Each
-    /// keeps a shard of its own for the optimizer.
+    /// Whether the parameters of a unit are concatenated into one collective. Each keeps its own
+    /// shard for the optimizer.
     pub flatten_parameters: bool,
-    /// Whether parameters are cut into rows and not, flattened, into equal runs of elements. Does
-    /// nothing to flattened units.
+    /// Whether parameters are sharded on dim 0 rather than flattened and sharded evenly. Has no
+    /// effect on flattened units.
     pub shard_param_on_dim_0: bool,
-    /// Accepted for the sake of configs that have it: one program runs on all devices, so there
-    /// are no layouts that could differ and be pinned. Either value goes with
-    /// [`Settings::coalesce_all_gather_ops`].
-    pub pin_layout_in_collective_ops: bool,
-    /// Whether a layer's forward pass is kept from being merged with its neighbours', by barriers
-    /// between layers that are written out. A loop over layers is a barrier by itself.
-    pub optimization_barrier_in_forward: bool,
-    /// The same of the backward pass.
-    pub optimization_barrier_in_backward: bool,
-    /// Gradients are reduced together once those that wait exceed this many megabytes; at 0 each
-    /// by itself.
+    /// Accepted for compatibility: one program runs on all devices, so layouts cannot differ and
+    /// need no pinning. Either value works with [`Settings::coalesce_all_gather_ops`].
+    pub pin_layout_in_collective_ops: Option<bool>,
+    /// Whether barriers between unrolled layers keep the compiler from merging the forward pass of
+    /// a layer with its neighbors'. Scanned layers need no barrier.
+    pub optimization_barrier_in_forward: Option<bool>,
+    /// The same for the backward pass.
+    pub optimization_barrier_in_backward: Option<bool>,
+    /// Gradients are reduced together once a bucket exceeds this many megabytes; at 0 each is
+    /// reduced separately.
     pub reduce_scatter_bucket_size_mb: f64,
-    /// Whether the parameters of a unit are gathered together.
+    /// Whether the parameters of a unit are all-gathered together.
     pub coalesce_all_gather_ops: bool,
     /// What a gradient is divided by before and after it is summed over devices. If their product
     /// is not the number of devices, gradients are scaled. PyTorch/XLA has a method for this and
-    /// no option; the key, `[before, after]`, is ours. See [`Settings::divide_factors`].
+    /// no option; the key, `[before, after]`, is specific to Fullshard. See
+    /// [`Settings::divide_factors`].
     pub gradient_divide_factors: Option<(f64, f64)>,
 }
 
@@ -66,9 +66,9 @@ impl Default for Settings {
             disable_reshard_on_root: true,
             flatten_parameters: false,
             shard_param_on_dim_0: false,
-            pin_layout_in_collective_ops: true,
-            optimization_barrier_in_forward: true,
-            optimization_barrier_in_backward: true,
+            pin_layout_in_collective_ops: None,
+            optimization_barrier_in_forward: None,
+            optimization_barrier_in_backward: None,
             reduce_scatter_bucket_size_mb: 0.0,
             coalesce_all_gather_ops: false,
             gradient_divide_factors: None,
@@ -77,17 +77,17 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether units other than the root let go of gathered parameters after the forward pass.
+    /// Whether units other than the root reshard their parameters after the forward pass.
     ///
-    /// `full_shard` does unless the settings say otherwise. `shard_grad_op` never does, nor
-    /// `no_shard`, which has nothing to let go of; settings that ask for it contradict them.
+    /// `full_shard` does unless the settings state otherwise. `shard_grad_op` never does, nor
+    /// `no_shard`, which has nothing to reshard; settings that request it contradict them.
     pub fn reshard(&self, strategy: Strategy) -> Result<bool, FsdpConfigError> {
         match (strategy, self.reshard_after_forward) {
             (Strategy::FullShard, choice) => Ok(choice.unwrap_or(true)),
             (_, Some(true)) => Err(FsdpConfigError::Contradiction {
                 first: format!("`--fsdp {strategy}`"),
                 second: "`reshard_after_forward: true`".to_owned(),
-                way_out: "write `--fsdp full_shard`, or leave reshard_after_forward out",
+                fix: "write `--fsdp full_shard`, or leave reshard_after_forward out",
             }),
             _ => Ok(false),
         }
@@ -95,8 +95,8 @@ impl Settings {
 
     /// What gradients are divided by before and after they are summed over `world` devices.
     ///
-    /// Unless the settings say it, [`default_divide_factors`]. The factors (1, 1) stand for the
-    /// mean taken by the collective itself, which is a sum divided by `world` afterwards.
+    /// [`default_divide_factors`] unless the settings have them. The factors (1, 1) mean that the
+    /// collective itself takes the mean, which is a sum divided by `world` afterwards.
     pub fn divide_factors(&self, world: usize) -> (f64, f64) {
         match self.gradient_divide_factors {
             None => default_divide_factors(world),
@@ -105,48 +105,53 @@ impl Settings {
         }
     }
 
-    /// What settings do not do because of others, and what they do that is hardly meant.
+    /// Warnings about settings that have no effect because of others or are likely mistakes.
     pub(super) fn warnings(&self) -> Vec<String> {
-        const ONE_EXCHANGE: &str = "`flatten_parameters` makes a unit one exchange already";
+        const ONE_COLLECTIVE: &str = "`flatten_parameters` makes a unit one collective already";
         let flat = self.flatten_parameters;
-        let wide_already = self.fp32_reduce_scatter && self.compute_dtype == DType::F32;
-        let idle = [
+        let f32_already = self.fp32_reduce_scatter && self.compute_dtype == DType::F32;
+        let ineffective = [
             (
                 "shard_param_on_dim_0",
                 flat && self.shard_param_on_dim_0,
-                "`flatten_parameters` leaves no dimensions to cut",
+                "`flatten_parameters` leaves no dimensions to shard",
             ),
             (
                 "reduce_scatter_bucket_size_mb",
                 flat && self.reduce_scatter_bucket_size_mb > 0.0,
-                ONE_EXCHANGE,
+                ONE_COLLECTIVE,
             ),
-            ("coalesce_all_gather_ops", flat && self.coalesce_all_gather_ops, ONE_EXCHANGE),
-            ("fp32_reduce_scatter", wide_already, "gradients are computed in float32 already"),
+            ("coalesce_all_gather_ops", flat && self.coalesce_all_gather_ops, ONE_COLLECTIVE),
+            ("fp32_reduce_scatter", f32_already, "gradients are computed in float32 already"),
+            (
+                "pin_layout_in_collective_ops",
+                self.pin_layout_in_collective_ops.is_some(),
+                "one program runs on all devices, so layouts cannot differ",
+            ),
         ];
-        let idle = idle.into_iter().filter(|(_, is_idle, _)| *is_idle);
-        let idle = idle.map(|(key, _, reason)| {
-            format!("`xla_fsdp_settings.{key}` changes nothing here: {reason}")
+        let ineffective = ineffective.into_iter().filter(|(_, applies, _)| *applies);
+        let ineffective = ineffective.map(|(key, _, reason)| {
+            format!("`xla_fsdp_settings.{key}` has no effect here: {reason}")
         });
-        let vanishing = (self.compute_dtype == DType::F16).then(|| {
-            "in float16 small gradients vanish, since there is no loss scaling here: bfloat16 has \
-             the range"
+        let underflow = (self.compute_dtype == DType::F16).then(|| {
+            "small gradients underflow in float16, since there is no loss scaling here: bfloat16 \
+             has the range"
                 .to_owned()
         });
-        idle.chain(vanishing).collect()
+        ineffective.chain(underflow).collect()
     }
 
     /// Reads the settings.
     pub(super) fn read(keys: &mut Keys) -> Result<Settings, FsdpConfigError> {
         let mut settings = Settings::default();
         settings.read_types(keys)?;
-        settings.read_switches(keys)?;
-        settings.reshard_after_forward = keys.switch("reshard_after_forward")?;
+        settings.read_flags(keys)?;
+        settings.reshard_after_forward = keys.read_bool("reshard_after_forward")?;
         let bucket = keys.read("reduce_scatter_bucket_size_mb", BUCKET, bucket)?;
         settings.reduce_scatter_bucket_size_mb = bucket.unwrap_or(0.0);
         settings.gradient_divide_factors =
             keys.read("gradient_divide_factors", FACTORS, factors)?;
-        accept_or_refuse(keys)?;
+        check_other_keys(keys)?;
         Ok(settings)
     }
 
@@ -161,26 +166,30 @@ impl Settings {
         Ok(())
     }
 
-    fn read_switches(&mut self, keys: &mut Keys) -> Result<(), FsdpConfigError> {
-        let switches = [
+    fn read_flags(&mut self, keys: &mut Keys) -> Result<(), FsdpConfigError> {
+        let flags = [
             ("fp32_reduce_scatter", &mut self.fp32_reduce_scatter),
             ("disable_reshard_on_root", &mut self.disable_reshard_on_root),
             ("flatten_parameters", &mut self.flatten_parameters),
             ("shard_param_on_dim_0", &mut self.shard_param_on_dim_0),
+            ("coalesce_all_gather_ops", &mut self.coalesce_all_gather_ops),
+        ];
+        for (key, flag) in flags {
+            *flag = keys.read_bool(key)?.unwrap_or(*flag);
+        }
+        for (key, flag) in [
             ("pin_layout_in_collective_ops", &mut self.pin_layout_in_collective_ops),
             ("optimization_barrier_in_forward", &mut self.optimization_barrier_in_forward),
             ("optimization_barrier_in_backward", &mut self.optimization_barrier_in_backward),
-            ("coalesce_all_gather_ops", &mut self.coalesce_all_gather_ops),
-        ];
-        for (key, switch) in switches {
-            *switch = keys.switch(key)?.unwrap_or(*switch);
+        ] {
+            *flag = keys.read_bool(key)?;
         }
         Ok(())
     }
 }
 
-/// PyTorch/XLA's factors for `world` devices: the first is a power of two near the root of
-/// `world`, so that neither the gradients nor their sum come close to the edges of a small type.
+/// PyTorch/XLA's factors for `world` devices: the first is a power of two near the square root of
+/// `world`, so that neither the gradients nor their sum overflow or underflow a small type.
 pub fn default_divide_factors(world: usize) -> (f64, f64) {
     let mut before = 1;
     while world.is_multiple_of(before) && world / before > before {
@@ -189,36 +198,37 @@ pub fn default_divide_factors(world: usize) -> (f64, f64) {
     (before as f64, world as f64 / before as f64)
 }
 
-/// The options that are no fields: those that change nothing and those that cannot be.
-fn accept_or_refuse(keys: &mut Keys) -> Result<(), FsdpConfigError> {
-    const BORN_SHARDED: &str = "parameters are made as shards, never whole";
-    const ONE_STEP: &str = "a training step is one program, which ends when the step does";
-    const CALLABLE: &str = "a function cannot stand in JSON. Say what to wrap with \
-                            transformer_layer_cls_to_wrap or min_num_params";
+/// The options without a field: those that have no effect and those that are not supported.
+fn check_other_keys(keys: &mut Keys) -> Result<(), FsdpConfigError> {
+    const SHARDED_INIT: &str = "parameters are initialized as shards, never in full";
+    const ONE_STEP: &str = "a training step is one program, which ends with the step";
+    const CALLABLE: &str = "JSON cannot hold a function. Set transformer_layer_cls_to_wrap or \
+                            min_num_params";
     const ALL_DEVICES: &str = "all devices shard together. Leave it out";
-    const DUMMY: &str = "a step with parts left out trains nothing. Leave it out; `fullshard exec \
-                         --profile` shows what a part costs";
-    const KEPT: &str = "what was gathered is kept for the backward pass only where resharding is \
-                        off";
-    const PADDING: &str = "flat shards are padded to multiples of 128 elements, rows to whole rows";
+    const DUMMY: &str = "a step without some of its ops trains nothing. Leave it out; `fullshard \
+                         exec --profile` shows what each costs";
+    const SAVED: &str = "gathered parameters are saved for the backward pass only where resharding \
+                         is off";
+    const PADDING: &str =
+        "flat shards are padded to multiples of 128 elements, dim 0 shards to full rows";
 
     for (key, reason) in [
-        ("execute_sharding_on_init", BORN_SHARDED),
+        ("execute_sharding_on_init", SHARDED_INIT),
         ("sync_on_finalization", ONE_STEP),
         ("mark_step_on_finalization", ONE_STEP),
-        ("_use_xla_patched_linear", KEPT),
+        ("_use_xla_patched_linear", SAVED),
         ("_debug_print", "the plan and the compiled program can be printed instead"),
     ] {
-        keys.accept(key, SWITCH, Value::is_boolean, reason)?;
+        keys.accept(key, BOOL, Value::is_boolean, reason)?;
     }
-    keys.accept("_debug_msg", "a text", Value::is_string, "there is no debug output to mark")?;
+    keys.accept("_debug_msg", "a string", Value::is_string, "there is no debug output to label")?;
     keys.drop_if("_shard_size_multiple", FLAT_MULTIPLE);
     keys.accept("_shard_size_multiple", "a whole number", Value::is_u64, PADDING)?;
 
     for (key, reason) in [
         ("auto_wrap_policy", CALLABLE),
         ("auto_wrapper_callable", CALLABLE),
-        ("param_init_fn", "a function cannot stand in JSON, and parameters are made as shards"),
+        ("param_init_fn", "JSON cannot hold a function, and parameters are initialized as shards"),
         ("sharding_groups", ALL_DEVICES),
         ("sharding_rank", ALL_DEVICES),
         ("sharding_world_size", ALL_DEVICES),
@@ -228,13 +238,13 @@ fn accept_or_refuse(keys: &mut Keys) -> Result<(), FsdpConfigError> {
         ("_debug_dummy_reduce_scatter_op", DUMMY),
         ("_debug_dummy_optimization_barrier_op", DUMMY),
     ] {
-        keys.refuse(key, reason)?;
+        keys.reject(key, reason)?;
     }
     Ok(())
 }
 
 const COMPUTE_DTYPES: &str = "\"float32\", \"bfloat16\", \"float16\", or \"float8_e4m3fn\" for \
-                              bfloat16 with the matrix products of layers in 8 bits";
+                              bfloat16 with the matmuls of layers in FP8";
 
 fn compute_dtype(value: &Value) -> Option<DType> {
     match value.as_str()?.trim_start_matches("torch.") {

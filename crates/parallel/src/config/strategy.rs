@@ -1,4 +1,4 @@
-//! What of the training state is sharded: the words of `--fsdp`.
+//! What of the training state is sharded: the values of `--fsdp`.
 
 use super::error::FsdpConfigError;
 use serde::{Deserialize, Serialize};
@@ -11,18 +11,17 @@ pub enum Strategy {
     /// Parameters, gradients and optimizer state (ZeRO-3).
     #[default]
     FullShard,
-    /// The same at rest, but what was gathered for the forward pass stays until the backward pass
-    /// is over (ZeRO-2).
+    /// The same, but parameters gathered for the forward pass stay unsharded until the end of the
+    /// backward pass (ZeRO-2).
     ShardGradOp,
     /// Nothing: every device holds everything (plain data parallelism).
     NoShard,
 }
 
-const EXPECTED: &str =
-    "full_shard, shard_grad_op or no_shard, with auto_wrap beside it if you like";
+const EXPECTED: &str = "full_shard, shard_grad_op or no_shard, optionally with auto_wrap";
 
 impl Strategy {
-    /// The word for it.
+    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Strategy::FullShard => "full_shard",
@@ -38,8 +37,8 @@ impl std::fmt::Display for Strategy {
     }
 }
 
-/// Reads words between spaces or commas. `auto_wrap` changes nothing, because what is wrapped
-/// follows from the config alone; by itself it is `full_shard`, as is `true`, which is what a bare
+/// Reads words separated by spaces or commas. `auto_wrap` asks for the default policy,
+/// [`WrapPolicy::Blocks`](super::WrapPolicy); alone it is `full_shard`, as is `true`, which a bare
 /// `--fsdp` is elsewhere.
 impl FromStr for Strategy {
     type Err = FsdpConfigError;
@@ -71,17 +70,17 @@ impl FromStr for Strategy {
 }
 
 fn not_a_strategy(word: &str) -> FsdpConfigError {
-    let refused = |reason| FsdpConfigError::Refused {
+    let unsupported = |reason| FsdpConfigError::Unsupported {
         key: "--fsdp".to_owned(),
         found: word.to_owned(),
         reason,
     };
     match word {
-        "offload" => refused(
-            "shards stay in device memory. Leave the word out; more devices or gradient \
+        "offload" => unsupported(
+            "shards stay in device memory. Leave it out; more devices or gradient \
              checkpointing make room",
         ),
-        "hybrid_shard" | "hybrid_shard_zero2" => refused(
+        "hybrid_shard" | "hybrid_shard_zero2" => unsupported(
             "all devices shard together, without replicas. Write full_shard or shard_grad_op",
         ),
         _ => bad_value(word),
@@ -97,6 +96,6 @@ fn two_strategies(first: Strategy, second: Strategy) -> FsdpConfigError {
     FsdpConfigError::Contradiction {
         first: format!("`--fsdp {first}`"),
         second: format!("`{second}`"),
-        way_out: "choose one of full_shard, shard_grad_op and no_shard",
+        fix: "choose one of full_shard, shard_grad_op and no_shard",
     }
 }

@@ -1,40 +1,43 @@
-//! What can be wrong with a module tree, or with what somebody wants of it.
+//! Errors of a module tree, or of a request to wrap or freeze it.
 
-/// A model cannot be wrapped or frozen as asked.
+/// A model cannot be wrapped or frozen as requested.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WrapError {
     /// No module has the class.
     #[error("no module is a `{class}`{hint}; the model has {}", known.join(", "))]
     UnknownClass {
-        /// The class asked for.
+        /// The requested class.
         class: String,
-        /// What was perhaps meant, as part of the sentence; empty if nothing comes near.
+        /// What was perhaps meant, as part of the sentence; empty if nothing is close.
         hint: String,
         /// The classes that can be wrapped.
         known: Vec<&'static str>,
     },
-    /// The class is a list, which computes nothing and so cannot gather anything.
-    #[error("`{class}` only lists modules and computes nothing: wrap what it lists, {}", inside.join(", "))]
+    /// The class is a list, which has no forward pass to all-gather for.
+    #[error(
+        "`{class}` is a list of modules without a forward pass: wrap the modules in it, {}",
+        inside.join(", ")
+    )]
     ListClass {
-        /// The class asked for.
+        /// The requested class.
         class: String,
-        /// The classes of what such lists have in them.
+        /// The classes of the modules in such lists.
         inside: Vec<&'static str>,
     },
     /// The class is the root's.
     #[error(
-        "`{class}` is the whole model, which is the outermost unit in any case: name the class of \
-         its layers; it has {}",
+        "`{class}` is the model itself, which is always the outermost unit: name the class of its \
+         layers; it has {}",
         known.join(", ")
     )]
     RootClass {
-        /// The class asked for.
+        /// The requested class.
         class: String,
         /// The classes that can be wrapped.
         known: Vec<&'static str>,
     },
     /// Two parameters have one name.
-    #[error("two parameters of the model are named `{name}`: each needs a name of its own")]
+    #[error("two parameters of the model are named `{name}`: each needs a unique name")]
     SameName {
         /// The name.
         name: String,
@@ -46,15 +49,18 @@ pub enum WrapError {
         name: String,
         /// What it is tied to.
         other: String,
-        /// What is wrong with that.
+        /// Why it cannot be.
         reason: String,
     },
     /// A pattern matches no parameter.
-    #[error("nothing matches `{pattern}`, so nothing would be frozen; the nearest are {}", near.join(", "))]
+    #[error(
+        "no parameter matches `{pattern}`, so nothing would be frozen; the nearest are {}",
+        near.join(", ")
+    )]
     NoMatch {
         /// The pattern.
         pattern: String,
-        /// Patterns that do match and look like it.
+        /// Similar patterns that do match.
         near: Vec<String>,
     },
 }

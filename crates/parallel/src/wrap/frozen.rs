@@ -8,9 +8,9 @@ use fullshard_models::Module;
 
 /// The full names of the parameters that patterns match, in the order of the tree.
 ///
-/// A `*` stands for anything, dots included; all else for itself. Tied weights are one tensor:
-/// a pattern that matches any of its names freezes it, and it is named as [`super::Unit`] does.
-/// A pattern that matches nothing is a mistake.
+/// A `*` matches anything, dots included. Tied weights are one tensor: a pattern that matches any
+/// of its names freezes it, and it is named as in [`super::Unit`]. A pattern that matches nothing
+/// is an error.
 pub fn frozen(tree: &Module, patterns: &[String]) -> Result<Vec<String>, WrapError> {
     let tensors = tensors(tree)?;
     let mut frozen = vec![false; tensors.len()];
@@ -31,7 +31,7 @@ pub fn frozen(tree: &Module, patterns: &[String]) -> Result<Vec<String>, WrapErr
     Ok(chosen.map(|(tensor, _)| tensor.name).collect())
 }
 
-/// Whether a pattern with `*` in it matches the whole of a name.
+/// Whether a pattern with `*` in it matches a full name.
 fn matches(pattern: &str, name: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut name) = name.strip_prefix(start) else { return false };
@@ -43,7 +43,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     name.ends_with(end)
 }
 
-/// The names most like a pattern, those of all layers as one.
+/// The names most similar to a pattern, those of all layers as one.
 fn near<'a>(pattern: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
     const SHOWN: usize = 3;
     let mut near = distinct(names.map(numbered));

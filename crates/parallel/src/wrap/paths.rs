@@ -1,16 +1,16 @@
 //! Paths of modules and full names of parameters, as text with dots.
 
-/// The path of something in the module at a path.
+/// The path of a name inside the module at a path.
 pub(super) fn inside(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
-/// The path of the module that something is in.
+/// The path of the enclosing module.
 pub(super) fn parent(path: &str) -> &str {
     path.rsplit_once('.').map_or("", |(parent, _)| parent)
 }
 
-/// Whether the module at a path is, or has in it, what another path leads to.
+/// Whether the module at a path is, or contains, what is at another path.
 pub(super) fn contains(module: &str, path: &str) -> bool {
     match path.strip_prefix(module) {
         Some(rest) => module.is_empty() || rest.is_empty() || rest.starts_with('.'),
@@ -18,7 +18,7 @@ pub(super) fn contains(module: &str, path: &str) -> bool {
     }
 }
 
-/// The path of the innermost module that has in it both a module and what another path leads to.
+/// The path of the innermost module that contains both a module and what is at another path.
 pub(super) fn common<'a>(module: &'a str, path: &str) -> &'a str {
     let mut module = module;
     while !contains(module, path) {
@@ -34,7 +34,7 @@ pub(super) fn numbered(path: &str) -> String {
     parts.collect::<Vec<&str>>().join(".")
 }
 
-/// Each once, where it first stands.
+/// The items without duplicates, in the order of their first occurrence.
 pub(super) fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut distinct = Vec::new();
     for item in items {

@@ -1,4 +1,4 @@
-//! The units of a model as a table for people, equal ones in one row.
+//! The units of a model as a table, identical ones in one row.
 
 use super::error::WrapError;
 use super::frozen::frozen;
@@ -9,7 +9,7 @@ use crate::config::WrapPolicy;
 use fullshard_models::Module;
 use std::fmt::{self, Display};
 
-/// What becomes of a model: its units, its tied weights, what is frozen.
+/// How a model is wrapped: its units, its tied weights, what is frozen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WrapPlan {
     /// The units, the root first.
@@ -40,16 +40,16 @@ pub struct UnitGroup<'a> {
     pub units: Vec<&'a Unit>,
 }
 
-/// A column that is added to the table, such as the bytes on a device.
+/// A column that is added to the table, such as the bytes per device.
 pub struct Column<'a> {
-    /// What stands above it.
+    /// Its heading.
     pub heading: &'a str,
-    /// What it says of each row.
+    /// Its cell in each row.
     pub cell: &'a dyn Fn(&UnitGroup<'_>) -> String,
 }
 
 impl WrapPlan {
-    /// Plans the units of a model, and what patterns freeze.
+    /// Plans the units of a model and the parameters that patterns freeze.
     pub fn new(
         tree: &Module,
         policy: &WrapPolicy,
@@ -76,11 +76,11 @@ impl WrapPlan {
         self.units.iter().map(|unit| unit.elements).sum()
     }
 
-    /// The units, equal ones together, by the first of each.
+    /// The units, identical ones grouped, in the order of their first unit.
     pub fn groups(&self) -> Vec<UnitGroup<'_>> {
         let mut groups: Vec<UnitGroup<'_>> = Vec::new();
         for unit in &self.units {
-            match groups.iter_mut().find(|group| alike(group.units[0], unit)) {
+            match groups.iter_mut().find(|group| is_same_kind(group.units[0], unit)) {
                 Some(group) => group.units.push(unit),
                 None => groups.push(UnitGroup { units: vec![unit] }),
             }
@@ -88,7 +88,7 @@ impl WrapPlan {
         groups
     }
 
-    /// The table, with columns of the caller's added on the right.
+    /// The table, with the caller's columns added on the right.
     pub fn table(&self, columns: &[Column<'_>]) -> String {
         let headings = ["unit", "class", "units", "parameters", "elements"];
         let headings = headings.into_iter().chain(columns.iter().map(|column| column.heading));
@@ -103,18 +103,18 @@ impl WrapPlan {
         lines.join("\n")
     }
 
-    /// What there is to say beside the units.
+    /// The lines below the table: totals, tied and frozen parameters.
     fn notes(&self) -> Vec<String> {
         let parameters: usize = self.units.iter().map(|unit| unit.parameters.len()).sum();
-        let units = counted(self.units.len(), "unit");
+        let units = pluralize(self.units.len(), "unit");
         let elements = count(self.elements());
         let mut notes =
-            vec![format!("total: {units}, {}, {elements}", counted(parameters, "parameter"))];
+            vec![format!("total: {units}, {}, {elements}", pluralize(parameters, "parameter"))];
         notes.extend(self.tied.iter().map(|Tied { name, to, unit }| {
-            format!("tied: {name} is {to}, owned by {}", path_shown(unit))
+            format!("tied: {name} is {to}, owned by {}", display_path(unit))
         }));
         if !self.frozen.is_empty() {
-            let parameters = counted(self.frozen.len(), "parameter");
+            let parameters = pluralize(self.frozen.len(), "parameter");
             let names = distinct(self.frozen.iter().map(|name| numbered(name))).join(", ");
             let elements = count(self.frozen_elements);
             notes.push(format!("frozen: {parameters}, {elements}: {names}"));
@@ -138,7 +138,7 @@ impl UnitGroup<'_> {
                 format!("{} … {}", first.path, last.path),
                 format!("{} each", count(first.elements)),
             ),
-            _ => (path_shown(&first.path).to_owned(), count(first.elements)),
+            _ => (display_path(&first.path).to_owned(), count(first.elements)),
         };
         let units = format!("×{}", self.units.len());
         let parameters = first.parameters.len().to_string();
@@ -146,8 +146,8 @@ impl UnitGroup<'_> {
     }
 }
 
-/// Whether two units are equal but for the numbers in their paths.
-fn alike(one: &Unit, other: &Unit) -> bool {
+/// Whether two units are identical except for the numbers in their paths.
+fn is_same_kind(one: &Unit, other: &Unit) -> bool {
     let names = |unit: &Unit| unit.parameters.iter().map(|name| numbered(name)).collect::<Vec<_>>();
     one.class == other.class
         && one.elements == other.elements
@@ -155,21 +155,21 @@ fn alike(one: &Unit, other: &Unit) -> bool {
         && names(one) == names(other)
 }
 
-fn path_shown(path: &str) -> &str {
+fn display_path(path: &str) -> &str {
     if path.is_empty() { "(root)" } else { path }
 }
 
 /// "1 unit", "2 units".
-fn counted(number: usize, what: &str) -> String {
+fn pluralize(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// A number of elements as a person would say it.
+/// A number of elements in short form: `113.3 M`.
 fn count(elements: usize) -> String {
     let mut value = elements as f64;
     let mut unit = ' ';
     for larger in ['K', 'M', 'B', 'T'] {
-        // What would round to a thousand is one of the next.
+        // What would round to 1000 uses the next unit.
         if value >= 999.95 {
             value /= 1000.0;
             unit = larger;
@@ -178,7 +178,7 @@ fn count(elements: usize) -> String {
     if unit == ' ' { elements.to_string() } else { format!("{value:.1} {unit}") }
 }
 
-/// Rows as lines, their columns in line: the first two to the left, numbers to the right.
+/// Rows as lines with aligned columns: the first two to the left, numbers to the right.
 fn aligned(rows: &[Vec<String>]) -> Vec<String> {
     const TEXTS: usize = 2;
     let width =

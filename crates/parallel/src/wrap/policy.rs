@@ -4,11 +4,12 @@ use super::error::WrapError;
 use super::paths::{contains, distinct, inside};
 use super::tensors::Tensor;
 use crate::config::{WrapPolicy, nearest};
+use crate::stack::Stacks;
 use fullshard_models::Module;
 
 /// Classes that only hold other modules.
 const LISTS: [&str; 4] = ["ModuleList", "ModuleDict", "ParameterList", "ParameterDict"];
-/// Classes whose insides are never units by size.
+/// Classes whose children are never units by size.
 const FORCED_LEAVES: [&str; 1] = ["MultiheadAttention"];
 
 /// A module, by its path and class.
@@ -22,7 +23,8 @@ pub(super) fn wrapped(
 ) -> Result<Vec<Wrapped>, WrapError> {
     let root = (String::new(), tree.class);
     let mut inside: Vec<Wrapped> = match policy {
-        WrapPolicy::None => Vec::new(),
+        WrapPolicy::Blocks => blocks(tree),
+        WrapPolicy::Root => Vec::new(),
         WrapPolicy::Classes(classes) => by_class(tree, classes)?,
         WrapPolicy::MinSize(min_size) => by_size(tree, *min_size, tensors),
     };
@@ -30,13 +32,28 @@ pub(super) fn wrapped(
     Ok(inside)
 }
 
+/// The classes of the modules of repeated layers, each once.
+pub(crate) fn block_classes(tree: &Module) -> Vec<&'static str> {
+    distinct(blocks(tree).into_iter().map(|(_, class)| class))
+}
+
+/// The modules of repeated layers.
+fn blocks(tree: &Module) -> Vec<Wrapped> {
+    let stacks = Stacks::of(tree);
+    let modules = inner_modules(tree).into_iter();
+    let of_stack =
+        |path: &str| path.rsplit_once('.').is_some_and(|(list, _)| stacks.contains(list));
+    let blocks = modules.filter(|(path, _)| of_stack(path));
+    blocks.map(|(path, module)| (path, module.class)).collect()
+}
+
 fn by_class(tree: &Module, classes: &[String]) -> Result<Vec<Wrapped>, WrapError> {
     let modules = inner_modules(tree);
     for class in classes {
         check_class(tree, &modules, class)?;
     }
-    let asked = |module: &Module| classes.iter().any(|class| class == module.class);
-    let wrapped = modules.into_iter().filter(|(_, module)| asked(module));
+    let requested = |module: &Module| classes.iter().any(|class| class == module.class);
+    let wrapped = modules.into_iter().filter(|(_, module)| requested(module));
     Ok(wrapped.map(|(path, module)| (path, module.class)).collect())
 }
 
@@ -79,7 +96,7 @@ struct BySize<'a> {
 }
 
 impl BySize<'_> {
-    /// Wraps inside a module, then itself; gives the number of elements that are in units then.
+    /// Wraps the children of a module, then itself; returns the number of elements in units.
     fn visit(&mut self, path: &str, module: &Module) -> usize {
         let total = self.elements(path);
         let position = self.wrapped.len();
@@ -98,7 +115,7 @@ impl BySize<'_> {
         total
     }
 
-    /// The number of elements that a module could own.
+    /// The number of elements that a module can own.
     fn elements(&self, path: &str) -> usize {
         let inside = self.tensors.iter().filter(|tensor| contains(path, &tensor.home));
         inside.map(|tensor| tensor.elements).sum()

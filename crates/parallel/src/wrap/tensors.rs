@@ -1,18 +1,18 @@
-//! The tensors of a model: its parameters, with tied ones taken together.
+//! The tensors of a model: its parameters, tied ones as one.
 
 use super::error::WrapError;
 use super::paths::{common, parent};
 use fullshard_models::{Module, Parameter};
 use std::collections::BTreeMap;
 
-/// A parameter and all who use it.
+/// A parameter and all its users.
 #[derive(Debug)]
 pub(super) struct Tensor {
     /// Its full name.
     pub name: String,
     /// The full names of the parameters tied to it.
     pub tied: Vec<String>,
-    /// The path of the innermost module that has every user in it.
+    /// The path of the innermost module that contains every user.
     pub home: String,
     /// The number of its elements.
     pub elements: usize,
@@ -59,7 +59,9 @@ fn check_tie(
     let reason = match found {
         None => "which the model does not have".to_owned(),
         Some(found) => match &found.tied_to {
-            Some(third) => format!("which is itself tied to `{third}`: tie both to one"),
+            Some(third) => {
+                format!("which is itself tied to `{third}`: tie both to the same parameter")
+            }
             None if found.dims != parameter.dims => {
                 format!("which is {:?} and not {:?}", found.dims, parameter.dims)
             }

@@ -1,14 +1,14 @@
-//! FSDP configs: what is read, what is refused and in which words.
+//! FSDP configs: values, warnings and error messages.
 #![allow(clippy::unwrap_used)]
 
-mod refusals;
+mod errors;
 
 use fullshard_graph::DType;
 use fullshard_parallel::config::default_divide_factors;
 use fullshard_parallel::{FsdpConfig, FsdpConfigError, Settings, Strategy, WrapPolicy};
 
-/// The config of PyTorch's post on GPT-2, to the letter.
-const THE_POST: &str = r#"
+/// The config of the PyTorch/XLA FSDP blog post for GPT-2, verbatim.
+const BLOG_POST: &str = r#"
     {
         "fsdp_transformer_layer_cls_to_wrap": [
             "GPT2Block"
@@ -36,14 +36,18 @@ fn classes(names: &[&str]) -> WrapPolicy {
     WrapPolicy::Classes(names.iter().map(|name| (*name).to_owned()).collect())
 }
 
+/// What is said of a key that cannot have an effect.
+const PINNED: &str = "`xla_fsdp_settings.pin_layout_in_collective_ops` has no effect here: one \
+                      program runs on all devices, so layouts cannot differ";
+
 #[test]
-fn the_config_of_the_post() {
-    let config = read(THE_POST);
+fn blog_post_config() {
+    let config = read(BLOG_POST);
     let settings = Settings {
         compute_dtype: DType::Bf16,
         stated_compute_dtype: Some(DType::Bf16),
         shard_param_on_dim_0: true,
-        pin_layout_in_collective_ops: true,
+        pin_layout_in_collective_ops: Some(true),
         ..Settings::default()
     };
     assert_eq!(
@@ -55,15 +59,15 @@ fn the_config_of_the_post() {
             ignored: Vec::new(),
         }
     );
-    assert_eq!(config.warnings(), Vec::<String>::new());
+    assert_eq!(config.warnings(), [PINNED]);
     assert!(config.settings.reshard(Strategy::FullShard).unwrap());
 }
 
 #[test]
-fn an_empty_config_is_the_documented_defaults() {
+fn empty_config_has_the_documented_defaults() {
     let config = read("{}");
     assert_eq!(config, FsdpConfig::default());
-    assert_eq!(config.wrap, WrapPolicy::None);
+    assert_eq!(config.wrap, WrapPolicy::Blocks);
     assert!(!config.gradient_checkpointing);
     let Settings {
         compute_dtype,
@@ -85,13 +89,14 @@ fn an_empty_config_is_the_documented_defaults() {
     assert_eq!((compute_dtype, stated_compute_dtype, buffer_dtype), (DType::F32, None, None));
     assert!(!fp8 && !fp32_reduce_scatter && !flatten_parameters && !shard_param_on_dim_0);
     assert!(!coalesce_all_gather_ops && reshard_after_forward.is_none());
-    assert!(disable_reshard_on_root && pin_layout_in_collective_ops);
-    assert!(optimization_barrier_in_forward && optimization_barrier_in_backward);
+    assert!(disable_reshard_on_root);
+    assert_eq!(pin_layout_in_collective_ops, None);
+    assert_eq!((optimization_barrier_in_forward, optimization_barrier_in_backward), (None, None));
     assert_eq!((reduce_scatter_bucket_size_mb, gradient_divide_factors), (0.0, None));
 }
 
 #[test]
-fn every_setting_is_read() {
+fn reads_every_setting() {
     let config = read(
         r#"{"xla": true, "xla_fsdp_settings": {
             "compute_dtype": "torch.bfloat16", "buffer_dtype": "float32",
@@ -113,15 +118,15 @@ fn every_setting_is_read() {
             disable_reshard_on_root: false,
             flatten_parameters: false,
             shard_param_on_dim_0: true,
-            pin_layout_in_collective_ops: false,
-            optimization_barrier_in_forward: false,
-            optimization_barrier_in_backward: false,
+            pin_layout_in_collective_ops: Some(false),
+            optimization_barrier_in_forward: Some(false),
+            optimization_barrier_in_backward: Some(false),
             reduce_scatter_bucket_size_mb: 25.5,
             coalesce_all_gather_ops: true,
             gradient_divide_factors: Some((4.0, 2.0)),
         }
     );
-    assert_eq!(config.warnings(), Vec::<String>::new());
+    assert_eq!(config.warnings(), [PINNED]);
     assert!(setting(r#""flatten_parameters": true"#).settings.flatten_parameters);
     let types = setting(r#""compute_dtype": "float32", "fp32_reduce_scatter": false"#).settings;
     assert_eq!(types, Settings { stated_compute_dtype: Some(DType::F32), ..Settings::default() });
@@ -129,9 +134,9 @@ fn every_setting_is_read() {
 
 #[test]
 fn keys_with_and_without_the_prefix() {
-    let bare = THE_POST.replace("fsdp_transformer", "transformer");
-    assert_ne!(bare, THE_POST);
-    assert_eq!(read(&bare), read(THE_POST));
+    let bare = BLOG_POST.replace("fsdp_transformer", "transformer");
+    assert_ne!(bare, BLOG_POST);
+    assert_eq!(read(&bare), read(BLOG_POST));
     assert_eq!(read(r#"{"fsdp_min_num_params": 7}"#), read(r#"{"min_num_params": 7}"#));
     assert_eq!(read(r#"{"fsdp_xla": true}"#), read(r#"{"xla": true}"#));
 }
@@ -142,17 +147,17 @@ fn classes_and_sizes() {
     assert_eq!(wrap(r#"{"transformer_layer_cls_to_wrap": "A"}"#), classes(&["A"]));
     assert_eq!(wrap(r#"{"transformer_layer_cls_to_wrap": "A, B"}"#), classes(&["A", "B"]));
     assert_eq!(wrap(r#"{"transformer_layer_cls_to_wrap": ["A", "B"]}"#), classes(&["A", "B"]));
-    assert_eq!(wrap(r#"{"transformer_layer_cls_to_wrap": []}"#), WrapPolicy::None);
+    assert_eq!(wrap(r#"{"transformer_layer_cls_to_wrap": []}"#), WrapPolicy::Root);
     assert_eq!(wrap(r#"{"min_num_params": 100000000}"#), WrapPolicy::MinSize(100_000_000));
     assert_eq!(wrap(r#"{"min_num_params": 1e8}"#), WrapPolicy::MinSize(100_000_000));
-    assert_eq!(wrap(r#"{"min_num_params": 0}"#), WrapPolicy::None);
+    assert_eq!(wrap(r#"{"min_num_params": 0}"#), WrapPolicy::Blocks);
     let both = r#"{"min_num_params": 0, "transformer_layer_cls_to_wrap": "A",
                    "auto_wrap_policy": "transformer_based_wrap"}"#;
     assert_eq!(wrap(both), classes(&["A"]));
 }
 
 #[test]
-fn a_null_is_as_good_as_no_key() {
+fn null_is_the_same_as_no_key() {
     let nulls = r#"{"min_num_params": null, "cpu_offload": null,
                     "xla_fsdp_settings": {"buffer_dtype": null, "sharding_groups": null}}"#;
     assert_eq!(read(nulls), FsdpConfig::default());
@@ -160,7 +165,7 @@ fn a_null_is_as_good_as_no_key() {
 }
 
 #[test]
-fn torch_names_for_what_there_is() {
+fn accepts_torch_names() {
     assert!(read(r#"{"activation_checkpointing": true}"#).gradient_checkpointing);
     assert!(
         read(r#"{"activation_checkpointing": true, "xla_fsdp_grad_ckpt": true}"#)
@@ -172,76 +177,79 @@ fn torch_names_for_what_there_is() {
 }
 
 #[test]
-fn what_changes_nothing_is_said() {
-    let schedule = "when parameters are gathered is decided as the program is compiled";
-    let made = "parameters are made on each device";
-    let step = "a training step is one program, which ends when the step does";
-    let exchange = "`flatten_parameters` makes a unit one exchange already";
+fn keys_without_effect_are_warnings() {
+    let schedule = "the compiler schedules the all-gathers";
+    let on_device = "parameters are initialized on each device";
+    let step = "a training step is one program, which ends with the step";
+    let collective = "`flatten_parameters` makes a unit one collective already";
     for (json, reason) in [
-        (
-            r#""xla_fsdp_v2": true"#,
-            "one program for all devices always runs, and the settings apply to it",
-        ),
+        (r#""xla_fsdp_v2": true"#, "one SPMD program always runs, and the settings apply to it"),
         (r#""fsdp_forward_prefetch": true"#, schedule),
         (r#""limit_all_gathers": true"#, schedule),
         (r#""fsdp_backward_prefetch": "backward_pre""#, schedule),
         (r#""use_orig_params": true"#, "parameters keep their names however they are sharded"),
-        (r#""sync_module_states": true"#, made),
-        (r#""cpu_ram_efficient_loading": true"#, made),
+        (r#""sync_module_states": true"#, on_device),
+        (r#""cpu_ram_efficient_loading": true"#, on_device),
         (r#""fsdp_state_dict_type": "FULL_STATE_DICT""#, "there are no checkpoints yet"),
-        (r#""fsdp_version": 2"#, "the versions of torch's FSDP train alike, and so does this"),
+        (
+            r#""fsdp_version": 2"#,
+            "all versions of PyTorch FSDP train the same way, and so does this",
+        ),
     ] {
         let key = json.split('"').nth(1).unwrap();
         let warnings = read(&format!("{{{json}}}")).warnings();
-        assert_eq!(warnings, [format!("`{key}` changes nothing here: {reason}")]);
+        assert_eq!(warnings, [format!("`{key}` has no effect here: {reason}")]);
     }
     for (json, reason) in [
         (r#""sync_on_finalization": true"#, step),
         (r#""mark_step_on_finalization": true"#, step),
-        (r#""execute_sharding_on_init": true"#, "parameters are made as shards, never whole"),
+        (
+            r#""execute_sharding_on_init": true"#,
+            "parameters are initialized as shards, never in full",
+        ),
         (
             r#""_shard_size_multiple": 64"#,
-            "flat shards are padded to multiples of 128 elements, rows to whole rows",
+            "flat shards are padded to multiples of 128 elements, dim 0 shards to full rows",
         ),
         (
             r#""_use_xla_patched_linear": true"#,
-            "what was gathered is kept for the backward pass only where resharding is off",
+            "gathered parameters are saved for the backward pass only where resharding is off",
         ),
         (r#""_debug_print": true"#, "the plan and the compiled program can be printed instead"),
-        (r#""_debug_msg": "mine""#, "there is no debug output to mark"),
+        (r#""_debug_msg": "mine""#, "there is no debug output to label"),
         (
             r#""shard_param_on_dim_0": true, "flatten_parameters": true"#,
-            "`flatten_parameters` leaves no dimensions to cut",
+            "`flatten_parameters` leaves no dimensions to shard",
         ),
-        (r#""reduce_scatter_bucket_size_mb": 25, "flatten_parameters": true"#, exchange),
-        (r#""coalesce_all_gather_ops": true, "flatten_parameters": true"#, exchange),
+        (r#""reduce_scatter_bucket_size_mb": 25, "flatten_parameters": true"#, collective),
+        (r#""coalesce_all_gather_ops": true, "flatten_parameters": true"#, collective),
         (r#""fp32_reduce_scatter": true"#, "gradients are computed in float32 already"),
     ] {
         let key = json.split('"').nth(1).unwrap();
-        let warning = format!("`xla_fsdp_settings.{key}` changes nothing here: {reason}");
+        let warning = format!("`xla_fsdp_settings.{key}` has no effect here: {reason}");
         assert_eq!(setting(json).warnings(), [warning]);
     }
     assert_eq!(
         read(r#"{"xla": false}"#).warnings(),
-        ["`xla` is false, which elsewhere chooses torch's own FSDP: here everything runs on XLA, \
-          and `xla_fsdp_settings` apply"]
+        ["`xla` is false, which elsewhere selects PyTorch FSDP: here everything runs on XLA, and \
+          `xla_fsdp_settings` apply"]
     );
 }
 
 #[test]
-fn float16_is_accepted_with_a_warning() {
+fn float16_is_a_warning() {
     let config = setting(r#""compute_dtype": "torch.float16", "fp32_reduce_scatter": true"#);
     assert_eq!(config.settings.compute_dtype, DType::F16);
     assert_eq!(
         config.warnings(),
-        ["in float16 small gradients vanish, since there is no loss scaling here: bfloat16 has \
-          the range"]
+        ["small gradients underflow in float16, since there is no loss scaling here: bfloat16 \
+          has the range"]
     );
 }
 
-/// It is the products of layers that are in 8 bits; the rest, and the wire, is as in bfloat16.
+/// The matmuls of layers are in FP8; the rest, communication included, is in bfloat16.
 #[test]
-fn eight_bits_are_for_products_alone() {
+fn fp8_is_for_matmuls_only() {
     let config = setting(r#""compute_dtype": "torch.float8_e4m3fn""#);
     let expected = Settings {
         compute_dtype: DType::Bf16,
@@ -253,7 +261,7 @@ fn eight_bits_are_for_products_alone() {
     assert!(!setting(r#""compute_dtype": "bfloat16""#).settings.fp8);
 }
 
-/// Warnings are of the settings as they are in the end, whatever became of them since.
+/// Warnings are about the current settings, not those that were read.
 #[test]
 fn warnings_follow_the_settings() {
     let mut config = setting(r#""fp32_reduce_scatter": true"#);
@@ -263,7 +271,7 @@ fn warnings_follow_the_settings() {
 }
 
 #[test]
-fn not_asking_for_what_there_is_not_is_fine() {
+fn disabling_unsupported_features_is_fine() {
     let off = r#"{"cpu_offload": false, "xla_fsdp_v2": false, "forward_prefetch": false,
                   "xla_fsdp_settings": {"_debug_dummy_forward_pass": false,
                                         "_shard_size_multiple": 128}}"#;
@@ -271,14 +279,15 @@ fn not_asking_for_what_there_is_not_is_fine() {
 }
 
 #[test]
-fn coalesced_gathers_go_with_pinned_layouts() {
+fn coalesced_gathers_work_with_pinned_layouts() {
     let config =
         setting(r#""coalesce_all_gather_ops": true, "pin_layout_in_collective_ops": true"#);
-    assert!(config.settings.coalesce_all_gather_ops && config.warnings().is_empty());
+    assert!(config.settings.coalesce_all_gather_ops);
+    assert_eq!(config.warnings(), [PINNED]);
 }
 
 #[test]
-fn the_argument_is_json_or_a_path() {
+fn argument_is_json_or_a_path() {
     let folder = std::env::temp_dir().join(format!("fullshard-config-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let path = folder.join("fsdp_config.json");
@@ -289,13 +298,13 @@ fn the_argument_is_json_or_a_path() {
     assert_eq!(
         missing.to_string(),
         format!(
-            "cannot read the FSDP config {argument}: No such file or directory (os error 2). Give \
+            "cannot read the FSDP config {argument}: No such file or directory (os error 2). Pass \
              the path of a JSON file, or the JSON itself, beginning with `{{`"
         )
     );
-    std::fs::write(&path, THE_POST).unwrap();
-    assert_eq!(FsdpConfig::from_argument(argument).unwrap(), read(THE_POST));
-    assert_eq!(FsdpConfig::from_argument(THE_POST).unwrap(), read(THE_POST));
+    std::fs::write(&path, BLOG_POST).unwrap();
+    assert_eq!(FsdpConfig::from_argument(argument).unwrap(), read(BLOG_POST));
+    assert_eq!(FsdpConfig::from_argument(BLOG_POST).unwrap(), read(BLOG_POST));
 
     std::fs::write(&path, r#"{"xla": 1}"#).unwrap();
     let bad = FsdpConfig::from_argument(argument).unwrap_err().to_string();
@@ -304,7 +313,7 @@ fn the_argument_is_json_or_a_path() {
 }
 
 #[test]
-fn words_of_the_strategy() {
+fn parses_strategies() {
     for (words, strategy) in [
         ("full_shard", Strategy::FullShard),
         ("full_shard auto_wrap", Strategy::FullShard),
@@ -316,7 +325,7 @@ fn words_of_the_strategy() {
     ] {
         assert_eq!(words.parse::<Strategy>().unwrap(), strategy, "{words}");
     }
-    let valid = "full_shard, shard_grad_op or no_shard, with auto_wrap beside it if you like";
+    let valid = "full_shard, shard_grad_op or no_shard, optionally with auto_wrap";
     let choose = "choose one of full_shard, shard_grad_op and no_shard";
     for (words, message) in [
         ("", format!("`--fsdp` is empty but must be {valid}")),
@@ -333,7 +342,7 @@ fn words_of_the_strategy() {
         (
             "full_shard offload",
             "`--fsdp` is offload, which is not supported: shards stay in device memory. Leave \
-             the word out; more devices or gradient checkpointing make room"
+             it out; more devices or gradient checkpointing make room"
                 .to_owned(),
         ),
         (
@@ -389,7 +398,7 @@ fn divide_factors() {
     let given = setting(r#""gradient_divide_factors": [8, 1]"#).settings;
     assert_eq!(given.divide_factors(8), (8.0, 1.0));
     let scaling = setting(r#""gradient_divide_factors": [2, 1]"#).settings;
-    assert_eq!(scaling.divide_factors(8), (2.0, 1.0), "four times the mean, as it was asked for");
+    assert_eq!(scaling.divide_factors(8), (2.0, 1.0), "four times the mean, as requested");
     let mean = setting(r#""gradient_divide_factors": [1, 1]"#).settings;
     assert_eq!(mean.divide_factors(8), (1.0, 8.0));
 }

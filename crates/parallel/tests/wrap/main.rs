@@ -8,9 +8,9 @@ use fullshard_models::{Initializer, Module};
 use fullshard_parallel::{Unit, WrapPolicy, frozen, units};
 use std::collections::BTreeMap;
 
-const NORMAL: Initializer = Initializer::Normal { deviation: 0.02 };
+const NORMAL: Initializer = Initializer::Normal { std: 0.02 };
 
-/// A module with a weight, and a bias if it is to have one.
+/// A module with a weight and an optional bias.
 fn layer(class: &'static str, weight: &[usize], bias: Option<usize>) -> Module {
     let module = Module::new(class).parameter("weight", weight, NORMAL);
     match bias {
@@ -33,7 +33,7 @@ fn block(d: usize) -> Module {
         .child("mlp", mlp)
 }
 
-/// A tree like that of GPT-2.
+/// A module tree like GPT-2's.
 fn gpt2(vocabulary: usize, positions: usize, d: usize, layers: usize) -> Module {
     let transformer = Module::new("GPT2Model")
         .child("wte", layer("Embedding", &[vocabulary, d], None))
@@ -56,14 +56,14 @@ fn paths(units: &[Unit]) -> Vec<&str> {
     units.iter().map(|unit| unit.path.as_str()).collect()
 }
 
-fn refusal(tree: &Module, policy: &WrapPolicy) -> String {
+fn error(tree: &Module, policy: &WrapPolicy) -> String {
     units(tree, policy).unwrap_err().to_string()
 }
 
 #[test]
 fn without_a_policy_the_root_owns_everything() {
     let tree = small();
-    let units = units(&tree, &WrapPolicy::None).unwrap();
+    let units = units(&tree, &WrapPolicy::Root).unwrap();
     let own = tree.named_parameters().into_iter().filter(|(_, p)| p.tied_to.is_none());
     let root = Unit {
         path: String::new(),
@@ -74,8 +74,24 @@ fn without_a_policy_the_root_owns_everything() {
     assert_eq!(units, [root]);
 }
 
+/// By default every model has the units of the classes that `transformers` lists for it.
 #[test]
-fn blocks_are_units_and_the_root_has_the_rest() {
+fn blocks_are_wrapped_as_in_transformers() {
+    let recorded: serde_json::Value =
+        serde_json::from_str(include_str!("no_split_modules.json")).unwrap();
+    for architecture in fullshard_models::architectures() {
+        let config = (architecture.defaults)().to_string();
+        let tree = fullshard_models::from_json(&config).unwrap().tree();
+        let listed = &recorded[architecture.model_type];
+        let listed: Vec<String> = serde_json::from_value(listed.clone()).unwrap();
+        let by_class = units(&tree, &WrapPolicy::Classes(listed)).unwrap();
+        assert_eq!(units(&tree, &WrapPolicy::default()).unwrap(), by_class);
+        assert!(by_class.len() > 12, "{}", by_class.len());
+    }
+}
+
+#[test]
+fn the_root_owns_what_blocks_do_not() {
     let units = units(&small(), &classes(&["GPT2Block"])).unwrap();
     assert_eq!(paths(&units), ["", "transformer.h.0", "transformer.h.1"]);
     let in_block = [
@@ -120,7 +136,7 @@ fn units_nest() {
 }
 
 #[test]
-fn a_path_that_begins_like_another_is_not_inside_it() {
+fn path_prefix_is_not_containment() {
     let linear = |size| layer("Linear", &[size], None);
     let tree = Module::new("Root")
         .child("h", Module::new("Block").child("a", linear(1)))
@@ -131,7 +147,7 @@ fn a_path_that_begins_like_another_is_not_inside_it() {
 }
 
 #[test]
-fn a_unit_may_own_nothing() {
+fn unit_may_own_nothing() {
     let units = units(&small(), &classes(&["Embedding", "Linear"])).unwrap();
     assert_eq!(paths(&units), ["", "transformer.wte", "transformer.wpe", "lm_head"]);
     let owned: Vec<usize> = units[1..].iter().map(|unit| unit.parameters.len()).collect();
@@ -141,7 +157,7 @@ fn a_unit_may_own_nothing() {
 
 #[test]
 fn by_size_never_splits_tied_weights() {
-    // Both the embedding and the head, which is the same tensor, are larger than the least size.
+    // Both the embedding and the head, which is the same tensor, are larger than the minimum size.
     let tree = gpt2(1000, 6, 4, 2);
     let units = units(&tree, &WrapPolicy::MinSize(200)).unwrap();
     assert_eq!(paths(&units), ["", "transformer.h.0", "transformer.h.1"]);
@@ -174,7 +190,7 @@ fn tied_weights_inside_a_unit_stay_inside() {
 }
 
 #[test]
-fn by_size_from_the_inside_out() {
+fn by_size_wraps_inner_modules_first() {
     let linear = |size| layer("Linear", &[size], None);
     let tree = Module::new("Root")
         .child("big", linear(100))
@@ -191,7 +207,7 @@ fn by_size_from_the_inside_out() {
         )
         .child("list", Module::list([linear(30), linear(30)]))
         .child("attention", Module::new("MultiheadAttention").child("out", linear(60)));
-    let by_size = |least| units(&tree, &WrapPolicy::MinSize(least)).unwrap();
+    let by_size = |min_size| units(&tree, &WrapPolicy::MinSize(min_size)).unwrap();
     assert_eq!(
         paths(&by_size(50)),
         ["", "big", "mixed", "mixed.large", "leftover.large", "attention"]
@@ -206,20 +222,20 @@ fn by_size_from_the_inside_out() {
 }
 
 #[test]
-fn by_size_wraps_what_torch_does_where_nothing_is_tied() {
+fn by_size_matches_torch_without_tied_weights() {
     let recorded: BTreeMap<usize, Vec<String>> =
         serde_json::from_str(include_str!("by_size.json")).unwrap();
     let mut tree = gpt2(25, 6, 4, 2);
     tree.children.pop();
     let tree = tree.child("lm_head", layer("Linear", &[25, 4], None));
-    for (least, wrapped) in recorded {
-        let units = units(&tree, &WrapPolicy::MinSize(least)).unwrap();
-        assert_eq!(paths(&units)[1..], wrapped, "from {least} elements");
+    for (min_size, wrapped) in recorded {
+        let units = units(&tree, &WrapPolicy::MinSize(min_size)).unwrap();
+        assert_eq!(paths(&units)[1..], wrapped, "from {min_size} elements");
     }
 }
 
 #[test]
-fn classes_that_cannot_be_wrapped() {
+fn rejects_classes_that_cannot_be_wrapped() {
     let model =
         "GPT2Model, Embedding, GPT2Block, LayerNorm, GPT2Attention, Conv1D, GPT2MLP, Linear";
     for (class, message) in [
@@ -229,26 +245,27 @@ fn classes_that_cannot_be_wrapped() {
         ("ModuleDict", "no module is a `ModuleDict`; the model has "),
         (
             "GPT2LMHeadModel",
-            "`GPT2LMHeadModel` is the whole model, which is the outermost unit in any case: name \
-             the class of its layers; it has ",
+            "`GPT2LMHeadModel` is the model itself, which is always the outermost unit: name the \
+             class of its layers; it has ",
         ),
     ] {
-        assert_eq!(refusal(&small(), &classes(&["GPT2Block", class])), format!("{message}{model}"));
+        assert_eq!(error(&small(), &classes(&["GPT2Block", class])), format!("{message}{model}"));
     }
     assert_eq!(
-        refusal(&small(), &classes(&["ModuleList"])),
-        "`ModuleList` only lists modules and computes nothing: wrap what it lists, GPT2Block"
+        error(&small(), &classes(&["ModuleList"])),
+        "`ModuleList` is a list of modules without a forward pass: wrap the modules in it, \
+         GPT2Block"
     );
 }
 
 #[test]
-fn a_class_of_the_root_and_of_others_is_wrapped_inside() {
+fn root_class_is_wrapped_inside() {
     let tree = Module::new("Block").child("inner", layer("Block", &[3], None));
     assert_eq!(paths(&units(&tree, &classes(&["Block"])).unwrap()), ["", "inner"]);
 }
 
 #[test]
-fn trees_that_cannot_be() {
+fn rejects_invalid_trees() {
     let with_head = |head: Module| {
         Module::new("Root").child("wte", layer("Embedding", &[4, 2], None)).child("head", head)
     };
@@ -265,19 +282,19 @@ fn trees_that_cannot_be() {
         (
             with_head(tied(&[4, 2], "head.weight")),
             "`head.weight` is tied to `head.weight`, which is itself tied to `head.weight`: tie \
-             both to one",
+             both to the same parameter",
         ),
         (
             with_head(tied(&[4, 2], "wte.weight")).child("last", tied(&[4, 2], "head.weight")),
             "`last.weight` is tied to `head.weight`, which is itself tied to `wte.weight`: tie \
-             both to one",
+             both to the same parameter",
         ),
         (
             with_head(layer("Linear", &[1], None)).child("head", layer("Linear", &[1], None)),
-            "two parameters of the model are named `head.weight`: each needs a name of its own",
+            "two parameters of the model are named `head.weight`: each needs a unique name",
         ),
     ] {
-        assert_eq!(refusal(&tree, &WrapPolicy::None), message);
+        assert_eq!(error(&tree, &WrapPolicy::Root), message);
         assert!(frozen(&tree, &[]).is_err());
     }
 }

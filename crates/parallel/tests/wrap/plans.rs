@@ -1,12 +1,12 @@
-//! Frozen parameters, and plans as people read them.
+//! Frozen parameters, and plans as printed.
 
 use crate::{classes, gpt2, layer, small};
 use fullshard_models::Module;
 use fullshard_parallel::wrap::{Column, UnitGroup};
 use fullshard_parallel::{WrapError, WrapPlan, frozen};
 
-/// The model of PyTorch's post.
-fn the_post() -> Module {
+/// The model of the PyTorch/XLA FSDP blog post.
+fn blog_post_model() -> Module {
     gpt2(50257, 1024, 3072, 18)
 }
 
@@ -30,7 +30,7 @@ fn patterns_freeze() {
 }
 
 #[test]
-fn patterns_that_match_nothing_are_refused() {
+fn rejects_patterns_that_match_nothing() {
     for (pattern, near) in [
         (
             "transformers.h.*.attn.*",
@@ -42,7 +42,7 @@ fn patterns_that_match_nothing_are_refused() {
             "transformer.wte.weight, transformer.wpe.weight, transformer.ln_f.bias",
         ),
         ("lm_haed.*", "lm_head.weight, transformer.wte.weight, transformer.wpe.weight"),
-        // What one part of a pattern has matched is not there for the next.
+        // Text that one part of a pattern matched is not available to the next.
         (
             "*.wpe.weight*weight",
             "transformer.wpe.weight, transformer.wte.weight, transformer.h.*.attn.c_attn.weight",
@@ -53,15 +53,16 @@ fn patterns_that_match_nothing_are_refused() {
         assert_eq!(
             error.to_string(),
             format!(
-                "nothing matches `{pattern}`, so nothing would be frozen; the nearest are {near}"
+                "no parameter matches `{pattern}`, so nothing would be frozen; the nearest are \
+                 {near}"
             )
         );
     }
 }
 
 #[test]
-fn the_plan_of_the_post() {
-    let tree = the_post();
+fn plan_of_the_blog_post_model() {
+    let tree = blog_post_model();
     let plan = WrapPlan::new(&tree, &classes(&["GPT2Block"]), &[]).unwrap();
     assert_eq!(plan.elements(), tree.elements());
     assert_eq!(
@@ -76,7 +77,7 @@ tied: lm_head.weight is transformer.wte.weight, owned by (root)"
 }
 
 #[test]
-fn a_plan_with_nested_units_frozen_weights_and_a_column() {
+fn plan_with_nested_units_frozen_weights_and_a_column() {
     let freeze = patterns(&["*.ln_1.*", "lm_head.weight"]);
     let plan = WrapPlan::new(&small(), &classes(&["GPT2Block", "GPT2MLP"]), &freeze).unwrap();
     let bytes = |group: &UnitGroup<'_>| {
@@ -99,7 +100,7 @@ transformer.h.*.ln_1.bias"
 }
 
 #[test]
-fn units_that_differ_are_rows_of_their_own() {
+fn different_units_have_separate_rows() {
     let tree = Module::new("Root").child(
         "h",
         Module::list([

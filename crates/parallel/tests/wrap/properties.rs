@@ -1,4 +1,4 @@
-//! What holds of every tree.
+//! Properties of every tree.
 
 use crate::NORMAL;
 use fullshard_models::Module;
@@ -23,7 +23,7 @@ fn tree() -> impl Strategy<Value = Module> {
     let tree = leaf().prop_recursive(4, 40, 4, |inner| {
         (leaf(), prop::collection::vec(inner, 0..4)).prop_map(|(module, children)| {
             let add = |module: Module, (i, child): (usize, Module)| {
-                // Names that begin alike, to catch paths compared as mere text.
+                // Names with common prefixes, to catch paths compared as plain text.
                 module.child(&"x".repeat(i + 1), child)
             };
             children.into_iter().enumerate().fold(module, add)
@@ -71,10 +71,10 @@ fn set_tie(module: &mut Module, rest: &str, to: &str, dims: &[usize]) {
     }
 }
 
-/// A policy that the tree can have.
-fn policy(tree: &Module, by_size: bool, least: usize) -> WrapPolicy {
+/// A policy that is valid for the tree.
+fn policy(tree: &Module, by_size: bool, min_size: usize) -> WrapPolicy {
     if by_size {
-        return WrapPolicy::MinSize(least);
+        return WrapPolicy::MinSize(min_size);
     }
     let mut inside = Vec::new();
     tree.visit(&mut |path, module| {
@@ -92,10 +92,10 @@ fn is_in(path: &str, name: &str) -> bool {
 
 proptest! {
     #[test]
-    fn every_tensor_has_one_owner_around_all_its_users(
-        tree in tree(), by_size: bool, least in 0_usize..120,
+    fn every_tensor_is_owned_once_around_its_users(
+        tree in tree(), by_size: bool, min_size in 0_usize..120,
     ) {
-        let units = units(&tree, &policy(&tree, by_size, least)).unwrap();
+        let units = units(&tree, &policy(&tree, by_size, min_size)).unwrap();
         let named = tree.named_parameters();
         for (name, parameter) in &named {
             let owners: Vec<&Unit> =
@@ -120,9 +120,9 @@ proptest! {
 
     #[test]
     fn units_are_in_the_order_of_the_tree(
-        tree in tree(), by_size: bool, least in 0_usize..120,
+        tree in tree(), by_size: bool, min_size in 0_usize..120,
     ) {
-        let units = units(&tree, &policy(&tree, by_size, least)).unwrap();
+        let units = units(&tree, &policy(&tree, by_size, min_size)).unwrap();
         let mut order = Vec::new();
         tree.visit(&mut |path, module| order.push((path.to_owned(), module.class)));
         let mut rest = order.into_iter();
@@ -133,17 +133,17 @@ proptest! {
     }
 
     #[test]
-    fn units_by_size_are_large_enough_and_no_lists(tree in tree(), least in 0_usize..120) {
-        let units = units(&tree, &WrapPolicy::MinSize(least)).unwrap();
+    fn units_by_size_are_large_enough_and_not_lists(tree in tree(), min_size in 0_usize..120) {
+        let units = units(&tree, &WrapPolicy::MinSize(min_size)).unwrap();
         for unit in &units[1..] {
-            prop_assert!(unit.elements >= least);
+            prop_assert!(unit.elements >= min_size);
             prop_assert_ne!(unit.class, "ModuleList");
         }
     }
 
     #[test]
-    fn a_plan_accounts_for_every_unit_and_tie(tree in tree(), least in 0_usize..120) {
-        let plan = WrapPlan::new(&tree, &WrapPolicy::MinSize(least), &[]).unwrap();
+    fn a_plan_accounts_for_every_unit_and_tie(tree in tree(), min_size in 0_usize..120) {
+        let plan = WrapPlan::new(&tree, &WrapPolicy::MinSize(min_size), &[]).unwrap();
         let grouped: usize = plan.groups().iter().map(|group| group.units.len()).sum();
         prop_assert_eq!(grouped, plan.units.len());
         let ties = tree.named_parameters().iter().filter(|(_, p)| p.tied_to.is_some()).count();

@@ -1,4 +1,4 @@
-"""JAX's side of the dispatch benchmark: prints best and median microseconds a launch.
+"""JAX baseline for the dispatch benchmark: prints best and median microseconds per launch.
 
 usage: dispatch_jax.py DEVICES ARGUMENTS LAUNCHES ROUNDS
 """

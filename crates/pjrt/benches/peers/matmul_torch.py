@@ -1,4 +1,4 @@
-"""torch's side of the matrix product benchmark: prints TFLOP/s of an N^3 bf16 product.
+"""torch baseline for the matmul benchmark: prints TFLOP/s of an N^3 bf16 matmul.
 
 usage: matmul_torch.py N REPEAT
 """

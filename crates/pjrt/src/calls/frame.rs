@@ -1,55 +1,55 @@
-//! The frame of a custom call: its operands, results and attributes, read with care.
+//! The call frame of a custom call: operands, results and attributes, with checked access.
 
 use crate::sys;
 use std::ffi::{CString, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::{ptr, slice};
 
-/// The stage of a call in which it is carried out.
+/// The execute stage of a call.
 const EXECUTE: c_int = 3;
 
-/// `INTERNAL`, of the codes that all of XLA shares.
+/// XLA's `INTERNAL` error code.
 const INTERNAL: c_int = 13;
 
-/// A call under way.
+/// A running call.
 pub(super) struct Frame<'a> {
     raw: &'a sys::CallFrame,
 }
 
-/// A tensor of `f32` in a call.
+/// An `f32` tensor of a call.
 pub(super) struct Floats {
     pub data: *mut f32,
     pub elements: usize,
 }
 
 impl Floats {
-    /// The numbers.
+    /// The values.
     ///
     /// # Safety
-    /// The call they are of is under way.
-    pub(super) unsafe fn numbers<'a>(&self) -> &'a [f32] {
-        // SAFETY: so many numbers are there as long as the caller promises.
+    /// Their call is still running.
+    pub(super) unsafe fn values<'a>(&self) -> &'a [f32] {
+        // SAFETY: `data` points to `elements` values, live as the caller promises.
         unsafe { slice::from_raw_parts(self.data, self.elements) }
     }
 
-    /// The numbers, to be written.
+    /// The values, mutable.
     ///
     /// # Safety
-    /// The call they are of is under way, they are of a result, and nobody else has them.
-    pub(super) unsafe fn numbers_mut<'a>(&self) -> &'a mut [f32] {
-        // SAFETY: so many numbers are there, and nobody else's, as the caller promises.
+    /// Their call is still running, they belong to a result, and there is no other reference.
+    pub(super) unsafe fn values_mut<'a>(&self) -> &'a mut [f32] {
+        // SAFETY: `data` points to `elements` values, unaliased as the caller promises.
         unsafe { slice::from_raw_parts_mut(self.data, self.elements) }
     }
 
-    /// The part from a place on.
+    /// The elements from `offset` on.
     pub(super) fn from(self, offset: i64) -> Result<Floats, String> {
         match usize::try_from(offset) {
             Ok(offset) if offset < self.elements => {
-                // SAFETY: the place is inside the tensor.
+                // SAFETY: the offset is inside the tensor.
                 let data = unsafe { self.data.add(offset) };
                 Ok(Floats { data, elements: self.elements - offset })
             }
-            _ => Err(format!("offset {offset} is beyond a tensor of {} numbers", self.elements)),
+            _ => Err(format!("offset {offset} is beyond a tensor of {} elements", self.elements)),
         }
     }
 }
@@ -62,7 +62,7 @@ impl Frame<'_> {
         Frame { raw: unsafe { &*raw } }
     }
 
-    /// Says what the handler is when that is asked, and otherwise runs it. Null is success.
+    /// Fills in the metadata on a metadata query, otherwise runs the handler. Null is success.
     pub(super) fn answer(&self, run: impl FnOnce(&Self) -> Result<(), String>) -> *mut c_void {
         if self.describe() || self.raw.stage != EXECUTE {
             return ptr::null_mut();
@@ -75,7 +75,7 @@ impl Frame<'_> {
         }
     }
 
-    /// Fills in what the plugin asks when a handler is registered.
+    /// Fills in the metadata that the plugin queries when a handler is registered.
     fn describe(&self) -> bool {
         let extension = self.raw.extension_start;
         // SAFETY: null is checked for, and extensions of a frame live as long as it.
@@ -118,7 +118,7 @@ impl Frame<'_> {
     pub(super) fn integer_operand(&self, index: usize) -> Result<&[i32], String> {
         let (data, elements) = tensor(&self.raw.arguments, index, sys::TYPE_S32)
             .map_err(|reason| format!("operand {index} {reason}"))?;
-        // SAFETY: the frame has so many integers there, as long as it lives.
+        // SAFETY: the frame has `elements` integers there, live as long as it is.
         Ok(unsafe { slice::from_raw_parts(data.cast(), elements) })
     }
 
@@ -127,11 +127,11 @@ impl Frame<'_> {
         floats(&self.raw.results, index).map_err(|reason| format!("result {index} {reason}"))
     }
 
-    /// An attribute of so many integers.
+    /// An attribute of `N` integers.
     pub(super) fn integers<const N: usize>(&self, name: &str) -> Result<[i64; N], String> {
         let attributes = &self.raw.attributes;
         for i in 0..usize::try_from(attributes.size).unwrap_or(0) {
-            // SAFETY: the frame has as many names, types and values as it says, all live.
+            // SAFETY: the frame has as many names, types and values as it states, all live.
             let (known, kind, value) = unsafe {
                 let span = &**attributes.names.add(i);
                 let known = slice::from_raw_parts(span.data, span.len);
@@ -143,7 +143,7 @@ impl Frame<'_> {
             // SAFETY: an attribute of this kind has this type.
             let array = unsafe { &*value.cast::<sys::ArrayAttribute>() };
             if array.dtype == sys::TYPE_S64 && array.size == N {
-                // SAFETY: so many integers are there.
+                // SAFETY: the array has `N` integers.
                 return Ok(unsafe { ptr::read_unaligned(array.data.cast::<[i64; N]>()) });
             }
         }
@@ -156,7 +156,7 @@ fn floats(buffers: &sys::CallBuffers, index: usize) -> Result<Floats, &'static s
     Ok(Floats { data: data.cast(), elements })
 }
 
-/// Where a tensor of a type is, and how many elements it has.
+/// The data pointer and number of elements of a tensor.
 fn tensor(
     buffers: &sys::CallBuffers,
     index: usize,
@@ -165,7 +165,7 @@ fn tensor(
     if usize::try_from(buffers.size).unwrap_or(0) <= index {
         return Err("is missing");
     }
-    // SAFETY: the frame has as many buffers as it says, with as many dimensions as they say.
+    // SAFETY: the frame has as many buffers as it states, with as many dimensions as they state.
     let (buffer, dims) = unsafe {
         let buffer = &**buffers.buffers.add(index);
         let rank = usize::try_from(buffer.rank).unwrap_or(0);
@@ -173,7 +173,7 @@ fn tensor(
         (buffer, dims)
     };
     if buffer.dtype != dtype {
-        return Err("is of another type");
+        return Err("has the wrong element type");
     }
     let elements = dims.iter().map(|&dim| usize::try_from(dim).unwrap_or(0)).product();
     Ok((buffer.data, elements))

@@ -1,32 +1,31 @@
-//! The loss of predicting tokens, with its gradients, from what goes into the head.
+//! The fused cross-entropy loss with its gradients, from the hidden states before the LM head.
 //!
 //! A call has hidden states `[tokens, width]`, the head `[vocabulary, width]`, which may have more
-//! rows than that, and labels `[tokens]` of `i32`, of which those that are no token do not count.
-//! Its results are each token's loss, the gradients of their sum with regard to hidden states and
-//! head, and exponentials `[at once, vocabulary]`, which nobody else has a use for, of as many
-//! tokens as are worked on at once.
+//! rows than that, and labels `[tokens]` of `i32`; labels that are not a token are ignored. Its
+//! results are the loss per token, the gradients of their sum with respect to hidden states and
+//! head, and exponentials `[chunk, vocabulary]`, which are scratch space for the tokens of a chunk.
 //!
-//! Logits are computed some columns at a time, and become exponentials and a part of the first
-//! gradient while they are in the caches; the second waits until all sums are known. Exponentials
-//! are of logits less a shift, which is the largest logit of the first columns and is only moved
-//! when a later one is much larger. They are not divided by their sums: products are.
+//! Logits are computed in blocks of columns, and become exponentials and a part of the first
+//! gradient while they are in cache; the second waits until all sums are known. Exponentials are of
+//! logits minus a shift, which is the largest logit of the first block and only changes when a
+//! later one is much larger. They are not divided by their sums: matmul results are.
 
 use super::exponential::{exponentials, largest};
 use super::frame::Frame;
-use super::product::{Before, Matrix, multiply};
+use super::matmul::{Matrix, Output, multiply};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// The name that programs call the loss by.
+/// The custom call target of the loss.
 pub const LOSS: &str = "fullshard.loss";
 
-/// The columns of logits that are computed at once.
+/// Columns of logits per block.
 const COLUMNS: usize = 1024;
 
-/// How far a logit may be above the shift.
+/// How far a logit may exceed the shift.
 const SLACK: f32 = 30.0;
 
-/// The tensors of a call, or of those of its tokens that are worked on at once.
+/// The tensors of one chunk of tokens.
 struct Loss<'a> {
     width: usize,
     vocabulary: usize,
@@ -34,72 +33,72 @@ struct Loss<'a> {
     head: &'a [f32],
     labels: &'a [i32],
     losses: &'a mut [f32],
-    of_hidden: &'a mut [f32],
-    of_head: &'a mut [f32],
+    grad_hidden: &'a mut [f32],
+    grad_head: &'a mut [f32],
     exponentials: &'a mut [f32],
-    /// What is in the gradient of the head already.
-    before: Before,
+    /// How the gradient of the head is written.
+    head_output: Output,
     threads: usize,
 }
 
-/// What is known of a token's logits.
+/// Running softmax state of a token.
 #[derive(Clone)]
 struct Token {
-    /// Its label, if that counts.
+    /// Its label, if not ignored.
     label: Option<usize>,
     /// The logit of the label.
-    right: f32,
+    label_logit: f32,
     shift: f32,
     /// The sum of exponentials.
     total: f32,
 }
 
-/// Carries out a call on so many threads.
+/// Runs a call on `threads` threads.
 pub(super) fn run(frame: &Frame<'_>, threads: usize) -> Result<(), String> {
     let (hidden, head, labels) = (frame.operand(0)?, frame.operand(1)?, frame.integer_operand(2)?);
-    let [losses, of_hidden] = [frame.result(0)?, frame.result(1)?];
-    let [of_head, exponentials] = [frame.result(2)?, frame.result(3)?];
+    let [losses, grad_hidden] = [frame.result(0)?, frame.result(1)?];
+    let [grad_head, exponentials] = [frame.result(2)?, frame.result(3)?];
     let tokens = labels.len().max(1);
     let width = hidden.elements / tokens;
-    let vocabulary = of_head.elements / width.max(1);
-    let at_once = exponentials.elements / vocabulary.max(1);
+    let vocabulary = grad_head.elements / width.max(1);
+    let chunk = exponentials.elements / vocabulary.max(1);
     let sizes = [
         (hidden.elements, tokens * width),
         (head.elements.min(vocabulary * width), vocabulary * width),
         (losses.elements, tokens),
-        (of_hidden.elements, tokens * width),
-        (of_head.elements, vocabulary * width),
-        (exponentials.elements, at_once * vocabulary),
+        (grad_hidden.elements, tokens * width),
+        (grad_head.elements, vocabulary * width),
+        (exponentials.elements, chunk * vocabulary),
     ];
     if labels.is_empty() || sizes.iter().any(|&(found, needed)| needed == 0 || found != needed) {
-        return Err("the sizes of the loss do not fit together".into());
+        return Err("the tensor sizes of the loss do not match".into());
     }
-    // SAFETY: the call is under way, and the plugin gives results memory of their own.
-    let (hidden, head, losses, of_hidden, of_head, exponentials) = unsafe {
-        let results = (losses.numbers_mut(), of_hidden.numbers_mut(), of_head.numbers_mut());
-        let (losses, of_hidden, of_head) = results;
-        (hidden.numbers(), head.numbers(), losses, of_hidden, of_head, exponentials.numbers_mut())
+    // SAFETY: the call is running, and the plugin allocates results separately.
+    let (hidden, head, losses, grad_hidden, grad_head, exponentials) = unsafe {
+        let results = (losses.values_mut(), grad_hidden.values_mut(), grad_head.values_mut());
+        let (losses, grad_hidden, grad_head) = results;
+        (hidden.values(), head.values(), losses, grad_hidden, grad_head, exponentials.values_mut())
     };
-    let rows = at_once * width;
-    let parts = labels.chunks(at_once).zip(hidden.chunks(rows));
-    let parts = parts.zip(losses.chunks_mut(at_once).zip(of_hidden.chunks_mut(rows)));
-    for (part, ((labels, hidden), (losses, of_hidden))) in parts.enumerate() {
+    let rows = chunk * width;
+    let chunks = labels.chunks(chunk).zip(hidden.chunks(rows));
+    let chunks = chunks.zip(losses.chunks_mut(chunk).zip(grad_hidden.chunks_mut(rows)));
+    for (i, ((labels, hidden), (losses, grad_hidden))) in chunks.enumerate() {
         let exponentials = &mut exponentials[..labels.len() * vocabulary];
-        let before = if part == 0 { Before::Nothing } else { Before::Sum };
-        let part = Loss {
+        let head_output = if i == 0 { Output::Overwrite } else { Output::Accumulate };
+        let chunk = Loss {
             width,
             vocabulary,
             hidden,
             head,
             labels,
             losses,
-            of_hidden,
-            of_head,
+            grad_hidden,
+            grad_head,
             exponentials,
-            before,
+            head_output,
             threads,
         };
-        part.compute();
+        chunk.compute();
     }
     Ok(())
 }
@@ -108,18 +107,18 @@ impl Loss<'_> {
     fn compute(mut self) {
         let mut tokens: Vec<Token> =
             self.labels.iter().map(|&label| Token::new(label, self.vocabulary)).collect();
-        self.of_hidden.fill(0.0);
+        self.grad_hidden.fill(0.0);
         for start in (0..self.vocabulary).step_by(COLUMNS) {
             let columns = start..self.vocabulary.min(start + COLUMNS);
             self.logits(&columns);
-            self.take_in(&mut tokens, &columns);
-            self.add_to_hidden(&columns);
+            self.update(&mut tokens, &columns);
+            self.add_to_grad_hidden(&columns);
         }
         let scaled = self.finish(&tokens);
         self.head_gradient(&scaled, &tokens);
     }
 
-    /// Computes some columns of logits.
+    /// Computes a block of columns of logits.
     fn logits(&mut self, columns: &Range<usize>) {
         let (width, vocabulary) = (self.width as isize, self.vocabulary);
         let head = &self.head[columns.start * self.width..];
@@ -128,44 +127,44 @@ impl Loss<'_> {
         let sizes = [self.labels.len(), columns.len(), self.width];
         let result = (self.exponentials[columns.start..].as_mut_ptr(), vocabulary);
         // SAFETY: the sizes are those of the tensors, and the columns are inside.
-        unsafe { multiply(sizes, lhs, rhs, result, Before::Nothing, self.threads) };
+        unsafe { multiply(sizes, lhs, rhs, result, Output::Overwrite, self.threads) };
     }
 
-    /// Turns these columns into exponentials and adds them up.
-    fn take_in(&mut self, tokens: &mut [Token], columns: &Range<usize>) {
+    /// Turns these columns into exponentials and sums them.
+    fn update(&mut self, tokens: &mut [Token], columns: &Range<usize>) {
         let (vocabulary, width) = (self.vocabulary, self.width);
-        let take_in = |((token, row), gradient): ((&mut Token, &mut [f32]), &mut [f32])| {
-            token.take_in(row, columns, gradient);
+        let update = |((token, row), gradient): ((&mut Token, &mut [f32]), &mut [f32])| {
+            token.update(row, columns, gradient);
         };
         if self.threads > 1 {
             let rows = self.exponentials.par_chunks_exact_mut(vocabulary);
-            let gradients = self.of_hidden.par_chunks_exact_mut(width);
-            tokens.par_iter_mut().zip(rows).zip(gradients).for_each(take_in);
+            let gradients = self.grad_hidden.par_chunks_exact_mut(width);
+            tokens.par_iter_mut().zip(rows).zip(gradients).for_each(update);
         } else {
             let rows = self.exponentials.chunks_exact_mut(vocabulary);
-            let gradients = self.of_hidden.chunks_exact_mut(width);
-            tokens.iter_mut().zip(rows).zip(gradients).for_each(take_in);
+            let gradients = self.grad_hidden.chunks_exact_mut(width);
+            tokens.iter_mut().zip(rows).zip(gradients).for_each(update);
         }
     }
 
-    /// Adds these columns' part of the gradient of hidden states, not yet divided.
-    fn add_to_hidden(&mut self, columns: &Range<usize>) {
+    /// Adds the contribution of these columns to the gradient of hidden states, not yet divided.
+    fn add_to_grad_hidden(&mut self, columns: &Range<usize>) {
         let (width, vocabulary) = (self.width, self.vocabulary as isize);
         let exponentials = &self.exponentials[columns.start..];
         let head = &self.head[columns.start * width..];
         let lhs = Matrix { data: exponentials.as_ptr(), row: vocabulary, column: 1 };
         let rhs = Matrix { data: head.as_ptr(), row: width as isize, column: 1 };
         let sizes = [self.labels.len(), width, columns.len()];
-        let result = (self.of_hidden.as_mut_ptr(), width);
+        let result = (self.grad_hidden.as_mut_ptr(), width);
         // SAFETY: the sizes are those of the tensors, and the columns are inside.
-        unsafe { multiply(sizes, lhs, rhs, result, Before::Sum, self.threads) };
+        unsafe { multiply(sizes, lhs, rhs, result, Output::Accumulate, self.threads) };
     }
 
-    /// Writes losses and the gradient of hidden states. Gives hidden states divided by the sums.
+    /// Writes losses and the gradient of hidden states. Returns hidden states divided by the sums.
     fn finish(&mut self, tokens: &[Token]) -> Vec<f32> {
         let width = self.width;
         let mut scaled = self.hidden.to_vec();
-        let rows = self.of_hidden.chunks_exact_mut(width).zip(scaled.chunks_exact_mut(width));
+        let rows = self.grad_hidden.chunks_exact_mut(width).zip(scaled.chunks_exact_mut(width));
         for ((token, loss), (gradient, scaled)) in tokens.iter().zip(&mut *self.losses).zip(rows) {
             let Some(label) = token.label else {
                 *loss = 0.0;
@@ -173,27 +172,27 @@ impl Loss<'_> {
                 scaled.fill(0.0);
                 continue;
             };
-            *loss = token.total.ln() + (token.shift - token.right);
+            *loss = token.total.ln() + (token.shift - token.label_logit);
             scaled.iter_mut().for_each(|x| *x /= token.total);
-            let right = &self.head[label * width..][..width];
-            gradient.iter_mut().zip(right).for_each(|(x, right)| *x = *x / token.total - right);
+            let row = &self.head[label * width..][..width];
+            gradient.iter_mut().zip(row).for_each(|(x, head)| *x = *x / token.total - head);
         }
         scaled
     }
 
-    /// Writes the gradient of the head, or adds to it.
+    /// Writes the gradient of the head, or accumulates into it.
     fn head_gradient(&mut self, scaled: &[f32], tokens: &[Token]) {
         let width = self.width;
         let lhs =
             Matrix { data: self.exponentials.as_ptr(), row: 1, column: self.vocabulary as isize };
         let rhs = Matrix { data: scaled.as_ptr(), row: width as isize, column: 1 };
         let sizes = [self.vocabulary, width, tokens.len()];
-        let result = (self.of_head.as_mut_ptr(), width);
+        let result = (self.grad_head.as_mut_ptr(), width);
         // SAFETY: the sizes are those of the tensors.
-        unsafe { multiply(sizes, lhs, rhs, result, self.before, self.threads) };
+        unsafe { multiply(sizes, lhs, rhs, result, self.head_output, self.threads) };
         for (token, hidden) in tokens.iter().zip(self.hidden.chunks_exact(width)) {
             if let Some(label) = token.label {
-                let row = &mut self.of_head[label * width..][..width];
+                let row = &mut self.grad_head[label * width..][..width];
                 row.iter_mut().zip(hidden).for_each(|(x, hidden)| *x -= hidden);
             }
         }
@@ -203,20 +202,20 @@ impl Loss<'_> {
 impl Token {
     fn new(label: i32, vocabulary: usize) -> Token {
         let label = usize::try_from(label).ok().filter(|&label| label < vocabulary);
-        Token { label, right: 0.0, shift: f32::NEG_INFINITY, total: 0.0 }
+        Token { label, label_logit: 0.0, shift: f32::NEG_INFINITY, total: 0.0 }
     }
 
-    /// Turns some more of a row of logits into exponentials. If they are shifted otherwise from
-    /// here on, so is what came before, and the gradient that was made of it.
-    fn take_in(&mut self, row: &mut [f32], columns: &Range<usize>, gradient: &mut [f32]) {
+    /// Turns a block of a row of logits into exponentials. If the shift changes, earlier
+    /// exponentials and their gradient are rescaled.
+    fn update(&mut self, row: &mut [f32], columns: &Range<usize>, gradient: &mut [f32]) {
         if let Some(label) = self.label.filter(|label| columns.contains(label)) {
-            self.right = row[label];
+            self.label_logit = row[label];
         }
         let largest = largest(&row[columns.clone()]);
         if largest > self.shift + SLACK {
             let factor = (self.shift - largest).exp();
-            let before = row[..columns.start].iter_mut().chain(gradient);
-            before.for_each(|x| *x *= factor);
+            let earlier = row[..columns.start].iter_mut().chain(gradient);
+            earlier.for_each(|x| *x *= factor);
             self.total *= factor;
             self.shift = largest;
         }

@@ -1,16 +1,17 @@
-//! Custom calls of the CPU: what programs call by name and this process computes.
+//! CPU custom calls, computed in this process.
 //!
-//! The CPU plugin's own matrix products are slow in some orientations and very slow in batches, so
-//! programs for it may call [`PRODUCT`] instead; and [`LOSS`] for all that is between the last
-//! layer and its gradient, which would otherwise write and read every logit many times. Handlers are registered when a CPU client is made.
+//! The CPU plugin's own matmuls are slow in some orientations and very slow in batches, so programs
+//! for it may call [`MATMUL`] instead; and [`LOSS`] for everything between the last layer and its
+//! gradient, which would otherwise write and read every logit many times. Handlers are registered
+//! when a CPU client is created.
 
 mod exponential;
 mod frame;
 mod loss;
-mod product;
+mod matmul;
 
 pub use loss::LOSS;
-pub use product::PRODUCT;
+pub use matmul::MATMUL;
 
 use crate::error::{Error, Result};
 use crate::plugin::Plugin;
@@ -20,19 +21,19 @@ use std::ffi::c_void;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The name under which handlers of the CPU are registered.
+/// The platform name of CPU handlers.
 const PLATFORM: &str = "Host";
 
-/// How many threads one call may use.
+/// Number of threads one call may use.
 static THREADS: AtomicUsize = AtomicUsize::new(1);
 
-/// Registers the handlers with a CPU plugin, for a client with so many devices.
+/// Registers the handlers with a CPU plugin, for a client with `devices` devices.
 pub(crate) fn register(plugin: &'static Plugin, devices: usize) -> Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     THREADS.store((cores / devices.max(1)).max(1), Ordering::Relaxed);
     let mut registered = plugin.has_handlers.lock().unwrap_or_else(PoisonError::into_inner);
     if !*registered {
-        register_handler(plugin, PRODUCT, product_handler)?;
+        register_handler(plugin, MATMUL, matmul_handler)?;
         register_handler(plugin, LOSS, loss_handler)?;
         *registered = true;
     }
@@ -42,7 +43,7 @@ pub(crate) fn register(plugin: &'static Plugin, devices: usize) -> Result<()> {
 fn register_handler(plugin: &'static Plugin, name: &str, handler: sys::Handler) -> Result<()> {
     let missing = || Error::MissingExtension { plugin: plugin.name(), extension: "custom call" };
     let extension = plugin.extension(sys::EXTENSION_FFI).ok_or_else(missing)?;
-    // SAFETY: an extension lives for ever.
+    // SAFETY: an extension is never freed.
     if unsafe { (*extension).struct_size } < size_of::<sys::FfiExtension>() {
         return Err(missing());
     }
@@ -58,20 +59,20 @@ fn register_handler(plugin: &'static Plugin, name: &str, handler: sys::Handler) 
         platform_name_size: PLATFORM.len(),
         traits: 0,
     };
-    // SAFETY: the names outlive the call, and the handler lives for ever.
+    // SAFETY: the names outlive the call, and the handler is a static function.
     let error = unsafe { function(&raw mut call) };
     // SAFETY: null, or an error that is ours.
     unsafe { plugin.take_error("PJRT_FFI_Register_Handler", error) }
 }
 
-/// Answers the plugin's calls of [`PRODUCT`].
-unsafe extern "C" fn product_handler(frame: *mut sys::CallFrame) -> *mut c_void {
+/// The handler of [`MATMUL`].
+unsafe extern "C" fn matmul_handler(frame: *mut sys::CallFrame) -> *mut c_void {
     // SAFETY: the plugin calls handlers with a live frame.
     let frame = unsafe { Frame::new(frame) };
-    frame.answer(|frame| product::run(frame, THREADS.load(Ordering::Relaxed)))
+    frame.answer(|frame| matmul::run(frame, THREADS.load(Ordering::Relaxed)))
 }
 
-/// Answers the plugin's calls of [`LOSS`].
+/// The handler of [`LOSS`].
 unsafe extern "C" fn loss_handler(frame: *mut sys::CallFrame) -> *mut c_void {
     // SAFETY: the plugin calls handlers with a live frame.
     let frame = unsafe { Frame::new(frame) };

@@ -1,107 +1,63 @@
-//! Which data the devices exchange: the collectives of a module, counted for a table.
+//! The collectives of a module, counted for a table.
 
+use fullshard_core::CollectiveKind;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fmt;
 
 use super::element::ElementType;
 use super::instruction::Instruction;
 use super::module::{Computation, ComputationId, Module};
 use super::runs::{Runs, only_refers, runs_in_place, runs_per_launch};
 
-/// A kind of exchange between devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum CollectiveKind {
-    /// Every device gets the parts of all.
-    AllGather,
-    /// Every device gets one part of the sum.
-    ReduceScatter,
-    /// Every device gets the sum.
-    AllReduce,
-    /// Every device sends a part to each other.
-    AllToAll,
-    /// As `AllToAll`, with parts of unequal size.
-    RaggedAllToAll,
-    /// Every device sends to one other.
-    CollectivePermute,
-    /// One device sends to all.
-    Broadcast,
+/// The collective kind of an opcode, without a suffix such as `-start`.
+pub(super) fn kind_of(opcode: &str) -> Option<CollectiveKind> {
+    CollectiveKind::ALL.into_iter().find(|kind| kind.name() == opcode)
 }
 
-impl CollectiveKind {
-    /// The kind of an opcode, without a suffix such as `-start`.
-    pub(super) fn from_opcode(opcode: &str) -> Option<Self> {
-        Some(match opcode {
-            "all-gather" => Self::AllGather,
-            "reduce-scatter" => Self::ReduceScatter,
-            "all-reduce" => Self::AllReduce,
-            "all-to-all" => Self::AllToAll,
-            "ragged-all-to-all" => Self::RaggedAllToAll,
-            "collective-permute" => Self::CollectivePermute,
-            "collective-broadcast" => Self::Broadcast,
-            _ => return None,
-        })
-    }
-}
-
-impl fmt::Display for CollectiveKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::AllGather => "all-gather",
-            Self::ReduceScatter => "reduce-scatter",
-            Self::AllReduce => "all-reduce",
-            Self::AllToAll => "all-to-all",
-            Self::RaggedAllToAll => "ragged-all-to-all",
-            Self::CollectivePermute => "collective-permute",
-            Self::Broadcast => "collective-broadcast",
-        })
-    }
-}
-
-/// Equal collectives of one computation: a row of a table.
+/// Identical collectives of one computation: a row of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectiveSummary {
-    /// What they do.
+    /// Their kind.
     pub kind: CollectiveKind,
-    /// Whether other work may run between their beginning and their end.
+    /// Whether other work may run between start and done.
     pub asynchronous: bool,
-    /// The computation they run in, the entry or the body of a loop or branch; fusions and
-    /// wrappers inside it are looked through.
+    /// The computation they run in: the entry or the body of a loop or branch, including its
+    /// fusions and wrappers.
     pub computation: String,
-    /// The type of the numbers that are sent; `None` if there are several.
+    /// The communicated element type; `None` if there are several.
     pub element: Option<ElementType>,
-    /// How many there are.
+    /// Number of collectives.
     pub count: u64,
-    /// Per-device bytes of the whole tensor for one of them: of the result, or for a
-    /// reduce-scatter, whose result is a part, of the operand. Compilers may pad it. `None` if an
+    /// Per-device bytes of the full tensor of one of them: of the result, or for a
+    /// reduce-scatter, whose result is a shard, of the operand. Compilers may pad it. `None` if an
     /// element type is unknown.
     pub bytes: Option<u64>,
-    /// How many devices take part together, or the number of pairs of a permutation; `None` if
-    /// the module does not list them, which means every device.
+    /// Number of devices per group, or of pairs of a permutation; `None` if the module does not
+    /// list them, which means all devices.
     pub group_size: Option<usize>,
     /// Whether the computation is part of a loop.
     pub in_loop: bool,
-    /// How often the computation runs in one launch; `None` if unknown.
+    /// Number of runs of the computation per launch; `None` if unknown.
     pub runs: Option<u64>,
 }
 
-/// One exchange between devices.
+/// One collective.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collective {
-    /// What it does.
+    /// Its kind.
     pub kind: CollectiveKind,
-    /// Whether other work may run between its beginning and its end.
+    /// Whether other work may run between its start and done.
     pub asynchronous: bool,
-    /// The type of the numbers that are sent; `None` if there are several.
+    /// The communicated element type; `None` if there are several.
     pub element: Option<ElementType>,
-    /// Per-device bytes of the whole tensor, as in [`CollectiveSummary::bytes`].
+    /// Per-device bytes of the full tensor, as in [`CollectiveSummary::bytes`].
     pub bytes: Option<u64>,
-    /// How many devices take part together; `None` means every device.
+    /// Number of devices per group; `None` means all devices.
     pub group_size: Option<usize>,
-    /// What tells the chain of instructions that do it together, if several do.
+    /// The id of the chain of instructions that implement it, if several do.
     pub chain: Option<String>,
 }
 
-/// The exchange that an instruction begins, itself or by what it calls in place.
+/// The collective that an instruction starts, itself or through a call in place.
 pub fn collective(module: &Module, instruction: &Instruction) -> Option<Collective> {
     if let Some(computation) = module.computation(instruction.computation)
         && let Some(key) = key(computation, instruction)
@@ -124,23 +80,23 @@ pub fn collective(module: &Module, instruction: &Instruction) -> Option<Collecti
     Some(Collective { asynchronous, ..found })
 }
 
-/// What makes collectives equal.
+/// What identifies identical collectives.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     kind: CollectiveKind,
     asynchronous: bool,
-    /// By its number, which has an order.
+    /// As its number, which is ordered.
     element: Option<i32>,
     bytes: Option<u64>,
     group_size: Option<usize>,
-    /// The TPU compiler spreads one asynchronous collective over a chain of fusions, each holding
-    /// a copy of the instruction.
+    /// The TPU compiler splits one asynchronous collective into a chain of fusions, each with a
+    /// copy of the instruction.
     chain: Option<(String, Option<i64>)>,
 }
 
 type Counts = BTreeMap<Key, u64>;
 
-/// The collectives a launch runs: the entry's first, then those of loops and branches.
+/// The collectives of a launch: the entry's first, then those of loops and branches.
 pub fn collectives(module: &Module) -> Vec<CollectiveSummary> {
     let runs = runs_per_launch(module);
     let owners = owners(module, &runs);
@@ -152,17 +108,17 @@ pub fn collectives(module: &Module) -> Vec<CollectiveSummary> {
         .collect()
 }
 
-/// The entry, and the computations that are reached but not as a part of their caller.
+/// The entry, and the computations that are reached but not inlined into their caller.
 fn owners(module: &Module, runs: &Runs) -> HashSet<ComputationId> {
     let reached = module.computations().iter().filter(|it| runs.is_reached(it.id));
     let instructions = reached.flat_map(Computation::instructions);
-    let apart = instructions.filter(|it| !runs_in_place(it) && !only_refers(it));
-    let called = apart.flat_map(|it| it.called.iter().copied());
+    let separate = instructions.filter(|it| !runs_in_place(it) && !only_refers(it));
+    let called = separate.flat_map(|it| it.called.iter().copied());
     called.chain([module.entry().id]).collect()
 }
 
-/// The collectives of each computation, with those of the computations that run as a part of it.
-/// Callees come before their callers, so one pass is enough.
+/// The collectives of each computation, including those of computations called in place. Callees
+/// come before their callers, so one pass is enough.
 fn counts(module: &Module) -> HashMap<ComputationId, Counts> {
     let mut all: HashMap<ComputationId, Counts> = HashMap::new();
     for computation in module.computations() {
@@ -206,7 +162,7 @@ fn key(computation: &Computation, instruction: &Instruction) -> Option<Key> {
         kind,
         asynchronous: chain.is_some() || instruction.opcode.ends_with("-start"),
         element: element(computation, instruction).map(ElementType::number),
-        bytes: whole_bytes(computation, instruction),
+        bytes: full_bytes(computation, instruction),
         group_size: Some(pairs)
             .filter(|&pairs| pairs > 0)
             .or(instruction.replica_groups.group_size()),
@@ -214,8 +170,8 @@ fn key(computation: &Computation, instruction: &Instruction) -> Option<Key> {
     })
 }
 
-/// Whether a computation only keeps a slice of this sum: the TPU compiler writes a reduce-scatter
-/// as such a fusion.
+/// Whether a computation only keeps a slice of this all-reduce: the TPU compiler emits a
+/// reduce-scatter as such a fusion.
 fn is_scattered(computation: &Computation, sum: &Instruction) -> bool {
     let slice = origin(computation, computation.root());
     let sliced = computation.operands(slice).next();
@@ -223,7 +179,7 @@ fn is_scattered(computation: &Computation, sum: &Instruction) -> bool {
         && sliced.is_some_and(|sliced| origin(computation, sliced).id == sum.id)
 }
 
-/// The instruction behind a few that only pass its result on.
+/// The instruction behind bitcasts, reshapes and copies.
 fn origin<'a>(computation: &'a Computation, mut instruction: &'a Instruction) -> &'a Instruction {
     for _ in 0..8 {
         let passes = matches!(instruction.opcode.as_str(), "bitcast" | "reshape" | "copy");
@@ -235,7 +191,7 @@ fn origin<'a>(computation: &'a Computation, mut instruction: &'a Instruction) ->
     instruction
 }
 
-/// The type of what is sent.
+/// The element type that is communicated.
 fn element(computation: &Computation, instruction: &Instruction) -> Option<ElementType> {
     let arrays = computation.operands(instruction).map(|operand| operand.shape.as_array());
     let mut elements = arrays.map(|array| array.map(|array| array.element));
@@ -243,14 +199,14 @@ fn element(computation: &Computation, instruction: &Instruction) -> Option<Eleme
     first.filter(|_| elements.all(|other| other == first))
 }
 
-fn whole_bytes(computation: &Computation, instruction: &Instruction) -> Option<u64> {
+fn full_bytes(computation: &Computation, instruction: &Instruction) -> Option<u64> {
     match (instruction.opcode.as_str(), instruction.shape.members()) {
         ("reduce-scatter" | "reduce-scatter-start", _) => {
             let sizes = computation.operands(instruction).map(|operand| operand.shape.byte_size());
             sizes.sum()
         }
-        // The beginning of an all-reduce has the shape of its result; others give their operands,
-        // their results, and scratch.
+        // An all-reduce-start has the shape of its result; others return their operands, their
+        // results, and scratch.
         ("all-reduce-start", _) => instruction.shape.byte_size(),
         (opcode, Some([_, results, ..])) if opcode.ends_with("-start") => results.byte_size(),
         _ => instruction.shape.byte_size(),
@@ -258,7 +214,7 @@ fn whole_bytes(computation: &Computation, instruction: &Instruction) -> Option<u
 }
 
 fn summaries(computation: &Computation, counts: &Counts, runs: &Runs) -> Vec<CollectiveSummary> {
-    // Chains have done their work; several of them may be one row.
+    // Chains were only needed for counting; several of them may be one row.
     let mut rows: BTreeMap<Key, u64> = BTreeMap::new();
     for (key, count) in counts {
         let row = rows.entry(Key { chain: None, ..key.clone() }).or_insert(0);

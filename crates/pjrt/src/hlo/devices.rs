@@ -1,8 +1,8 @@
-//! Lists of devices, kept in the compact form they are written in.
+//! Device lists, kept in their compact form.
 //!
-//! A list over thousands of devices is a few bytes in a module (an iota, reshaped and transposed),
-//! and every collective and every sharding carries one. They are checked when read, and only
-//! written out when asked for.
+//! A list of thousands of devices is a few bytes in a module (an iota, reshaped and transposed),
+//! and every collective and every sharding has one. They are checked when read, and only expanded
+//! on demand.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use super::mesh;
 use super::proto;
 use super::shape::write_list;
 
-/// No machine is larger; a longer list is a broken module.
+/// No machine is larger; a longer list means a malformed module.
 const MAX_DEVICES: usize = 1 << 20;
 
 /// An ordered list of devices.
@@ -26,7 +26,7 @@ enum Base {
     List(Vec<usize>),
 }
 
-/// View the list as an array of these extents, and transpose it.
+/// A reshape of the list to these extents, and a transpose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Reorder {
     reshape: Vec<usize>,
@@ -47,7 +47,7 @@ impl Devices {
         Ok(Self { base: Base::List(to_usizes(ids)?), steps: Vec::new() })
     }
 
-    /// An iota given as XLA gives it: extents, and a permutation of them (empty for none).
+    /// An iota as XLA represents it: extents, and a permutation of them (empty for none).
     pub(super) fn from_iota(reshape: &[i64], transpose: &[i64]) -> Result<Self, String> {
         let reshape = to_usizes(reshape)?;
         let count = product(&reshape).ok_or("a device list is larger than any machine")?;
@@ -58,7 +58,7 @@ impl Devices {
         Self::iota(count)?.reordered(&reshape, &transpose)
     }
 
-    /// The list as an array of extents `reshape`, transposed.
+    /// The list reshaped to `reshape` and transposed.
     pub(super) fn reordered(
         mut self,
         reshape: &[usize],
@@ -75,7 +75,7 @@ impl Devices {
         Ok(self)
     }
 
-    /// How many devices are listed.
+    /// Number of devices.
     pub fn len(&self) -> usize {
         match &self.base {
             Base::Iota(count) => *count,
@@ -83,12 +83,12 @@ impl Devices {
         }
     }
 
-    /// Whether no device is listed.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The devices, written out.
+    /// The expanded list.
     pub fn to_vec(&self) -> Vec<usize> {
         let base = match &self.base {
             Base::Iota(count) => (0..*count).collect(),
@@ -99,7 +99,7 @@ impl Devices {
 }
 
 impl Reorder {
-    /// Dims of extent one do not move anything; without them the rank stays small.
+    /// Drops dims of extent one, which have no effect, to keep the rank small.
     fn without_ones(reshape: &[usize], transpose: &[usize]) -> Self {
         let mut renumbered = vec![0; reshape.len()];
         let mut kept = Vec::new();
@@ -149,16 +149,16 @@ impl fmt::Display for Devices {
     }
 }
 
-/// Which devices exchange data with each other in a collective.
+/// The device groups of a collective.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplicaGroups {
-    /// Each group written out. No group at all means one group of every device.
+    /// Explicit groups. No groups means one group of all devices.
     Listed(Vec<Vec<usize>>),
-    /// A list of devices cut into groups of one size.
+    /// A device list split into groups of one size.
     Regular {
         /// Devices in each group.
         group_size: usize,
-        /// The groups, one after the other.
+        /// The concatenated groups.
         devices: Devices,
     },
 }
@@ -189,12 +189,12 @@ impl ReplicaGroups {
         Ok(Self::Regular { group_size: sizes[1], devices })
     }
 
-    /// Whether no group is given, which means one group of every device.
+    /// Whether there are no groups, which means one group of all devices.
     pub fn is_empty(&self) -> bool {
         self.group_size().is_none()
     }
 
-    /// Devices in the largest group; `None` if no group is given.
+    /// Devices in the largest group; `None` if there are no groups.
     pub fn group_size(&self) -> Option<usize> {
         match self {
             Self::Listed(groups) => groups.iter().map(Vec::len).max(),
@@ -202,7 +202,7 @@ impl ReplicaGroups {
         }
     }
 
-    /// Every group, written out.
+    /// The expanded groups.
     pub fn to_vecs(&self) -> Vec<Vec<usize>> {
         match self {
             Self::Listed(groups) => groups.clone(),
@@ -232,7 +232,7 @@ impl fmt::Display for ReplicaGroups {
     }
 }
 
-/// The product of extents, if it is a number of devices some machine could have.
+/// The product of extents, if it is a valid number of devices.
 pub(super) fn product(extents: &[usize]) -> Option<usize> {
     extents.iter().try_fold(1usize, |product, &extent| {
         product.checked_mul(extent).filter(|product| (1..=MAX_DEVICES).contains(product))
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_lists_are_refused_before_they_are_built() {
+    fn rejects_huge_lists() {
         for reshape in [&[i64::MAX, i64::MAX][..], &[1 << 40], &[-1], &[0, 5], &[1 << 20, 2]] {
             assert!(Devices::from_iota(reshape, &[]).is_err(), "{reshape:?}");
         }

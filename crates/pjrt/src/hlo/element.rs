@@ -1,4 +1,4 @@
-//! Element types, by the numbers XLA's `PrimitiveType` gives them.
+//! Element types, by their number in XLA's `PrimitiveType`.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ macro_rules! element_types {
                 }
             }
 
-            /// The number XLA gives this type.
+            /// The XLA number of this type.
             pub fn number(self) -> i32 {
                 match self {
                     $(Self::$variant => $number,)*
@@ -29,8 +29,7 @@ macro_rules! element_types {
                 }
             }
 
-            /// The width of one value; `None` for types that have no fixed width, or that we do
-            /// not know.
+            /// The width of one value; `None` for unknown types and those without a fixed width.
             pub fn bits(self) -> Option<u32> {
                 match self {
                     $(Self::$variant => $bits,)*
@@ -51,7 +50,7 @@ macro_rules! element_types {
 element_types! {
     /// No type: a shape that was never set.
     Invalid = 0, None, "invalid";
-    /// A truth value, stored in one byte.
+    /// A boolean, stored in one byte.
     Pred = 1, Some(1), "pred";
     /// Signed, 1 bit.
     S1 = 30, Some(1), "s1";
@@ -87,7 +86,7 @@ element_types! {
     F32 = 11, Some(32), "f32";
     /// IEEE double precision.
     F64 = 12, Some(64), "f64";
-    /// The upper half of a single.
+    /// bfloat16: the upper half of a single.
     Bf16 = 16, Some(16), "bf16";
     /// Eight bits: 5 of exponent, 2 of mantissa.
     F8E5M2 = 19, Some(8), "f8e5m2";
@@ -115,9 +114,9 @@ element_types! {
     C64 = 15, Some(64), "c64";
     /// A pair of doubles.
     C128 = 18, Some(128), "c128";
-    /// A tuple; as an element type only inside the reader.
+    /// A tuple; only used inside the reader.
     Tuple = 13, None, "tuple";
-    /// Something only the backend understands.
+    /// A backend-specific value.
     Opaque = 14, None, "opaque";
     /// An ordering between instructions, without data.
     Token = 17, Some(0), "token";
@@ -172,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_stable_both_ways() {
+    fn numbers_round_trip() {
         for number in -3..200 {
             assert_eq!(ElementType::from_number(number).number(), number);
         }

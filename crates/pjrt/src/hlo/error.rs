@@ -1,20 +1,20 @@
-//! What can be wrong with an optimized program.
+//! Errors of reading optimized HLO.
 
-/// Why bytes are not an HLO module we can use.
+/// Why bytes are not a usable HLO module.
 #[derive(Debug, thiserror::Error)]
 pub enum HloError {
-    /// The plugin returned a program in a format this reader does not know.
+    /// The plugin returned a program in an unknown format.
     #[error("program format `{0}` is not HLO: expected `hlo` or `hlo_with_config`")]
     UnknownFormat(String),
-    /// The bytes are not the protobuf they claim to be.
+    /// The bytes are not a valid protobuf.
     #[error("HLO does not decode: {0}")]
     Decode(#[from] prost::DecodeError),
-    /// The protobuf decodes, but contradicts itself.
+    /// The protobuf decodes, but is inconsistent.
     #[error("malformed HLO in {place}: {reason}")]
     Malformed {
         /// The module, and where known the computation and the instruction.
         place: String,
-        /// What is wrong there.
+        /// What is wrong.
         reason: String,
     },
 }

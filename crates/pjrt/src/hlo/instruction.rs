@@ -1,11 +1,12 @@
-//! One instruction, with the attributes we have a use for.
+//! An instruction, with the attributes we use.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use fullshard_core::CollectiveKind;
 use serde_json::Value;
 
-use super::collectives::CollectiveKind;
+use super::collectives::kind_of;
 use super::devices::{ReplicaGroups, to_usizes};
 use super::element::ElementType;
 use super::module::{ComputationId, InstructionId};
@@ -20,60 +21,60 @@ pub struct Instruction {
     pub id: InstructionId,
     /// Its name, unique in the module.
     pub name: String,
-    /// What it does, as HLO text spells it: `dot`, `all-gather-start`.
+    /// Its opcode, as in HLO text: `dot`, `all-gather-start`.
     pub opcode: String,
     /// The computation it belongs to.
     pub computation: ComputationId,
     /// The shape of its result.
     pub shape: Shape,
-    /// The instructions whose results it takes.
+    /// Its operands.
     pub operands: Vec<InstructionId>,
-    /// Instructions that must run before it without giving it data.
+    /// Instructions that must run before it, without a data dependency.
     pub control_predecessors: Vec<InstructionId>,
     /// The computations it calls.
     pub called: Vec<ComputationId>,
-    /// Where in the source program it comes from.
+    /// Its source location.
     pub metadata: Metadata,
-    /// What the backend wants to know about it.
+    /// The backend-specific configuration.
     pub backend_config: Arc<[u8]>,
     /// The value, if it is an integer or boolean scalar constant.
     pub constant: Option<i128>,
-    /// Which parameter it is, if it is one.
+    /// The parameter number, if it is a parameter.
     pub parameter_number: Option<usize>,
-    /// How a fusion is to be emitted: `kLoop`, `kOutput`, `kCustom`.
+    /// The kind of a fusion: `kLoop`, `kOutput`, `kCustom`.
     pub fusion_kind: Option<String>,
-    /// Which element a `get-tuple-element` takes.
+    /// The index of a `get-tuple-element`.
     pub tuple_index: Option<usize>,
-    /// The dims it works along; what that means depends on the opcode.
+    /// Its dims; their meaning depends on the opcode.
     pub dims: Vec<i64>,
-    /// The dims of a matrix product.
+    /// The dims of a matmul.
     pub dot_dims: Option<DotDims>,
-    /// How a `compare` compares: `LT`, `NE`.
+    /// The direction of a `compare`: `LT`, `NE`.
     pub comparison: Option<String>,
-    /// The function a custom call calls.
+    /// The target of a custom call.
     pub custom_call_target: Option<String>,
     /// The channel of a collective or transfer.
     pub channel_id: Option<i64>,
-    /// Which devices of a collective talk to each other.
+    /// The device groups of a collective.
     pub replica_groups: ReplicaGroups,
-    /// Who sends to whom in a permutation.
+    /// The (source, target) pairs of a permutation.
     pub source_target_pairs: Vec<(usize, usize)>,
-    /// How its result is spread over devices, if that is still noted.
+    /// The sharding of its result, if still annotated.
     pub sharding: Option<OpSharding>,
     /// Whether a send or receive is between device and host.
     pub is_host_transfer: bool,
     /// The thread an asynchronous instruction runs on.
     pub execution_thread: Option<String>,
-    /// Notes the frontend or the compiler attached.
+    /// Attributes attached by the frontend or the compiler.
     pub frontend_attributes: BTreeMap<String, String>,
 }
 
-/// Where an instruction comes from.
+/// The source of an instruction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
-    /// The kind of operation in the frontend; often empty.
+    /// The kind of op in the frontend; often empty.
     pub op_type: String,
-    /// The path of the operation in the frontend; often the only readable name.
+    /// The path of the op in the frontend; often the only readable name.
     pub op_name: String,
     /// The line of source, where known.
     pub source: Option<SourceLocation>,
@@ -88,20 +89,20 @@ pub struct SourceLocation {
     pub line: i32,
 }
 
-/// The dims of a matrix product.
+/// The dims of a matmul.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DotDims {
-    /// Summed dims of the left operand.
+    /// Contracting dims of the left operand.
     pub lhs_contracting: Vec<i64>,
-    /// Summed dims of the right operand.
+    /// Contracting dims of the right operand.
     pub rhs_contracting: Vec<i64>,
-    /// Dims of the left operand that index separate products.
+    /// Batch dims of the left operand.
     pub lhs_batch: Vec<i64>,
-    /// Dims of the right operand that index separate products.
+    /// Batch dims of the right operand.
     pub rhs_batch: Vec<i64>,
 }
 
-/// What instructions share through the module: long strings are stored once.
+/// Tables of the module that instructions refer to: long strings are stored once.
 pub(super) struct Tables {
     payloads: Vec<Arc<[u8]>>,
     frames: Vec<Option<SourceLocation>>,
@@ -195,58 +196,58 @@ impl Instruction {
         })
     }
 
-    /// Whether it begins an exchange between devices; the `-done` half of a pair does not.
+    /// Whether it starts a collective; the `-done` half of a pair does not.
     pub fn is_collective(&self) -> bool {
         self.collective_kind().is_some()
     }
 
-    /// Which exchange between devices it begins, if any.
+    /// The collective it starts, if any.
     pub fn collective_kind(&self) -> Option<CollectiveKind> {
         let opcode = &self.opcode;
-        CollectiveKind::from_opcode(opcode.strip_suffix("-start").unwrap_or(opcode))
+        kind_of(opcode.strip_suffix("-start").unwrap_or(opcode))
     }
 
-    /// The backend's configuration, if it is JSON, as CPU, GPU and TPU write it.
+    /// The backend config, if it is JSON, as on CPU, GPU and TPU.
     pub fn backend_config_json(&self) -> Option<Value> {
         serde_json::from_slice(&self.backend_config).ok()
     }
 
-    /// The backend's configuration as text, if it is any.
+    /// The backend config as text, if it is UTF-8 and not empty.
     pub fn backend_config_str(&self) -> Option<&str> {
         std::str::from_utf8(&self.backend_config).ok().filter(|config| !config.is_empty())
     }
 
-    /// The cycles the TPU compiler expects it to take. Collectives, gathers and copies that run
-    /// beside other work carry no estimate, nor does anything on other backends.
+    /// The cycles the TPU compiler estimates. Collectives, gathers and asynchronous copies have no
+    /// estimate, nor does anything on other backends.
     pub fn estimated_cycles(&self) -> Option<u64> {
         let config = self.backend_config_json()?;
         json_integer(config.get("window_config")?.get("estimated_cycles")?)
     }
 }
 
-/// How the TPU compiler exchanges something.
+/// The algorithm of a collective on TPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Algorithm {
-    /// Its name for it, such as `3DAllGatherOnMajorDim`.
+    /// The compiler's name for it, such as `3DAllGatherOnMajorDim`.
     pub name: String,
-    /// How many streams it sends at once, each along another way, where it says so.
+    /// Number of concurrent streams, each along another path, where reported.
     pub streams: Option<usize>,
 }
 
 impl Instruction {
-    /// How an exchange is done, where the TPU compiler says so.
+    /// The algorithm of a collective, where the TPU compiler reports it.
     pub fn algorithm(&self) -> Option<Algorithm> {
         let config = self.backend_config_json()?;
         let config = config.get("collective_algorithm_config")?;
         let name = config.get("emitter")?.as_str()?.to_owned();
-        let words = config.get("debug").and_then(Value::as_str).unwrap_or_default();
-        let colors = words.split_once("colors:").map(|(_, rest)| rest);
+        let debug = config.get("debug").and_then(Value::as_str).unwrap_or_default();
+        let colors = debug.split_once("colors:").map(|(_, rest)| rest);
         let digits = |text: &str| text.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok();
         Some(Algorithm { name, streams: colors.and_then(digits) })
     }
 
-    /// Which operand each result of it lies in, where the TPU compiler says so: pairs of the
-    /// number of an operand and the number of a result.
+    /// Results that alias operands, where the TPU compiler reports them: pairs of operand index and
+    /// result index.
     pub fn aliases(&self) -> Vec<(usize, usize)> {
         let config = self.backend_config_json();
         let lists = config

@@ -1,9 +1,9 @@
-//! How often a `while` loop runs, read from the loop itself.
+//! Trip counts of `while` loops, derived from the loop itself.
 //!
-//! Some backends note the count, others only leave a counter: the condition compares an element of
-//! the loop's state with a constant, the body adds a constant to it, and it starts from a constant.
-//! Compilers wrap each of the three in copies and fusions, so values are followed through those.
-//! Whatever does not fit is unknown; no count is ever guessed.
+//! Some backends annotate the count, others only leave a counter: the condition compares an element
+//! of the loop's state with a constant, the body adds a constant to it, and it starts from a
+//! constant. Compilers wrap each of the three in copies and fusions, so values are followed through
+//! those. Other loops have an unknown count; none is guessed.
 
 use std::cell::Cell;
 
@@ -11,15 +11,15 @@ use super::element::ElementType;
 use super::instruction::{Instruction, json_integer};
 use super::module::{Computation, Module};
 
-/// More steps than any real counter needs; broken modules may loop.
+/// More steps than any real counter needs; malformed modules may loop forever.
 const MAX_STEPS: u32 = 400;
 
-/// How often the body of a `while` runs each time the loop is reached; `None` if unknown.
+/// The trip count of a `while` each time it is reached; `None` if unknown.
 pub fn trip_count(module: &Module, instruction: &Instruction) -> Option<u64> {
     if instruction.opcode != "while" {
         return None;
     }
-    noted_count(instruction).or_else(|| Loop::new(module, instruction)?.count())
+    annotated_count(instruction).or_else(|| Loop::new(module, instruction)?.count())
 }
 
 /// The condition and the body of a `while`.
@@ -42,7 +42,7 @@ fn is_pred(computation: &Computation) -> bool {
     element_type(computation.root()) == Some(ElementType::Pred)
 }
 
-fn noted_count(instruction: &Instruction) -> Option<u64> {
+fn annotated_count(instruction: &Instruction) -> Option<u64> {
     let config = instruction.backend_config_json()?;
     json_integer(config.get("known_trip_count")?.get("n")?)
 }
@@ -54,7 +54,7 @@ struct Linear {
     offset: i128,
 }
 
-/// A computation, and the call that led into it; without one its parameter is the loop's state.
+/// A computation and its caller; without a caller its parameter is the loop's state.
 struct Scope<'a> {
     computation: &'a Computation,
     caller: Option<(&'a Scope<'a>, &'a Instruction)>,
@@ -80,7 +80,7 @@ impl<'a> Loop<'a> {
     fn count(&self) -> Option<u64> {
         let scope = Scope { computation: self.condition, caller: None };
         let test = self.test(&scope, self.condition.root())?;
-        let (left, right) = (self.settled(test.left), self.settled(test.right));
+        let (left, right) = (self.resolved(test.left), self.resolved(test.right));
         let (counter, bound, direction) = match (left.element, right.element) {
             (_, None) => (left, right.offset, test.direction),
             (None, Some(_)) => (right, left.offset, test.direction.flipped()),
@@ -97,8 +97,8 @@ impl<'a> Loop<'a> {
         (least..=greatest).contains(&last).then(|| u64::try_from(count).ok()).flatten()
     }
 
-    /// A value that the body leaves as it is has its first value throughout.
-    fn settled(&self, value: Linear) -> Linear {
+    /// A value that the body does not change is constant.
+    fn resolved(&self, value: Linear) -> Linear {
         let constant = || {
             let element = value.element.filter(|&element| self.step(element) == Some(0))?;
             let offset = self.start(element)?.checked_add(value.offset)?;
@@ -119,7 +119,7 @@ impl<'a> Loop<'a> {
         (value.element == Some(element)).then_some(value.offset)
     }
 
-    /// The comparison a condition comes down to.
+    /// The comparison behind a condition.
     fn test(&self, scope: &Scope<'_>, instruction: &Instruction) -> Option<Test> {
         self.spend()?;
         match instruction.opcode.as_str() {
@@ -146,7 +146,7 @@ impl<'a> Loop<'a> {
             "constant" => Some(Linear { element: None, offset: instruction.constant? }),
             "copy" | "copy-start" | "copy-done" | "bitcast" | "reshape" | "convert" => {
                 let from = scope.operand(instruction, 0)?;
-                keeps_value(from, instruction).then(|| operand(0)).flatten()
+                preserves_value(from, instruction).then(|| operand(0)).flatten()
             }
             "add" => operand(0)?.plus(operand(1)?),
             "subtract" => operand(0)?.plus(operand(1)?.negated()?),
@@ -165,7 +165,7 @@ impl<'a> Loop<'a> {
         }
     }
 
-    /// The value of one element of an instruction that gives a tuple.
+    /// The value of one element of an instruction that returns a tuple.
     fn element(&self, scope: &Scope<'_>, tuple: &Instruction, index: usize) -> Option<Linear> {
         self.spend()?;
         match tuple.opcode.as_str() {
@@ -204,7 +204,7 @@ impl<'a> Scope<'a> {
         self.computation.instruction(*instruction.operands.get(index)?)
     }
 
-    /// What the caller passed for a parameter, and where it is to be looked up.
+    /// The argument of a parameter, with its scope.
     fn argument(&self, parameter: &Instruction) -> Option<(&'a Scope<'a>, &'a Instruction)> {
         let (outer, call) = self.caller?;
         Some((outer, outer.operand(call, parameter.parameter_number?)?))
@@ -225,7 +225,7 @@ impl Linear {
     }
 }
 
-/// A comparison that keeps a loop running.
+/// The condition of a loop.
 struct Test {
     left: Linear,
     right: Linear,
@@ -264,7 +264,7 @@ impl Direction {
         }
     }
 
-    /// How often `counter <direction> bound` holds in a row; `None` if it never stops holding.
+    /// Number of iterations for which `counter <direction> bound` holds; `None` if unbounded.
     fn count(self, start: i128, step: i128, bound: i128) -> Option<i128> {
         let distance = bound.checked_sub(start)?;
         let (distance, step) = match self {
@@ -287,8 +287,8 @@ fn element_type(instruction: &Instruction) -> Option<ElementType> {
     instruction.shape.as_array().filter(|array| array.dims.is_empty()).map(|array| array.element)
 }
 
-/// Whether an instruction that only moves or widens a scalar leaves its value as it was.
-fn keeps_value(from: &Instruction, to: &Instruction) -> bool {
+/// Whether an instruction that only moves or converts a scalar preserves its value.
+fn preserves_value(from: &Instruction, to: &Instruction) -> bool {
     match (element_type(from), element_type(to)) {
         (Some(from), Some(to)) if from != to => {
             let ranges = from.integer_range().zip(to.integer_range());

@@ -1,50 +1,50 @@
-//! Devices named through mesh axes.
+//! Device lists expressed as mesh axes.
 //!
-//! Newer XLA writes replica groups and shardings as references to axes of a mesh, or to parts of
-//! them. Each axis is cut into pieces such that every reference is a run of whole pieces; what is
-//! left is one reshape and one transpose of the mesh's devices.
+//! Newer XLA writes replica groups and shardings as references to mesh axes, or to sub-axes. Each
+//! axis is split into pieces such that every reference is a run of pieces; the rest is one reshape
+//! and one transpose of the mesh's devices.
 
 use std::collections::BTreeSet;
 
 use super::devices::{Devices, ReplicaGroups, product, to_usizes};
 use super::proto;
 
-/// A mesh whose axes are cut into pieces.
-pub(super) struct CutMesh {
+/// A mesh whose axes are split into pieces.
+pub(super) struct SplitMesh {
     devices: Devices,
     sizes: Vec<usize>,
-    /// For each axis, where its pieces begin: the product of the sizes to the left, and the piece.
+    /// For each axis, the start of its pieces: the product of the sizes to the left, and the piece.
     starts: Vec<Vec<(i64, usize)>>,
 }
 
-impl CutMesh {
-    /// Cuts `mesh` so that each of `references` is made of whole pieces.
+impl SplitMesh {
+    /// Splits `mesh` so that each of `references` is a run of pieces.
     pub fn new<'a>(
         mesh: &proto::Mesh,
         references: impl IntoIterator<Item = &'a proto::AxisRef>,
     ) -> Result<Self, String> {
         let axis_sizes: Vec<i64> = mesh.axes.iter().map(|axis| axis.size).collect();
         let devices = mesh_devices(mesh, &to_usizes(&axis_sizes)?)?;
-        let mut cuts: Vec<BTreeSet<i64>> =
+        let mut points: Vec<BTreeSet<i64>> =
             axis_sizes.iter().map(|&size| BTreeSet::from([1, size])).collect();
         for reference in references {
-            let axis = axis_index(reference, cuts.len())?;
+            let axis = axis_index(reference, points.len())?;
             if let Some((start, end)) = sub_axis_bounds(reference)? {
-                cuts[axis].extend([start, end]);
+                points[axis].extend([start, end]);
             }
         }
-        let mut cut = Self { devices, sizes: Vec::new(), starts: Vec::new() };
-        for (points, size) in cuts.iter().zip(axis_sizes) {
-            cut.push_axis(points, size)?;
+        let mut split = Self { devices, sizes: Vec::new(), starts: Vec::new() };
+        for (points, size) in points.iter().zip(axis_sizes) {
+            split.push_axis(points, size)?;
         }
-        Ok(cut)
+        Ok(split)
     }
 
     fn push_axis(&mut self, points: &BTreeSet<i64>, size: i64) -> Result<(), String> {
         let mut starts = Vec::new();
         for (start, end) in points.iter().zip(points.iter().skip(1)) {
             if end % start != 0 || *end > size {
-                return Err(format!("an axis of size {size} cannot be cut at {start} and {end}"));
+                return Err(format!("an axis of size {size} cannot be split at {start} and {end}"));
             }
             starts.push((*start, self.sizes.len()));
             self.sizes.extend(usize::try_from(end / start));
@@ -53,7 +53,7 @@ impl CutMesh {
         Ok(())
     }
 
-    /// The pieces that make up one of the references given to [`CutMesh::new`].
+    /// The pieces of one of the references passed to [`SplitMesh::new`].
     pub fn pieces(&self, reference: &proto::AxisRef) -> Result<Vec<usize>, String> {
         let starts = &self.starts[axis_index(reference, self.starts.len())?];
         let (start, end) = sub_axis_bounds(reference)?.unwrap_or((1, i64::MAX));
@@ -61,19 +61,19 @@ impl CutMesh {
         Ok(inside.map(|&(_, piece)| piece).collect())
     }
 
-    /// The pieces of several references, one after the other.
+    /// The concatenated pieces of several references.
     pub fn all_pieces(&self, references: &[proto::AxisRef]) -> Result<Vec<usize>, String> {
         let pieces = references.iter().map(|reference| self.pieces(reference));
         Ok(pieces.collect::<Result<Vec<_>, _>>()?.concat())
     }
 
-    /// The pieces that are not in `used`, in the order of the mesh.
+    /// The pieces that are not in `used`, in mesh order.
     pub fn rest(&self, used: &[usize]) -> Vec<usize> {
         let used: BTreeSet<_> = used.iter().collect();
         (0..self.sizes.len()).filter(|piece| !used.contains(piece)).collect()
     }
 
-    /// How many devices lie along these pieces.
+    /// Number of devices along these pieces.
     pub fn extent(&self, pieces: &[usize]) -> usize {
         pieces.iter().map(|&piece| self.sizes[piece]).fold(1, usize::saturating_mul)
     }
@@ -89,10 +89,11 @@ pub(super) fn replica_groups(
     list: &proto::MeshAxesReplicaGroupList,
 ) -> Result<ReplicaGroups, String> {
     let mesh = list.mesh.as_ref().ok_or("replica groups over mesh axes have no mesh")?;
-    let cut = CutMesh::new(mesh, &list.axes)?;
-    let along = cut.all_pieces(&list.axes)?;
-    let order = [cut.rest(&along), along.clone()].concat();
-    Ok(ReplicaGroups::Regular { group_size: cut.extent(&along), devices: cut.arranged(&order)? })
+    let split = SplitMesh::new(mesh, &list.axes)?;
+    let along = split.all_pieces(&list.axes)?;
+    let order = [split.rest(&along), along.clone()].concat();
+    let devices = split.arranged(&order)?;
+    Ok(ReplicaGroups::Regular { group_size: split.extent(&along), devices })
 }
 
 fn mesh_devices(mesh: &proto::Mesh, sizes: &[usize]) -> Result<Devices, String> {
@@ -137,7 +138,7 @@ mod tests {
         proto::AxisRef { mesh_axis_index, sub_axis: None }
     }
 
-    fn part(mesh_axis_index: i64, pre_size: i64, size: i64) -> proto::AxisRef {
+    fn sub_axis(mesh_axis_index: i64, pre_size: i64, size: i64) -> proto::AxisRef {
         proto::AxisRef { mesh_axis_index, sub_axis: Some(proto::SubAxis { pre_size, size }) }
     }
 
@@ -154,9 +155,9 @@ mod tests {
     }
 
     #[test]
-    fn groups_over_parts_of_axes() {
-        assert_eq!(groups(mesh(&[4]), vec![part(0, 1, 2)]).unwrap(), [[0, 2], [1, 3]]);
-        assert_eq!(groups(mesh(&[4]), vec![part(0, 2, 2)]).unwrap(), [[0, 1], [2, 3]]);
+    fn groups_over_sub_axes() {
+        assert_eq!(groups(mesh(&[4]), vec![sub_axis(0, 1, 2)]).unwrap(), [[0, 2], [1, 3]]);
+        assert_eq!(groups(mesh(&[4]), vec![sub_axis(0, 2, 2)]).unwrap(), [[0, 1], [2, 3]]);
     }
 
     #[test]
@@ -164,17 +165,17 @@ mod tests {
         let listed = proto::Mesh { device_ids: vec![3, 2, 1, 0], ..mesh(&[2, 2]) };
         assert_eq!(groups(listed, vec![axis(0)]).unwrap(), [[3, 1], [2, 0]]);
         let iota = proto::IotaTransform { reshape_dims: vec![2, 2], transpose_perm: vec![1, 0] };
-        let turned = proto::Mesh { iota_transform: Some(iota), ..mesh(&[2, 2]) };
-        assert_eq!(groups(turned, vec![axis(1)]).unwrap(), [[0, 2], [1, 3]]);
+        let transposed = proto::Mesh { iota_transform: Some(iota), ..mesh(&[2, 2]) };
+        assert_eq!(groups(transposed, vec![axis(1)]).unwrap(), [[0, 2], [1, 3]]);
     }
 
     #[test]
-    fn broken_references_are_refused() {
+    fn rejects_invalid_references() {
         assert!(groups(mesh(&[4]), vec![axis(1)]).is_err());
         assert!(groups(mesh(&[4]), vec![axis(0), axis(0)]).is_err());
-        assert!(groups(mesh(&[4]), vec![part(0, 3, 2)]).is_err());
-        assert!(groups(mesh(&[4]), vec![part(0, 0, 2)]).is_err());
-        assert!(groups(mesh(&[4]), vec![part(0, i64::MAX, 2)]).is_err());
+        assert!(groups(mesh(&[4]), vec![sub_axis(0, 3, 2)]).is_err());
+        assert!(groups(mesh(&[4]), vec![sub_axis(0, 0, 2)]).is_err());
+        assert!(groups(mesh(&[4]), vec![sub_axis(0, i64::MAX, 2)]).is_err());
         assert!(groups(mesh(&[1 << 40]), vec![axis(0)]).is_err());
         assert!(groups(mesh(&[0]), vec![axis(0)]).is_err());
     }

@@ -1,11 +1,11 @@
-//! A reader of optimized HLO, the program a compiler says it will run.
+//! A reader of optimized HLO.
 //!
-//! A PJRT plugin hands its optimized program out as a protobuf. We read it ourselves, and only the
-//! fields we need, because readers generated for one XLA version refuse modules of another. From
-//! it come the facts worth showing before any device is used: the per-device signature, which
-//! buffers are donated, which collectives run, how often, and what the compiler thinks they cost.
+//! A PJRT plugin returns its optimized program as a protobuf. We decode it ourselves, and only the
+//! fields we need, because readers generated for one XLA version reject modules of another. It
+//! provides what can be reported before any device is used: the per-device signature, donated
+//! buffers, the collectives and their counts, and the compiler's cost estimates.
 //!
-//! Nothing here trusts its input: any bytes give a [`Module`] or an [`HloError`].
+//! The input is untrusted: any bytes yield a [`Module`] or an [`HloError`].
 
 mod collectives;
 mod devices;
@@ -25,10 +25,11 @@ mod signature;
 mod tests;
 mod text;
 
-pub use collectives::{Collective, CollectiveKind, CollectiveSummary, collective, collectives};
+pub use collectives::{Collective, CollectiveSummary, collective, collectives};
 pub use devices::{Devices, ReplicaGroups};
 pub use element::ElementType;
 pub use error::HloError;
+pub use fullshard_core::CollectiveKind;
 pub use instruction::{Algorithm, DotDims, Instruction, Metadata, SourceLocation};
 pub use loops::{condition_and_body, trip_count};
 pub use module::{Computation, ComputationId, InstructionId, Module};

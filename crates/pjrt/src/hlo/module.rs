@@ -1,4 +1,4 @@
-//! The module: its computations, checked to refer only to what exists.
+//! The module: its computations, with checked references.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ pub type InstructionId = i64;
 pub struct Module {
     /// Its name.
     pub name: String,
-    /// Whether the compiler fixed the order in which instructions run.
+    /// Whether the instructions are scheduled.
     pub is_scheduled: bool,
     computations: Vec<Computation>,
     index: HashMap<ComputationId, usize>,
@@ -81,7 +81,7 @@ impl Module {
         &self.computations
     }
 
-    /// The computation that a launch runs.
+    /// The entry computation.
     pub fn entry(&self) -> &Computation {
         &self.computations[self.entry]
     }
@@ -96,8 +96,8 @@ impl Module {
         self.computations.iter().flat_map(|computation| &computation.instructions)
     }
 
-    /// Every called computation exists, and none reaches itself. Callees come before their
-    /// callers in every valid module, which says both at once.
+    /// Checks that every called computation exists, and that none is recursive. Callees come before
+    /// their callers in every valid module, which implies both.
     fn check_calls(&self, place: &str) -> Result<(), HloError> {
         for (position, computation) in self.computations.iter().enumerate() {
             for instruction in &computation.instructions {
@@ -155,7 +155,7 @@ impl Computation {
         self.index.get(&id).map(|&position| &self.instructions[position])
     }
 
-    /// The instruction whose result is the computation's.
+    /// The root instruction.
     pub fn root(&self) -> &Instruction {
         &self.instructions[self.root]
     }

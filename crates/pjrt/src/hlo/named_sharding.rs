@@ -1,14 +1,14 @@
-//! Shardings written as mesh axes, turned into tiles.
+//! Named shardings over mesh axes, converted to tiles.
 //!
-//! Each tensor dim lists the axes that cut it; axes that cut nothing hold copies, unless they are
-//! marked manual or unreduced.
+//! Each tensor dim lists the axes that shard it; axes that shard no dim are replicated, unless they
+//! are marked manual or unreduced.
 
 use super::devices::to_usizes;
-use super::mesh::CutMesh;
+use super::mesh::SplitMesh;
 use super::proto;
 use super::sharding::{OpSharding, Subgroup, SubgroupKind, TileSharding};
 
-/// The placement that a sharding over mesh axes describes.
+/// Decodes a sharding over mesh axes.
 pub(super) fn decode(named: &proto::NamedSharding) -> Result<OpSharding, String> {
     let Some(mesh) = named.mesh.as_ref().filter(|mesh| **mesh != proto::Mesh::default()) else {
         return Ok(OpSharding::Replicated);
@@ -18,16 +18,16 @@ pub(super) fn decode(named: &proto::NamedSharding) -> Result<OpSharding, String>
     }
     let over_dims = named.dim_shardings.iter().flat_map(|dim| &dim.axes);
     let references = over_dims.chain(&named.manual_axes).chain(&named.unreduced_axes);
-    let cut = CutMesh::new(mesh, references)?;
+    let split = SplitMesh::new(mesh, references)?;
 
-    let dims = named.dim_shardings.iter().map(|dim| cut.all_pieces(&dim.axes));
+    let dims = named.dim_shardings.iter().map(|dim| split.all_pieces(&dim.axes));
     let dims = dims.collect::<Result<Vec<_>, _>>()?;
-    let manual = cut.all_pieces(&named.manual_axes)?;
-    let unreduced = cut.all_pieces(&named.unreduced_axes)?;
-    let rest = cut.rest(&[dims.concat(), manual.clone(), unreduced.clone()].concat());
-    let grid: Vec<usize> = dims.iter().map(|pieces| cut.extent(pieces)).collect();
-    let devices =
-        cut.arranged(&[dims.concat(), rest.clone(), manual.clone(), unreduced.clone()].concat())?;
+    let manual = split.all_pieces(&named.manual_axes)?;
+    let unreduced = split.all_pieces(&named.unreduced_axes)?;
+    let rest = split.rest(&[dims.concat(), manual.clone(), unreduced.clone()].concat());
+    let grid: Vec<usize> = dims.iter().map(|pieces| split.extent(pieces)).collect();
+    let order = [dims.concat(), rest.clone(), manual.clone(), unreduced.clone()].concat();
+    let devices = split.arranged(&order)?;
 
     let subgroups: Vec<Subgroup> = [
         (SubgroupKind::Replicated, rest),
@@ -35,14 +35,14 @@ pub(super) fn decode(named: &proto::NamedSharding) -> Result<OpSharding, String>
         (SubgroupKind::Unreduced, unreduced),
     ]
     .into_iter()
-    .map(|(kind, pieces)| Subgroup { kind, size: cut.extent(&pieces) })
+    .map(|(kind, pieces)| Subgroup { kind, size: split.extent(&pieces) })
     .filter(|group| group.size > 1)
     .collect();
-    let whole = grid.iter().all(|&parts| parts == 1);
+    let untiled = grid.iter().all(|&parts| parts == 1);
     Ok(match subgroups.as_slice() {
-        [Subgroup { kind: SubgroupKind::Replicated, .. }] if whole => OpSharding::Replicated,
-        [Subgroup { kind: SubgroupKind::Manual, .. }] if whole => OpSharding::Manual,
-        [Subgroup { kind: SubgroupKind::Unreduced, .. }] if whole => OpSharding::Unreduced,
+        [Subgroup { kind: SubgroupKind::Replicated, .. }] if untiled => OpSharding::Replicated,
+        [Subgroup { kind: SubgroupKind::Manual, .. }] if untiled => OpSharding::Manual,
+        [Subgroup { kind: SubgroupKind::Unreduced, .. }] if untiled => OpSharding::Unreduced,
         _ => OpSharding::Tiled(TileSharding { grid, subgroups, devices }),
     })
 }

@@ -1,8 +1,8 @@
-//! The protobuf messages of optimized HLO, as far as we read them.
+//! The protobuf messages of optimized HLO, with only the fields we read.
 //!
-//! Written by hand against XLA's `hlo.proto` and `xla_data.proto`; every field left out is skipped
+//! Written by hand against XLA's `hlo.proto` and `xla_data.proto`; all other fields are skipped
 //! while decoding, which keeps this reader working across XLA versions. Enums are plain integers,
-//! so that a new value is data and not an error.
+//! so that a new value is not an error.
 
 mod sharding;
 
@@ -18,7 +18,7 @@ pub struct ModuleWithConfig {
     pub module: Option<Module>,
 }
 
-/// As [`ModuleWithConfig`], for the signature alone.
+/// Like [`ModuleWithConfig`], for the signature only.
 #[derive(Clone, PartialEq, Message)]
 pub struct HeaderWithConfig {
     #[prost(message, optional, tag = "1")]
@@ -94,7 +94,7 @@ pub struct DonorEntry {
     pub parameter_number: i64,
 }
 
-/// Where instructions come from: all ids count from one.
+/// Source locations of instructions; all ids are 1-based.
 #[derive(Clone, PartialEq, Message)]
 pub struct StackFrameIndex {
     #[prost(string, repeated, tag = "1")]
@@ -191,7 +191,7 @@ pub struct Instruction {
     pub backend_config_payload: Option<Payload>,
 }
 
-/// Bytes in place, or an index into the module's table.
+/// Inline bytes, or an index into the module's table.
 #[derive(Clone, PartialEq, Message)]
 pub struct Payload {
     #[prost(bytes = "vec", optional, tag = "1")]

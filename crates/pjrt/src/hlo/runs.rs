@@ -1,4 +1,4 @@
-//! How often each computation runs when the program is launched once.
+//! Number of runs of each computation per launch.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,29 +6,29 @@ use super::instruction::Instruction;
 use super::loops::{condition_and_body, trip_count};
 use super::module::{ComputationId, Module};
 
-/// How often the computations of a module run in one launch.
+/// Number of runs of the computations of a module per launch.
 #[derive(Clone, Debug, Default)]
 pub struct Runs {
     counts: HashMap<ComputationId, Option<u64>>,
-    looped: HashSet<ComputationId>,
+    in_loop: HashSet<ComputationId>,
 }
 
 impl Runs {
-    /// How often a computation runs; `None` if that depends on data or is not known.
+    /// Number of runs of a computation; `None` if data-dependent or unknown.
     ///
-    /// A computation that is applied to elements (the sum inside a reduction) has no count.
+    /// A computation that is applied to elements (the reducer of a reduction) has no count.
     pub fn count(&self, computation: ComputationId) -> Option<u64> {
         self.counts.get(&computation).copied().flatten()
     }
 
-    /// Whether a computation is called at all.
+    /// Whether a computation is called.
     pub fn is_reached(&self, computation: ComputationId) -> bool {
         self.counts.contains_key(&computation)
     }
 
     /// Whether a computation is part of a loop.
     pub fn in_loop(&self, computation: ComputationId) -> bool {
-        self.looped.contains(&computation)
+        self.in_loop.contains(&computation)
     }
 
     fn add(&mut self, computation: ComputationId, times: Option<u64>) {
@@ -37,11 +37,11 @@ impl Runs {
     }
 }
 
-/// Counts how often each computation runs in one launch.
+/// Counts the runs of each computation per launch.
 pub fn runs_per_launch(module: &Module) -> Runs {
     let mut runs = Runs::default();
     runs.add(module.entry().id, Some(1));
-    // Callees come before callers, so backwards every count is complete when it is used.
+    // Callees come before callers, so in reverse order every count is complete when it is used.
     for computation in module.computations().iter().rev() {
         if !runs.is_reached(computation.id) {
             continue;
@@ -53,7 +53,7 @@ pub fn runs_per_launch(module: &Module) -> Runs {
                 let product = count.zip(times).map(|(count, times)| count.saturating_mul(times));
                 runs.add(called, product);
                 if in_loop {
-                    runs.looped.insert(called);
+                    runs.in_loop.insert(called);
                 }
             }
         }
@@ -61,17 +61,17 @@ pub fn runs_per_launch(module: &Module) -> Runs {
     runs
 }
 
-/// Whether the called computation runs once, as part of the caller.
+/// Whether the called computation runs once, inside the caller.
 pub(super) fn runs_in_place(instruction: &Instruction) -> bool {
     matches!(instruction.opcode.as_str(), "fusion" | "call" | "async-start")
 }
 
-/// Whether an instruction names a computation that another one already runs.
+/// Whether an instruction refers to a computation that another one runs.
 pub(super) fn only_refers(instruction: &Instruction) -> bool {
     matches!(instruction.opcode.as_str(), "async-update" | "async-done")
 }
 
-/// The computations an instruction runs, and how often.
+/// The computations an instruction runs, with their counts.
 fn calls(module: &Module, instruction: &Instruction) -> Vec<(ComputationId, Option<u64>)> {
     if only_refers(instruction) {
         return Vec::new();

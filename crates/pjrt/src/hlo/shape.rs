@@ -1,4 +1,4 @@
-//! Shapes and layouts, printed as HLO text prints them.
+//! Shapes and layouts, printed as in HLO text.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use super::proto;
 pub enum Shape {
     /// A dense array; also tokens and opaque values, which have no dims.
     Array(ArrayShape),
-    /// Several values together.
+    /// A tuple of values.
     Tuple(Vec<Shape>),
     /// A mutable buffer around a value.
     Buffer(Box<Shape>),
@@ -21,24 +21,24 @@ pub enum Shape {
 pub struct ArrayShape {
     /// The type of the elements.
     pub element: ElementType,
-    /// The extent of each dim, outermost first; for a dynamic dim the most it can be.
+    /// The extent of each dim, outermost first; the bound of a dynamic dim.
     pub dims: Vec<usize>,
-    /// Whether any extent is known only at run time.
+    /// Whether any dim is dynamic.
     pub dynamic: bool,
-    /// How the array lies in memory, if the compiler has decided it.
+    /// The memory layout, if assigned.
     pub layout: Option<Layout>,
 }
 
-/// How an array lies in memory.
+/// A memory layout.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Layout {
-    /// The dims from the fastest-varying to the slowest.
+    /// The dims, minor to major.
     pub minor_to_major: Vec<i64>,
     /// Nested tiles, outermost first; empty for a linear layout.
     pub tiles: Vec<Vec<i64>>,
-    /// Bits per element where elements are packed, or 0.
+    /// Bits per element if packed, or 0.
     pub element_bits: i64,
-    /// The memory the array lives in; 0 is the device's main memory.
+    /// The memory space; 0 is the device's main memory.
     pub memory_space: i64,
 }
 
@@ -65,7 +65,7 @@ impl Shape {
         }
     }
 
-    /// The shape itself if it is an array.
+    /// The array shape; `None` for anything else.
     pub fn as_array(&self) -> Option<&ArrayShape> {
         match self {
             Self::Array(array) => Some(array),
@@ -81,7 +81,7 @@ impl Shape {
         }
     }
 
-    /// The shape with all tuples opened, in order; a shape that is no tuple is its own only leaf.
+    /// The leaves of nested tuples, in order; a shape that is not a tuple is its own leaf.
     pub fn leaves(&self) -> Vec<&Shape> {
         match self {
             Self::Tuple(members) => members.iter().flat_map(Self::leaves).collect(),
@@ -101,7 +101,7 @@ impl ArrayShape {
         Ok(Self { element, dims, dynamic: shape.is_dynamic_dimension.contains(&true), layout })
     }
 
-    /// How many elements the array has.
+    /// Number of elements.
     pub fn elements(&self) -> u64 {
         if self.dims.contains(&0) {
             return 0;
@@ -124,7 +124,7 @@ impl ArrayShape {
 }
 
 impl ArrayShape {
-    /// Bytes it takes in memory: the dims that the outermost tile covers are filled up to it.
+    /// Bytes in memory: the dims of the outermost tile are padded to it.
     pub fn padded_byte_size(&self) -> Option<u64> {
         let tile = self.layout.as_ref().and_then(|layout| layout.tiles.first());
         let Some((layout, tile)) = self.layout.as_ref().zip(tile) else { return self.byte_size() };
@@ -139,7 +139,7 @@ impl ArrayShape {
         padded.byte_size()
     }
 
-    /// Whether it lies in the device's main memory.
+    /// Whether it is in the device's main memory.
     pub fn in_main_memory(&self) -> bool {
         self.layout.as_ref().is_none_or(|layout| layout.memory_space == 0)
     }
@@ -204,7 +204,7 @@ impl fmt::Display for Layout {
     }
 }
 
-/// A tile extent; the least integer stands for "this dim joins the next".
+/// A tile extent; the smallest integer means that this dim is combined with the next.
 struct TileDim(i64);
 
 impl fmt::Display for TileDim {
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn tiles_are_filled_up() {
+    fn pads_to_tiles() {
         let padded = |dims: &[usize], order: &[i64], tiles: &[&[i64]]| {
             let layout = Layout {
                 minor_to_major: order.to_vec(),

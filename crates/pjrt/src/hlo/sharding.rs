@@ -1,4 +1,4 @@
-//! How a tensor is spread over devices, in one form for the three ways XLA writes it.
+//! Shardings, in one form for the three encodings of XLA.
 
 use std::fmt;
 
@@ -7,34 +7,34 @@ use super::named_sharding;
 use super::proto;
 use super::shape::write_list;
 
-/// The placement of a value on devices.
+/// The sharding of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpSharding {
     /// Every device holds all of it.
     Replicated,
     /// One device holds all of it.
     Maximal(usize),
-    /// Cut into tiles.
+    /// Split into tiles.
     Tiled(TileSharding),
     /// Already per-device: the partitioner leaves it alone.
     Manual,
     /// Partial values that have not been summed.
     Unreduced,
-    /// Not said, or said in a way this reader does not know.
+    /// Not specified, or of an unknown kind.
     Unknown,
-    /// One placement for each leaf of a tuple.
+    /// One sharding per leaf of a tuple.
     Tuple(Vec<OpSharding>),
 }
 
-/// A tensor cut into a grid of tiles.
+/// A tensor split into a grid of tiles.
 ///
-/// The device list runs over the grid, outermost dim first; below each tile lie the devices of its
+/// The device list is in grid order, outermost dim first; each tile has the devices of its
 /// subgroups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TileSharding {
-    /// The number of parts of each tensor dim.
+    /// Number of tiles along each tensor dim.
     pub grid: Vec<usize>,
-    /// Dims of the device list below the grid.
+    /// Dims of the device list after the grid.
     pub subgroups: Vec<Subgroup>,
     /// All devices: tile by tile, subgroups innermost.
     pub devices: Devices,
@@ -43,22 +43,22 @@ pub struct TileSharding {
 /// Devices that share a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subgroup {
-    /// What they do with it.
+    /// Their kind.
     pub kind: SubgroupKind,
-    /// How many they are.
+    /// Number of devices.
     pub size: usize,
 }
 
-/// What the devices of a subgroup do with their tile.
+/// The kind of a subgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubgroupKind {
     /// Each holds a copy.
     Replicated,
-    /// The program divides it among them itself.
+    /// Manually sharded by the program.
     Manual,
     /// Each holds a partial value.
     Unreduced,
-    /// A kind this reader does not know, by its XLA number.
+    /// An unknown kind, by its XLA number.
     Unknown(i32),
 }
 
@@ -106,24 +106,24 @@ impl TileSharding {
         Ok(Self { grid: extents[..rank].to_vec(), subgroups, devices })
     }
 
-    /// How many devices hold a copy of each tile.
+    /// Number of replicas of each tile.
     pub fn replicas(&self) -> usize {
         let replicated =
             self.subgroups.iter().filter(|group| group.kind == SubgroupKind::Replicated);
         replicated.map(|group| group.size).product()
     }
 
-    /// The tile a device holds, as its place in the grid; `None` if the device is not listed.
+    /// The grid coordinates of the tile of a device; `None` if the device is not listed.
     pub fn tile_of(&self, device: usize) -> Option<Vec<usize>> {
         let position = self.devices.to_vec().iter().position(|&listed| listed == device)?;
         let below: usize = self.subgroups.iter().map(|group| group.size).product();
         let mut tile = position / below.max(1);
-        let mut place = vec![0; self.grid.len()];
-        for (index, &parts) in place.iter_mut().zip(&self.grid).rev() {
+        let mut coordinates = vec![0; self.grid.len()];
+        for (index, &parts) in coordinates.iter_mut().zip(&self.grid).rev() {
             *index = tile % parts.max(1);
             tile /= parts.max(1);
         }
-        Some(place)
+        Some(coordinates)
     }
 }
 
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_are_refused() {
+    fn rejects_inconsistent_shardings() {
         let none = proto::OpSharding { kind: 3, last_tile_dims: vec![0], ..Default::default() };
         assert!(OpSharding::decode(&none).is_err());
         let short = proto::OpSharding {

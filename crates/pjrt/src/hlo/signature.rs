@@ -1,4 +1,4 @@
-//! What a program takes and gives on each device, read without reading the program.
+//! Inputs and outputs of a program per device, decoded without its instructions.
 
 use prost::Message;
 
@@ -7,23 +7,23 @@ use super::proto;
 use super::shape::Shape;
 use super::sharding::OpSharding;
 
-/// The interface of an optimized program, as each device sees it.
+/// The per-device signature of an optimized program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Signature {
     /// The shape of each parameter.
     pub parameters: Vec<Shape>,
-    /// The shape of each result; a tuple is opened into its leaves.
+    /// The shape of each result; a tuple is flattened.
     pub results: Vec<Shape>,
-    /// Parameters whose memory the program may reuse, in order.
+    /// Indices of donated parameters, in order.
     pub donated: Vec<usize>,
-    /// How each parameter was cut from the tensor all devices hold together, if noted.
+    /// The sharding of each parameter, if annotated.
     pub parameter_shardings: Vec<Option<OpSharding>>,
-    /// How the results go together again, if noted.
+    /// The sharding of each result, if annotated.
     pub result_shardings: Vec<Option<OpSharding>>,
 }
 
 impl Signature {
-    /// Reads the interface alone; the instructions are skipped.
+    /// Decodes the signature only; instructions are skipped.
     pub fn decode(format: &str, bytes: &[u8]) -> Result<Self, HloError> {
         let header = match format {
             "hlo" => proto::Header::decode(bytes)?,
@@ -74,24 +74,24 @@ fn donated(header: &proto::Header, parameters: usize) -> Result<Vec<usize>, Stri
 }
 
 fn parameter_shardings(header: &proto::Header, parameters: usize) -> Vec<Option<OpSharding>> {
-    let notes = header.spmd_parameters_shardings.iter().map(|note| OpSharding::decode(note).ok());
-    for_each(notes.collect(), parameters)
+    let found = header.spmd_parameters_shardings.iter().map(|it| OpSharding::decode(it).ok());
+    for_each(found.collect(), parameters)
 }
 
 fn result_shardings(header: &proto::Header, results: usize) -> Vec<Option<OpSharding>> {
-    let note = header.spmd_output_sharding.as_ref().and_then(|note| OpSharding::decode(note).ok());
-    let notes = match note {
+    let output = header.spmd_output_sharding.as_ref().and_then(|it| OpSharding::decode(it).ok());
+    let shardings = match output {
         None => Vec::new(),
         Some(OpSharding::Tuple(leaves)) => leaves.into_iter().map(Some).collect(),
-        // XLA writes one replicated sharding for a whole tuple.
+        // XLA writes one replicated sharding for the entire tuple.
         Some(OpSharding::Replicated) => vec![Some(OpSharding::Replicated); results],
         Some(single) => vec![Some(single)],
     };
-    for_each(notes, results)
+    for_each(shardings, results)
 }
 
-/// One note for each of `count` values. Notes that do not go with the values say nothing of
-/// them; the program is none the worse for it.
-fn for_each(notes: Vec<Option<OpSharding>>, count: usize) -> Vec<Option<OpSharding>> {
-    if notes.len() == count { notes } else { vec![None; count] }
+/// One sharding per value. If their number does not match they are ignored; the program is still
+/// valid.
+fn for_each(shardings: Vec<Option<OpSharding>>, count: usize) -> Vec<Option<OpSharding>> {
+    if shardings.len() == count { shardings } else { vec![None; count] }
 }

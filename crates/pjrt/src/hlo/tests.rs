@@ -1,4 +1,4 @@
-//! Modules made by hand, for what the samples of real compilers do not show.
+//! Handwritten modules, for cases that the samples of real compilers do not cover.
 
 use prost::Message;
 
@@ -121,7 +121,7 @@ fn counted_loops() {
 }
 
 #[test]
-fn loops_without_an_end_have_no_count() {
+fn infinite_loops_have_no_trip_count() {
     assert_eq!(trips(counted(0, "LT", 24, 0)), None);
     assert_eq!(trips(counted(0, "LT", 24, -1)), None);
     assert_eq!(trips(counted(0, "NE", 24, 5)), None);
@@ -131,21 +131,21 @@ fn loops_without_an_end_have_no_count() {
 }
 
 #[test]
-fn loops_that_start_from_data_have_no_count() {
+fn data_dependent_loops_have_no_trip_count() {
     let mut computations = counted(0, "LT", 24, 1);
     computations[3].instructions[0].opcode = "parameter".to_owned();
     assert_eq!(trips(computations), None);
 }
 
 #[test]
-fn a_value_that_refers_to_itself_is_survived() {
+fn cyclic_values_have_no_trip_count() {
     let mut computations = counted(0, "LT", 24, 1);
     computations[0].instructions[2].operand_ids = vec![3, 3];
     assert_eq!(trips(computations), None);
 }
 
 #[test]
-fn loop_counts_of_a_real_module_without_the_notes() {
+fn trip_counts_without_backend_config() {
     let bytes = include_bytes!("../../tests/data/cpu.pb");
     let mut module = ModuleProto::decode(&bytes[..]).unwrap();
     for computation in &mut module.computations {
@@ -171,20 +171,20 @@ fn gather(id: i64, opcode: &str, shape: Shape) -> InstructionProto {
 }
 
 #[test]
-fn asynchronous_pairs_count_once() {
-    let (part, whole) = (array(F32, &[4]), array(F32, &[32]));
-    let both = tuple(&[part.clone(), whole.clone()]);
+fn async_pairs_count_once() {
+    let (shard, full) = (array(F32, &[4]), array(F32, &[32]));
+    let both = tuple(&[shard.clone(), full.clone()]);
     let wrapped = vec![
-        op(1, "parameter", whole.clone(), &[]),
+        op(1, "parameter", full.clone(), &[]),
         InstructionProto {
             replica_groups: vec![ReplicaGroup { replica_ids: vec![0, 1] }; 4],
             ..op(2, "reduce-scatter", array(F32, &[16]), &[1])
         },
     ];
     let entry = vec![
-        op(1, "parameter", part, &[]),
+        op(1, "parameter", shard, &[]),
         gather(2, "all-gather-start", both.clone()),
-        op(3, "all-gather-done", whole.clone(), &[2]),
+        op(3, "all-gather-done", full.clone(), &[2]),
         calling(op(4, "async-start", both.clone(), &[3]), &[10]),
         calling(op(5, "async-update", both, &[4]), &[10]),
         calling(op(6, "async-done", array(F32, &[16]), &[5]), &[10]),
@@ -208,7 +208,7 @@ fn asynchronous_pairs_count_once() {
 }
 
 #[test]
-fn branches_run_an_unknown_number_of_times() {
+fn branch_counts_are_unknown() {
     let branch = |id| computation(id, vec![gather(1, "all-reduce", array(F32, &[2]))]);
     let entry = vec![calling(op(1, "conditional", array(F32, &[2]), &[]), &[1, 2])];
     let module = decode(vec![branch(1), branch(2), computation(3, entry)]).unwrap();
@@ -230,7 +230,7 @@ fn shared_callees_do_not_explode() {
 }
 
 #[test]
-fn chains_are_told_apart() {
+fn chains_are_distinguished() {
     let piece = |id: i64, chain: &str| InstructionProto {
         frontend_attributes: Some(FrontendAttributes {
             map: [("chain_id".to_owned(), chain.to_owned())].into(),
@@ -243,16 +243,16 @@ fn chains_are_told_apart() {
 }
 
 #[test]
-fn configurations_may_lie_in_the_payload_table() {
-    let stored = |id, payload| InstructionProto {
+fn backend_configs_from_payload_table() {
+    let instruction = |id, payload| InstructionProto {
         backend_config_payload: Some(payload),
         ..op(id, "iota", array(S32, &[2]), &[])
     };
     let config = br#"{"window_config":{"estimated_cycles":"77"}}"#.to_vec();
     let entry = |index| {
         vec![
-            stored(1, Payload { value: Some(config.clone()), id: None }),
-            stored(2, Payload { value: None, id: Some(index) }),
+            instruction(1, Payload { value: Some(config.clone()), id: None }),
+            instruction(2, Payload { value: None, id: Some(index) }),
         ]
     };
     let module = |index| {
@@ -273,7 +273,7 @@ fn reason(computations: Vec<Computation>) -> String {
 }
 
 #[test]
-fn contradictions_are_named() {
+fn errors_name_the_inconsistency() {
     let nothing = || op(1, "iota", array(S32, &[2]), &[]);
     let caller = computation(1, vec![calling(nothing(), &[9])]);
     let expected = "module ``, computation `computation.1`, instruction `iota.1`: \
@@ -294,7 +294,7 @@ fn contradictions_are_named() {
 }
 
 #[test]
-fn deep_tuples_are_refused() {
+fn rejects_deep_tuples() {
     let mut shape = array(S32, &[]);
     for _ in 0..150 {
         shape = tuple(&[shape]);

@@ -1,4 +1,4 @@
-//! HLO text of a module: for people and for `grep`, with the attributes we read.
+//! HLO text of a module, with the attributes we read.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -37,7 +37,7 @@ fn write_computation(
         write_calls(f, module, instruction)?;
         write_attributes(f, instruction)?;
         write_predecessors(f, computation, instruction)?;
-        write_notes(f, instruction)?;
+        write_metadata(f, instruction)?;
         f.write_str("\n")?;
     }
     f.write_str("}\n")
@@ -119,11 +119,11 @@ fn write_predecessors(
     f.write_str("}")
 }
 
-fn write_notes(f: &mut Formatter<'_>, instruction: &Instruction) -> fmt::Result {
+fn write_metadata(f: &mut Formatter<'_>, instruction: &Instruction) -> fmt::Result {
     if !instruction.frontend_attributes.is_empty() {
-        let notes = instruction.frontend_attributes.iter();
+        let attributes = instruction.frontend_attributes.iter();
         f.write_str(", frontend_attributes={")?;
-        write_list(f, notes.map(|(name, value)| format!("{name}={value:?}")), ",")?;
+        write_list(f, attributes.map(|(name, value)| format!("{name}={value:?}")), ",")?;
         f.write_str("}")?;
     }
     let metadata = &instruction.metadata;
@@ -148,7 +148,7 @@ fn write_notes(f: &mut Formatter<'_>, instruction: &Instruction) -> fmt::Result 
     }
 }
 
-/// A name as a reference to it is written.
+/// A reference to a name.
 struct Name<'a>(&'a str);
 
 impl Display for Name<'_> {

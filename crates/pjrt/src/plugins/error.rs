@@ -1,5 +1,4 @@
-//! What can go wrong with plugins, in words that name the file or package at
-//! fault and the way out.
+//! Plugin errors. Each names the file or package and the fix.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,28 +10,28 @@ use super::{Origin, Platform};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PluginError {
-    /// The user named a plugin library that is not there.
+    /// The user named a plugin library that does not exist.
     #[error("the {kind} plugin named by {origin} is not a file: {}", path.display())]
     NoSuchFile {
-        /// The kind of plugin asked for.
+        /// The requested kind of plugin.
         kind: Platform,
-        /// The file that was named.
+        /// The named file.
         path: PathBuf,
-        /// Who named it.
+        /// Where it was named.
         origin: Origin,
     },
 
-    /// No plugin of this kind is anywhere we look.
+    /// No plugin of this kind was found.
     #[error(
         "no {kind} plugin found: run `fullshard plugins install {kind}`, \
          or set {} to the plugin library", super::variable(*kind)
     )]
     NotFound {
-        /// The kind of plugin asked for.
+        /// The requested kind of plugin.
         kind: Platform,
     },
 
-    /// No plugin that compiles for this kind is anywhere we look.
+    /// No plugin that compiles for this kind was found.
     #[error(
         "no compiler for {kind} found: run `fullshard plugins install {kind}{}`, \
          or set {} to the plugin library",
@@ -44,32 +43,32 @@ pub enum PluginError {
         kind: Platform,
     },
 
-    /// The system does not say where caches belong.
-    #[error("no cache folder is known for this user: set FULLSHARD_CACHE to a folder")]
+    /// The system has no cache folder.
+    #[error("no cache folder for this user: set FULLSHARD_CACHE to a folder")]
     NoCacheFolder,
 
-    /// We pin no plugins for this machine.
+    /// No plugins are pinned for this machine.
     #[error(
         "cannot install the {kind} plugin: the pinned ones are for Linux on x86_64 only. \
          Set {} to a plugin library for this machine", super::variable(*kind)
     )]
     UnsupportedPlatform {
-        /// The kind of plugin asked for.
+        /// The requested kind of plugin.
         kind: Platform,
     },
 
-    /// An installation failed and was undone.
+    /// An installation failed and was rolled back.
     #[error(
         "cannot install the {kind} plugin: {cause}\n\
-         Nothing was installed. To do it by hand:\n{by_hand}"
+         Nothing was installed. To install it manually:\n{commands}"
     )]
     Install {
-        /// The kind of plugin that was being installed.
+        /// The kind of plugin.
         kind: Platform,
         /// What went wrong.
         cause: InstallError,
-        /// Shell commands that do the same without us.
-        by_hand: String,
+        /// Shell commands that install it manually.
+        commands: String,
     },
 
     /// A file of the plugin cache cannot be used.
@@ -84,33 +83,33 @@ pub enum InstallError {
     /// There is no Python, or it has no pip.
     #[error(
         "pip is needed to fetch it, and {0}. Install Python with pip, \
-         or bring the wheels from another machine and give their folder with --from"
+         or copy the wheels from another machine and pass their folder with --from"
     )]
     NoPip(String),
 
     /// Pip could not fetch the wheel.
     #[error("pip could not fetch {package} ({status}):\n{output}")]
     PipFailed {
-        /// The package asked for, as `name==version`.
+        /// The requested package, as `name==version`.
         package: String,
-        /// How pip ended.
+        /// The exit status of pip.
         status: ExitStatus,
-        /// The last lines that pip printed.
+        /// The last lines of pip's output.
         output: String,
     },
 
-    /// The wheel is not where it should be.
+    /// The wheel is missing.
     #[error("there is no {file} in {}", folder.display())]
     MissingWheel {
-        /// The exact file name looked for.
+        /// The exact file name.
         file: &'static str,
-        /// The folder it was looked for in.
+        /// The folder that was searched.
         folder: PathBuf,
     },
 
-    /// The wheel is whole but is not the one we pinned.
+    /// The wheel is not the pinned one.
     #[error(
-        "{} is not the wheel we trust: its SHA-256 is {found}, expected {expected}",
+        "{} is not the pinned wheel: its SHA-256 is {found}, expected {expected}",
         path.display()
     )]
     Checksum {
@@ -122,7 +121,7 @@ pub enum InstallError {
         found: String,
     },
 
-    /// The wheel is cut short or cannot be unpacked.
+    /// The wheel is truncated or cannot be unpacked.
     #[error("{} is damaged: {reason}", path.display())]
     DamagedWheel {
         /// The wheel.
@@ -138,15 +137,15 @@ pub enum InstallError {
 
 /// A failed operation on a file or folder.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: {source}{}", path.display(), way_out(source))]
+#[error("{}: {source}{}", path.display(), fix(source))]
 pub struct FileError {
-    /// The file or folder at fault.
+    /// The file or folder.
     pub path: PathBuf,
-    /// What the system said.
+    /// The system error.
     pub source: io::Error,
 }
 
-fn way_out(error: &io::Error) -> &'static str {
+fn fix(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             ". The disk is full: free some space, or set FULLSHARD_CACHE to a folder on another disk"
@@ -155,7 +154,7 @@ fn way_out(error: &io::Error) -> &'static str {
     }
 }
 
-/// Says which path an I/O error is about.
+/// Adds the path to an I/O error.
 pub(super) trait AtPath<T> {
     fn at(self, path: &Path) -> Result<T, FileError>;
 }

@@ -1,6 +1,6 @@
-//! Installing a package: fetch, verify, unpack into a staging folder inside the
-//! cache, then one rename. Whatever fails before the rename leaves no trace,
-//! because the staging folder goes away with it.
+//! Installing a package: download, verify, unpack into a staging folder inside the
+//! cache, then one atomic rename. A failure before the rename removes the staging
+//! folder and leaves nothing behind.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -25,26 +25,26 @@ const CHUNK: usize = 1 << 18;
 /// Where the wheels come from.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
-    /// Fetched by pip, from the index that the user's pip is set up for.
+    /// Downloaded by pip, from the index that the user's pip is configured for.
     Pip,
     /// Already in this folder.
     Folder(&'a Path),
 }
 
 impl Store {
-    /// Fetches and installs the pinned plugin of a kind, unless it is there already.
+    /// Downloads and installs the pinned plugin of a kind, unless already installed.
     pub fn install(&self, kind: Platform) -> Result<Installed, PluginError> {
         self.install_package(Package::pinned(kind), Source::Pip)
     }
 
-    /// As [`Store::install`], from wheels already in `folder`. They are
-    /// verified just the same.
+    /// Like [`Store::install`], from wheels already in `folder`, which are
+    /// verified too.
     pub fn install_from(&self, kind: Platform, folder: &Path) -> Result<Installed, PluginError> {
         self.install_package(Package::pinned(kind), Source::Folder(folder))
     }
 
-    /// Fetches and installs what compiles for a kind of device, unless it is there already; from
-    /// wheels in `folder` if one is given.
+    /// Downloads and installs the compiler for a kind of device, unless already installed; from
+    /// wheels in `folder` if given.
     pub fn install_compiler(
         &self,
         kind: Platform,
@@ -54,7 +54,7 @@ impl Store {
         self.install_package(Package::compiler(kind), source)
     }
 
-    /// Installs any package, unless it is there already.
+    /// Installs any package, unless already installed.
     pub fn install_package(
         &self,
         package: &Package,
@@ -67,7 +67,7 @@ impl Store {
         self.try_install(package, source).map_err(|cause| PluginError::Install {
             kind,
             cause,
-            by_hand: package.by_hand(),
+            commands: package.manual_commands(),
         })
     }
 
@@ -93,7 +93,7 @@ impl Store {
         self.publish(package, &job.tree)
     }
 
-    /// Moves a finished tree to its place. Call under the lock.
+    /// Moves a finished tree to its final path. Requires the lock.
     fn publish(&self, package: &Package, tree: &Path) -> Result<Installed, InstallError> {
         let target = self.tree(package);
         self.discard(&target)?;
@@ -107,7 +107,7 @@ impl Store {
     }
 }
 
-/// One installation under way, in its staging folder.
+/// A running installation, in its staging folder.
 struct Job<'a> {
     package: &'a Package,
     store: &'a Store,
@@ -117,7 +117,7 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Fills the tree from every wheel and seals it with a manifest.
+    /// Unpacks every wheel into the tree and writes a manifest.
     fn build(&self, source: Source<'_>) -> Result<(), InstallError> {
         fs::create_dir(&self.tree).at(&self.tree)?;
         let mut files = BTreeMap::new();
@@ -126,7 +126,7 @@ impl Job<'_> {
                 Source::Pip => {
                     self.fetch(wheel)?;
                     files.extend(self.add(wheel, &self.download)?);
-                    // Wheels are large: none stays longer than it is needed.
+                    // Wheels are large: each is deleted as soon as possible.
                     fs::remove_dir_all(&self.download).at(&self.download)?;
                 }
                 Source::Folder(folder) => {
@@ -139,8 +139,8 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Runs pip, and shows how far it is by the bytes it has written so far:
-    /// this works with every version of pip.
+    /// Runs pip, and shows progress by the bytes it has written so far: this
+    /// works with every version of pip.
     fn fetch(&self, wheel: &Wheel) -> Result<(), InstallError> {
         let python = self
             .store
@@ -158,8 +158,8 @@ impl Job<'_> {
         })
     }
 
-    /// Verifies a wheel and unpacks it. The file is opened once, so that what
-    /// is unpacked is what was verified.
+    /// Verifies a wheel and unpacks it. The file is opened once, so that the
+    /// unpacked file is the verified one.
     fn add(&self, wheel: &Wheel, folder: &Path) -> Result<BTreeMap<PathBuf, u64>, InstallError> {
         let path = folder.join(wheel.file);
         let mut file = match File::open(&path) {
@@ -179,7 +179,7 @@ impl Job<'_> {
     fn verify(&self, wheel: &Wheel, path: &Path, file: &mut File) -> Result<(), InstallError> {
         let length = file.metadata().at(path)?.len();
         if length < wheel.bytes {
-            let reason = format!("it was cut at {length} of {} bytes", wheel.bytes);
+            let reason = format!("it is truncated at {length} of {} bytes", wheel.bytes);
             return Err(damaged(path, reason));
         }
         self.progress.phase("verifying", wheel, length);
@@ -190,7 +190,7 @@ impl Job<'_> {
         Err(InstallError::Checksum { path: path.to_owned(), expected: wheel.sha256, found })
     }
 
-    /// Unpacks what is needed of a wheel; returns the files with their sizes.
+    /// Unpacks the needed files of a wheel; returns them with their sizes.
     fn unpack(
         &self,
         wheel: &Wheel,
@@ -210,8 +210,8 @@ impl Job<'_> {
             let relative = entry
                 .enclosed_name()
                 .filter(|_| !entry.is_symlink())
-                .ok_or_else(|| damaged(path, format!("its entry `{name}` leads outside")))?;
-            if entry.is_dir() || self.package.leaves_out(&name) {
+                .ok_or_else(|| damaged(path, format!("its entry `{name}` points outside")))?;
+            if entry.is_dir() || self.package.excludes(&name) {
                 continue;
             }
             let size = self.unpack_entry(path, entry, &relative)?;
@@ -240,7 +240,7 @@ impl Job<'_> {
         let mut size = 0;
         let mut buffer = vec![0; CHUNK];
         loop {
-            // A read that fails speaks of the wheel, a write that fails of the disk.
+            // A failed read is an error of the wheel, a failed write one of the disk.
             let count = entry
                 .read(&mut buffer)
                 .map_err(|error| damaged(wheel, format!("{}: {error}", relative.display())))?;
@@ -259,7 +259,7 @@ impl Job<'_> {
         let package = self.package;
         let library = PathBuf::from(package.library);
         if !files.contains_key(&library) {
-            let reason = format!("it does not hold {}", package.library);
+            let reason = format!("it does not contain {}", package.library);
             return Err(damaged(Path::new(package.plugin.file), reason));
         }
         Ok(Manifest {
@@ -277,7 +277,7 @@ fn damaged(path: &Path, reason: String) -> InstallError {
     InstallError::DamagedWheel { path: path.to_owned(), reason }
 }
 
-/// The SHA-256 of what is left to read, in lower-case hexadecimal.
+/// The SHA-256 of the rest of the file, in lowercase hexadecimal.
 fn sha256(file: &mut File, on_bytes: impl Fn(usize)) -> io::Result<String> {
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; CHUNK];
@@ -293,7 +293,7 @@ fn sha256(file: &mut File, on_bytes: impl Fn(usize)) -> io::Result<String> {
     Ok(sum.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// The size of all files under a folder. Files may come and go meanwhile.
+/// The size of all files under a folder. Files may change meanwhile.
 fn bytes_under(folder: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(folder) else {
         return 0;

@@ -1,9 +1,8 @@
-//! Finding, fetching, verifying, listing and removing PJRT plugins.
+//! Finding, downloading, verifying, listing and removing PJRT plugins.
 //!
-//! A plugin is a shared library that drives one kind of device. It is looked
-//! for where the user says, then in our own cache, then in the active Python
-//! environment. What the cache holds is pinned by version and checksum, and an
-//! installation appears there whole or not at all.
+//! A plugin is a shared library for one kind of device. The search order is: user
+//! setting, our cache, active Python environment. Cached plugins are pinned by
+//! version and checksum, and installation is atomic.
 
 mod error;
 mod install;
@@ -21,7 +20,7 @@ pub use store::{Installed, Store};
 
 pub use fullshard_core::Platform;
 
-/// The environment variable that names the plugin library of a platform.
+/// The environment variable with the plugin library of a platform.
 pub fn variable(platform: Platform) -> &'static str {
     match platform {
         Platform::Cpu => "FULLSHARD_CPU_PLUGIN",

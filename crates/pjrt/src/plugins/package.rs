@@ -1,30 +1,30 @@
-//! The packages we trust: which wheels make up each plugin, by exact version
-//! and checksum, and how to ask pip for exactly those files.
+//! The pinned packages: the wheels of each plugin, by exact version and checksum,
+//! and the pip arguments that download exactly those files.
 
 use super::Platform;
 
-/// One wheel of a package, pinned.
+/// A pinned wheel of a package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wheel {
-    /// The distribution's name, as given to pip.
+    /// The distribution name, as passed to pip.
     pub name: &'static str,
     /// The exact version.
     pub version: &'static str,
-    /// The wheel's file name, whose tags say what to ask pip for.
+    /// The wheel's file name, whose tags determine the pip arguments.
     pub file: &'static str,
-    /// The SHA-256 of the wheel, in lower-case hexadecimal.
+    /// The SHA-256 of the wheel, in lowercase hexadecimal.
     pub sha256: &'static str,
     /// The size of the wheel in bytes.
     pub bytes: u64,
 }
 
-/// The wheels that make up one plugin. All are unpacked into one tree that
-/// keeps their own relative paths, so that the library finds its companions.
+/// The wheels of one plugin. All are unpacked into one tree with their relative
+/// paths, so that the library finds its companions.
 #[derive(Clone, Copy, Debug)]
 pub struct Package {
-    /// The kind of device it drives.
+    /// The kind of device it supports.
     pub kind: Platform,
-    /// What its folder in the cache is named by besides the kind, where a kind has several.
+    /// A suffix of its cache folder, where a kind has several packages.
     pub suffix: &'static str,
     /// The wheel that holds the plugin library.
     pub plugin: Wheel,
@@ -32,13 +32,13 @@ pub struct Package {
     pub companions: &'static [Wheel],
     /// The plugin library, relative to the tree.
     pub library: &'static str,
-    /// Endings of the paths that are not needed at run time and not unpacked.
-    pub leave_out: &'static [&'static str],
+    /// Suffixes of paths that are not needed at run time and not unpacked.
+    pub exclude: &'static [&'static str],
 }
 
 impl Wheel {
-    /// The arguments to Python that download this very wheel into `folder`,
-    /// whatever the version of that Python.
+    /// The Python arguments that download exactly this wheel into `folder`, with
+    /// any version of Python.
     pub fn pip_arguments(&self, folder: &str) -> Vec<String> {
         let mut tags = self.file.trim_end_matches(".whl").rsplit('-');
         let platforms = tags.next().unwrap_or_default();
@@ -68,7 +68,7 @@ impl Wheel {
 }
 
 impl Package {
-    /// The package we pin for a kind of plugin.
+    /// The pinned package for a kind of plugin.
     pub fn pinned(kind: Platform) -> &'static Package {
         match kind {
             Platform::Cpu => &CPU,
@@ -77,8 +77,8 @@ impl Package {
         }
     }
 
-    /// What compiles for a kind of device without one: of the CUDA plugin a tenth of the whole,
-    /// since a compiler needs none of the libraries that programs call.
+    /// The package that compiles for a kind of device without one: for CUDA a tenth of the full
+    /// package, since a compiler needs none of the runtime libraries.
     pub fn compiler(kind: Platform) -> &'static Package {
         match kind {
             Platform::Cuda => &CUDA_COMPILER,
@@ -96,9 +96,9 @@ impl Package {
         self.wheels().map(|wheel| wheel.bytes).sum()
     }
 
-    /// Whether a file of the wheels is not worth unpacking.
-    pub(super) fn leaves_out(&self, path: &str) -> bool {
-        self.leave_out.iter().any(|ending| path.ends_with(ending))
+    /// Whether a file of the wheels is not unpacked.
+    pub(super) fn excludes(&self, path: &str) -> bool {
+        self.exclude.iter().any(|suffix| path.ends_with(suffix))
     }
 
     /// The name of the folder that holds this package in the cache.
@@ -106,8 +106,8 @@ impl Package {
         format!("{}{}-{}", self.kind, self.suffix, self.plugin.version)
     }
 
-    /// Shell commands that fetch and unpack the package without us.
-    pub fn by_hand(&self) -> String {
+    /// Shell commands that download and unpack the package manually.
+    pub fn manual_commands(&self) -> String {
         let folder = format!("fullshard-{}", self.kind);
         let mut lines: Vec<String> = self
             .wheels()
@@ -135,10 +135,10 @@ static CPU: Package = Package {
     },
     companions: &[],
     library: "xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so",
-    leave_out: &[".py", ".h"],
+    exclude: &[".py", ".h"],
 };
 
-const CUDA_WHOLE: Package = Package {
+const CUDA_FULL: Package = Package {
     kind: Platform::Cuda,
     suffix: "",
     plugin: Wheel {
@@ -150,14 +150,14 @@ const CUDA_WHOLE: Package = Package {
     },
     companions: &NVIDIA,
     library: "jax_plugins/xla_cuda13/xla_cuda_plugin.so",
-    leave_out: &[".py", ".md", ".h", ".hpp", ".cuh", ".inl", ".a"],
+    exclude: &[".py", ".md", ".h", ".hpp", ".cuh", ".inl", ".a"],
 };
 
-static CUDA: Package = CUDA_WHOLE;
+static CUDA: Package = CUDA_FULL;
 
-/// The plugin with the assembler and the library of device functions.
+/// The plugin with `ptxas` and libdevice.
 static CUDA_COMPILER: Package =
-    Package { suffix: "-compiler", companions: &[NVCC, NVVM], ..CUDA_WHOLE };
+    Package { suffix: "-compiler", companions: &[NVCC, NVVM], ..CUDA_FULL };
 
 static TPU: Package = Package {
     kind: Platform::Tpu,
@@ -171,7 +171,7 @@ static TPU: Package = Package {
     },
     companions: &[],
     library: "libtpu/libtpu.so",
-    leave_out: &[".py", "/sdk.so", "THIRD_PARTY_NOTICES.txt"],
+    exclude: &[".py", "/sdk.so", "THIRD_PARTY_NOTICES.txt"],
 };
 
 /// `ptxas`, the assembler.
@@ -183,7 +183,7 @@ const NVCC: Wheel = Wheel {
     bytes: 47_672_022,
 };
 
-/// The library of device functions.
+/// libdevice, the library of device functions.
 const NVVM: Wheel = Wheel {
     name: "nvidia-nvvm",
     version: "13.4.92",

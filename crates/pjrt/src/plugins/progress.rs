@@ -1,5 +1,5 @@
-//! What the user sees while a plugin is installed: one bar on a terminal, plain
-//! lines elsewhere, nothing when asked to be quiet.
+//! Installation progress: one bar on a terminal, plain lines elsewhere, nothing
+//! when quiet.
 
 use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
 
@@ -25,7 +25,7 @@ impl Progress {
         Self { bar, plain }
     }
 
-    /// Begins on a wheel: the only line shown where bars are not.
+    /// Starts a wheel: the only line shown without a terminal.
     pub(super) fn announce(&self, verb: &str, wheel: &Wheel) {
         if self.plain {
             eprintln!("{verb} {} {} ({}) …", wheel.name, wheel.version, DecimalBytes(wheel.bytes));
@@ -33,7 +33,7 @@ impl Progress {
         self.phase(verb, wheel, wheel.bytes);
     }
 
-    /// Starts the bar anew for one phase of the work on a wheel.
+    /// Resets the bar for one phase of a wheel.
     pub(super) fn phase(&self, verb: &str, wheel: &Wheel, length: u64) {
         let message = format!("{verb} {} {}", wheel.name, wheel.version);
         self.bar.set_message(message);
@@ -45,7 +45,7 @@ impl Progress {
         self.bar.inc(bytes as u64);
     }
 
-    /// Moves the bar to a byte count that may overshoot.
+    /// Moves the bar to a byte count, capped at its length.
     pub(super) fn reach(&self, bytes: u64) {
         let length = self.bar.length().unwrap_or(bytes);
         self.bar.set_position(bytes.min(length));

@@ -1,5 +1,5 @@
-//! The active Python environment: which interpreter, where its packages lie,
-//! and its pip. Nothing heavy is imported and pip's configuration is the user's.
+//! The active Python environment: interpreter, package folders and pip. Nothing
+//! heavy is imported, and pip uses the user's configuration.
 
 use std::env;
 use std::io;
@@ -15,16 +15,23 @@ folders += getattr(site, 'getsitepackages', list)()
 if site.ENABLE_USER_SITE: folders.append(site.getusersitepackages())
 print('\\n'.join(folders))";
 
-/// How many of pip's last lines are worth showing.
+/// Number of pip's last lines to show.
 const LINES_SHOWN: usize = 8;
 
-/// The interpreter a user would get: the active virtual environment's, else
-/// the one on the path.
+/// The interpreter a user would get: that of the virtual environment this binary is installed in,
+/// else the active one's, else the one on the path.
 pub(super) fn active() -> Option<PathBuf> {
-    let in_environment = env::var_os("VIRTUAL_ENV")
-        .map(|root| Path::new(&root).join("bin/python3"))
-        .filter(|python| python.is_file());
+    let roots = own_environment().into_iter().chain(env::var_os("VIRTUAL_ENV").map(PathBuf::from));
+    let mut pythons = roots.map(|root| root.join("bin/python3"));
+    let in_environment = pythons.find(|python| python.is_file());
     in_environment.or_else(|| on_path("python3")).or_else(|| on_path("python"))
+}
+
+/// The virtual environment that this binary was installed into by pip.
+fn own_environment() -> Option<PathBuf> {
+    let binary = env::current_exe().ok()?;
+    let root = binary.parent()?.parent()?;
+    root.join("pyvenv.cfg").is_file().then(|| root.to_owned())
 }
 
 fn on_path(program: &str) -> Option<PathBuf> {
@@ -33,7 +40,7 @@ fn on_path(program: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// The folders in which this interpreter keeps its packages; none if it cannot say.
+/// The site-packages folders of this interpreter; none if it does not report them.
 pub(super) fn site_folders(python: &Path) -> Vec<PathBuf> {
     let output = command(python).args(["-c", PRINT_SITE_FOLDERS]).output();
     match output {
@@ -44,7 +51,7 @@ pub(super) fn site_folders(python: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// Downloads a wheel into `folder`, where pip also keeps its temporary files.
+/// Downloads a wheel into `folder`, which pip also uses for temporary files.
 pub(super) fn pip_download(
     python: &Path,
     wheel: &Wheel,
@@ -65,7 +72,7 @@ pub(super) fn pip_download(
 
 fn command(python: &Path) -> Command {
     let mut command = Command::new(python);
-    // Else a stray `pip` or `site.py` in the working directory would run.
+    // Otherwise a stray `pip` or `site.py` in the working directory would run.
     command.env("PYTHONSAFEPATH", "1").current_dir("/").stdin(Stdio::null());
     command
 }

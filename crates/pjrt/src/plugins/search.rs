@@ -1,5 +1,5 @@
-//! Where a plugin is looked for, in order: what the command line names, what
-//! the environment names, our cache, the active Python environment.
+//! The plugin search order: command line, environment variable, our cache, the
+//! active Python environment.
 
 use std::env;
 use std::fmt;
@@ -34,7 +34,7 @@ impl fmt::Display for Origin {
 /// A plugin library that is ready to be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Located {
-    /// The kind of device it drives.
+    /// The kind of device it supports.
     pub kind: Platform,
     /// The shared library.
     pub path: PathBuf,
@@ -42,10 +42,10 @@ pub struct Located {
     pub origin: Origin,
 }
 
-/// Looks for a plugin without fetching anything.
+/// Searches for a plugin without downloading anything.
 ///
 /// A file named by `flag` or by the kind's environment variable must exist: a
-/// wrong name is an error, not a reason to look further.
+/// wrong name is an error, the search does not continue.
 pub fn find(
     kind: Platform,
     flag: Option<&Path>,
@@ -65,8 +65,8 @@ pub fn find(
     Ok(in_python(kind, store).map(|path| located(path, Origin::Python)))
 }
 
-/// Looks for a plugin, and fetches the CPU plugin if there is none. The others
-/// are large and need hardware, so they are only installed when asked for.
+/// Searches for a plugin, and downloads the CPU plugin if there is none. The
+/// others are large and need hardware, so they are only installed on request.
 pub fn find_or_install(
     kind: Platform,
     flag: Option<&Path>,
@@ -82,8 +82,7 @@ pub fn find_or_install(
     Ok(Located { kind, path: installed.path, origin: Origin::Cache })
 }
 
-/// Looks for a plugin that need only compile: one that can do more, else what was installed for
-/// that alone.
+/// Searches for a plugin to compile with: a full plugin, else an installed compile-only one.
 pub fn find_compiler(
     kind: Platform,
     flag: Option<&Path>,
@@ -113,7 +112,7 @@ fn in_python(kind: Platform, store: &Store) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// The paths a plugin library may have among Python's packages, best first.
+/// Candidate paths of a plugin library in site-packages, best first.
 fn libraries(kind: Platform) -> Vec<&'static str> {
     let mut libraries = vec![Package::pinned(kind).library];
     if kind == Platform::Cuda {

@@ -1,7 +1,7 @@
 //! The plugin cache: one folder per installed package, each with a manifest.
 //!
-//! Every change happens under a file lock and by renaming, so that readers,
-//! who take no lock, see a package whole or not at all.
+//! Every change happens under a file lock and by renaming, so that readers, which
+//! take no lock, never see a partial package.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -28,10 +28,10 @@ pub struct Store {
     pub(super) quiet: bool,
 }
 
-/// A plugin that is installed in the cache.
+/// A plugin installed in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installed {
-    /// The kind of device it drives.
+    /// The kind of device it supports.
     pub kind: Platform,
     /// The version of the package.
     pub version: String,
@@ -41,7 +41,7 @@ pub struct Installed {
     pub bytes: u64,
 }
 
-/// What was unpacked, recorded beside it.
+/// The unpacked files, recorded next to them.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Manifest {
     pub(super) kind: Platform,
@@ -55,8 +55,8 @@ pub(super) struct Manifest {
 }
 
 impl Store {
-    /// The user's own cache: `$FULLSHARD_CACHE`, or `fullshard` in the
-    /// system's folder for caches.
+    /// The user's cache: `$FULLSHARD_CACHE`, or `fullshard` in the system's
+    /// cache folder.
     pub fn default_location() -> Result<Self, PluginError> {
         let named = env::var_os(CACHE_VARIABLE).filter(|value| !value.is_empty());
         let root = match named {
@@ -69,7 +69,7 @@ impl Store {
     /// A cache under `root`; plugins go to the folder `plugins` there.
     pub fn at(root: impl AsRef<Path>) -> Self {
         let root = root.as_ref();
-        // Pip and the loader get these paths, whatever their working directory.
+        // Pip and the loader use these paths from other working directories.
         let root = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
         Self { folder: root.join("plugins"), python: None, quiet: false }
     }
@@ -93,13 +93,13 @@ impl Store {
         self.python.clone().or_else(python::active)
     }
 
-    /// The installed plugin of a kind, if it is there, intact and of the
-    /// pinned version.
+    /// The installed plugin of a kind, if it is intact and of the pinned
+    /// version.
     pub fn installed(&self, kind: Platform) -> Option<Installed> {
         self.installed_package(Package::pinned(kind))
     }
 
-    /// As [`Store::installed`], for any package.
+    /// Like [`Store::installed`], for any package.
     pub fn installed_package(&self, package: &Package) -> Option<Installed> {
         let tree = self.tree(package);
         let manifest = Manifest::read(&tree)?;
@@ -118,7 +118,7 @@ impl Store {
         kinds.filter_map(|kind| self.installed(kind)).collect()
     }
 
-    /// Removes every version of a plugin, broken ones too. Says whether there
+    /// Removes every version of a plugin, broken ones too. Returns whether there
     /// was anything to remove.
     pub fn remove(&self, kind: Platform) -> Result<bool, PluginError> {
         if !self.folder.exists() {
@@ -137,8 +137,7 @@ impl Store {
         self.folder.join(package.folder_name())
     }
 
-    /// Waits until no other process is changing the cache, and keeps others
-    /// out until the result is dropped.
+    /// Takes the exclusive lock of the cache, held until the result is dropped.
     pub(super) fn lock(&self) -> Result<File, FileError> {
         fs::create_dir_all(&self.folder).at(&self.folder)?;
         let path = self.folder.join(LOCK);
@@ -157,13 +156,13 @@ impl Store {
         Ok(file)
     }
 
-    /// A fresh folder inside the cache, hence on its file system, that goes
-    /// away when dropped. Call under the lock.
+    /// A new folder inside the cache, so on the same file system, removed when
+    /// dropped. Requires the lock.
     pub(super) fn staging(&self) -> Result<TempDir, FileError> {
         tempfile::Builder::new().prefix(STAGING_PREFIX).tempdir_in(&self.folder).at(&self.folder)
     }
 
-    /// Clears what killed processes left behind. Call under the lock.
+    /// Removes leftovers of killed processes. Requires the lock.
     pub(super) fn sweep(&self) -> Result<(), FileError> {
         for leftover in self.entries(STAGING_PREFIX)? {
             fs::remove_dir_all(&leftover).at(&leftover)?;
@@ -171,7 +170,7 @@ impl Store {
         Ok(())
     }
 
-    /// Takes a tree out of sight in one step, then deletes it.
+    /// Removes a tree atomically by renaming it, then deletes it.
     pub(super) fn discard(&self, tree: &Path) -> Result<(), FileError> {
         let staging = self.staging()?;
         match fs::rename(tree, staging.path().join("discarded")) {

@@ -1,24 +1,24 @@
-//! Reading an XSpace: the kernels that each GPU ran, in the order they began.
+//! Reading an XSpace: the kernels that each GPU ran, by start time.
 //!
-//! Messages are written by hand against XLA's `xplane.proto`, and only with what is needed of
-//! them; every other field is skipped while decoding. Strings lie once in tables of the plane, to
-//! which events refer by number.
+//! Messages are written by hand against XLA's `xplane.proto`, with only the fields we need; all
+//! others are skipped while decoding. Strings are stored once in tables of the plane, which events
+//! refer to by id.
 
 use crate::error::{Error, Result};
 use prost::Message;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What one GPU ran.
+/// The trace of one GPU.
 #[derive(Debug, Clone, Default)]
 pub struct DeviceProfile {
     /// Its name in the profile, such as `/device:GPU:0`.
     pub name: String,
-    /// What it ran, in the order of beginning.
+    /// Its kernels, by start time.
     pub kernels: Vec<Kernel>,
 }
 
-/// One kernel, or a copy of memory.
+/// One kernel, or a memory copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kernel {
     /// The name of the kernel.
@@ -27,23 +27,23 @@ pub struct Kernel {
     pub module: Option<Arc<str>>,
     /// The instruction that launched it, or the command buffer that it is part of.
     pub op: Option<Arc<str>>,
-    /// When it began, in picoseconds.
+    /// Start time in picoseconds.
     pub start: u64,
-    /// How long it ran, in picoseconds.
+    /// Duration in picoseconds.
     pub duration: u64,
 }
 
 impl Kernel {
-    /// When it ended, in picoseconds.
+    /// End time in picoseconds.
     pub fn end(&self) -> u64 {
         self.start.saturating_add(self.duration)
     }
 }
 
-/// What the planes of GPUs are called, before their number.
+/// The name prefix of GPU planes.
 const GPU: &str = "/device:GPU:";
 
-/// Reads what every GPU of a profile ran.
+/// Reads the trace of every GPU in a profile.
 pub fn read_profile(xspace: &[u8]) -> Result<Vec<DeviceProfile>> {
     let space = Space::decode(xspace).map_err(|source| Error::Profile { source })?;
     let gpus = space.planes.into_iter().filter(|plane| plane.name.starts_with(GPU));
@@ -65,7 +65,7 @@ impl DeviceProfile {
     }
 }
 
-/// The tables of a plane.
+/// The string tables of a plane.
 struct Strings {
     events: HashMap<i64, Arc<str>>,
     stats: HashMap<i64, Arc<str>>,
@@ -90,11 +90,11 @@ impl Strings {
         }
     }
 
-    /// What an event says under a name.
+    /// The stat of an event by name.
     fn text(&self, event: &Event, name: &str) -> Option<Arc<str>> {
-        let is_it =
+        let matches =
             |stat: &&Stat| self.stats.get(&stat.metadata_id).is_some_and(|it| **it == *name);
-        let stat = event.stats.iter().find(is_it)?;
+        let stat = event.stats.iter().find(matches)?;
         match (&stat.text, stat.reference) {
             (Some(text), _) => Some(text.as_str().into()),
             (None, Some(id)) => self.stats.get(&id.cast_signed()).cloned(),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_of_all_streams_come_in_order() {
+    fn kernels_of_all_streams_are_sorted() {
         let kernel = Event {
             metadata_id: 1,
             offset_ps: 7,
@@ -198,8 +198,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_profile_is_refused() {
-        let error = read_profile(b"no profile").unwrap_err().to_string();
+    fn rejects_invalid_profiles() {
+        let error = read_profile(b"not a profile").unwrap_err().to_string();
         assert!(error.contains("the profile cannot be read"), "{error}");
         assert!(read_profile(b"").unwrap().is_empty());
     }

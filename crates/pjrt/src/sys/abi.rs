@@ -1,27 +1,27 @@
-//! Checks our layouts against real plugins.
+//! Checks our struct layouts against real plugins.
 //!
-//! A plugin refuses arguments that are smaller than it expects and says how large they should
-//! be. So each call is made with a size that is too small on purpose, and the answer compared
-//! with our declaration: a plugin that expects more than we have would refuse every call.
+//! A plugin rejects arguments that are smaller than it expects and reports the expected size. So
+//! each call is made with a size that is too small on purpose, and the reported size compared with
+//! our declaration: a plugin that expects more than we have would reject every call.
 
 use super::*;
 use crate::plugin::Plugin;
 use crate::plugins::{Platform, Store, find_compiler};
 use std::path::Path;
 
-/// The size a plugin expects of these arguments; none if it does not have that function.
+/// The size a plugin expects of these arguments; none if it lacks that function.
 fn expected_size<A: Args>(plugin: &Plugin) -> Option<usize> {
     const TOO_SMALL: usize = size_of::<usize>();
     let mut call = args::<A>();
     // SAFETY: every argument struct begins with its size.
     unsafe { (&raw mut call).cast::<usize>().write(TOO_SMALL) };
-    // SAFETY: the plugin looks at the size before anything else, and refuses.
+    // SAFETY: the plugin checks the size first, and rejects it.
     match unsafe { plugin.call(&mut call) } {
         Err(crate::Error::MissingFunction { .. }) => None,
         Err(error) if error.code() == Some(crate::Code::Unimplemented) => None,
         Err(error) => {
             let text = error.to_string();
-            // That it speaks of our function shows the slot to be right. Plugins misspell one
+            // The function name in the message shows that the slot is right. Plugins misspell one
             // name, and check one call against the size and name of another.
             let named = format!("unexpected {}", A::NAME).to_lowercase();
             let misnamed = A::SLOT == ExecutableGetCompiledMemoryStats::SLOT;
@@ -30,11 +30,11 @@ fn expected_size<A: Args>(plugin: &Plugin) -> Option<usize> {
             let digits: String = number.chars().take_while(char::is_ascii_digit).collect();
             Some(digits.parse().unwrap_or_else(|_| panic!("{text}")))
         }
-        Ok(()) => panic!("{} took arguments of {TOO_SMALL} bytes", A::NAME),
+        Ok(()) => panic!("{} accepted arguments of {TOO_SMALL} bytes", A::NAME),
     }
 }
 
-/// Names every argument struct we have.
+/// Checks a list of argument structs.
 macro_rules! check_all {
     ($plugin:expr, $($name:ident),* $(,)?) => {$(
         if let Some(expected) = expected_size::<$name>($plugin) {
@@ -99,16 +99,16 @@ fn check(path: &Path) {
 }
 
 #[test]
-fn our_layouts_suit_the_plugins_we_fetch() {
+fn layouts_match_installed_plugins() {
     let store = Store::default_location().unwrap();
     for kind in [Platform::Cpu, Platform::Tpu] {
         check(&store.install(kind).unwrap().path);
     }
 }
 
-/// The libraries that programs call are gigabytes, so the plugin is that which only compiles.
+/// The runtime libraries are gigabytes, so this uses the compile-only plugin.
 #[test]
-fn our_layouts_suit_the_cuda_plugin() {
+fn layouts_match_cuda_plugin() {
     let store = Store::default_location().unwrap();
     let path = match find_compiler(Platform::Cuda, None, &store) {
         Ok(located) => located.path,
@@ -117,9 +117,9 @@ fn our_layouts_suit_the_cuda_plugin() {
     check(&path);
 }
 
-/// Structs that are part of others' arguments, against the C header's own sizes.
+/// Nested structs, against the sizes in the C header.
 #[test]
-fn inner_structs_have_the_sizes_of_the_header() {
+fn nested_structs_match_header_sizes() {
     assert_eq!(size_of::<Table>(), 40);
     assert_eq!(size_of::<NamedValue>(), 56);
     assert_eq!(size_of::<Program>(), 48);

@@ -49,10 +49,10 @@ pub(crate) const IMMUTABLE_ONLY_DURING_CALL: c_int = 0;
 /// The host bytes must live until `done_with_host_buffer` fires.
 pub(crate) const IMMUTABLE_UNTIL_TRANSFER_COMPLETES: c_int = 1;
 
-/// A dimension order (tiled, with no tiles): all we ask of host layouts and read of device ones.
+/// A dimension order (tiled, with no tiles): all we set of host layouts and read of device ones.
 ///
-/// In C a union of a tiled and a strided form lies here; the tiled form is the larger of the
-/// two, so its fields stand in for the union.
+/// In C this is a union of a tiled and a strided form; the tiled form is the larger of the two, so
+/// its fields represent the union.
 #[repr(C)]
 pub(crate) struct MemoryLayout {
     pub struct_size: usize,
@@ -88,12 +88,12 @@ impl MemoryLayout {
 
     const TILED: c_int = 0;
 
-    /// The dimension order, the fastest-varying first, if the layout has one.
+    /// The dimension order, minor to major, if the layout has one.
     ///
     /// # Safety
-    /// A plugin filled the layout, and what it describes is alive.
+    /// A plugin filled the layout, and its buffer is live.
     pub(crate) unsafe fn minor_to_major(&self) -> Option<&[i64]> {
-        // SAFETY: the caller promises a filled, live layout, and `kind` says which form it has.
+        // SAFETY: the caller promises a filled, live layout, and `kind` selects its form.
         (self.kind == Self::TILED)
             .then(|| unsafe { crate::value::slice(self.minor_to_major, self.minor_to_major_size) })
     }

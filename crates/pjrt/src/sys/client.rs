@@ -94,7 +94,7 @@ call_args! {
     }
 }
 
-/// A number that the plugin may leave out.
+/// A number that the plugin may omit.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct OptionalCount {
@@ -103,13 +103,13 @@ pub(crate) struct OptionalCount {
 }
 
 impl OptionalCount {
-    /// The number, if the plugin gave one.
+    /// The number, if set.
     pub(crate) fn get(self) -> Option<u64> {
         self.is_set.then(|| u64::try_from(self.value).ok()).flatten()
     }
 }
 
-/// Program text going in, or an optimized program coming out.
+/// Program text as input, or an optimized program as output.
 #[repr(C)]
 pub(crate) struct Program {
     pub struct_size: usize,

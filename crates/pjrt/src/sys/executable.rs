@@ -1,4 +1,4 @@
-//! Executables: what the compiler says of them, and running them.
+//! Executables: analyses and execution.
 
 use super::{
     Buffer, Client, Device, Event, Executable, ExecuteContext, ExtensionBase, LoadedExecutable,
@@ -84,7 +84,7 @@ call_args! {
     }
 }
 
-/// How one launch is to be done.
+/// Options of one launch.
 #[repr(C)]
 pub(crate) struct ExecuteOptions {
     pub struct_size: usize,

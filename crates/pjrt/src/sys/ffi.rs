@@ -1,6 +1,6 @@
-//! Custom calls: the extension that registers handlers, and the frame they are called with.
+//! Custom calls: the extension that registers handlers, and their call frame.
 //!
-//! Only what our handlers read is declared. Frames are made by the plugin, so ours are prefixes
+//! Only what our handlers read is declared. Frames are created by the plugin, so ours are prefixes
 //! of its structs.
 
 use super::{Error, ExtensionBase};
@@ -9,7 +9,7 @@ use std::ffi::{c_char, c_int, c_void};
 /// `PJRT_Extension_Type_FFI`.
 pub(crate) const EXTENSION_FFI: c_int = 5;
 
-/// The extension as it hangs in the plugin's chain.
+/// The extension in the plugin's chain.
 #[repr(C)]
 pub(crate) struct FfiExtension {
     pub base: ExtensionBase,
@@ -18,7 +18,7 @@ pub(crate) struct FfiExtension {
     pub register_handler: Option<unsafe extern "C" fn(*mut RegisterHandler) -> *mut Error>,
 }
 
-/// A handler of custom calls.
+/// A custom call handler.
 pub(crate) type Handler = unsafe extern "C" fn(*mut CallFrame) -> *mut c_void;
 
 /// Arguments of `register_handler`.
@@ -33,7 +33,7 @@ pub(crate) struct RegisterHandler {
     pub traits: c_int,
 }
 
-/// The head of the chain of a frame's extensions.
+/// The common header of a frame's extensions.
 #[repr(C)]
 pub(crate) struct FrameExtension {
     pub struct_size: usize,
@@ -41,17 +41,17 @@ pub(crate) struct FrameExtension {
     pub next: *mut FrameExtension,
 }
 
-/// The kind of extension with which a plugin asks what a handler is.
+/// The extension kind of a metadata query.
 pub(crate) const FRAME_METADATA: c_int = 1;
 
-/// That extension.
+/// The metadata query extension.
 #[repr(C)]
 pub(crate) struct MetadataExtension {
     pub base: FrameExtension,
     pub metadata: *mut Metadata,
 }
 
-/// What a handler says of itself.
+/// The metadata of a handler.
 #[repr(C)]
 pub(crate) struct Metadata {
     pub struct_size: usize,
@@ -59,7 +59,7 @@ pub(crate) struct Metadata {
     pub traits: u32,
 }
 
-/// The version of the interface of custom calls.
+/// The version of the FFI API.
 #[repr(C)]
 pub(crate) struct FfiVersion {
     pub struct_size: usize,
@@ -68,7 +68,7 @@ pub(crate) struct FfiVersion {
     pub minor: c_int,
 }
 
-/// The beginning of the plugin's function table for handlers.
+/// The prefix of the plugin's function table for handlers.
 #[repr(C)]
 pub(crate) struct FfiApi {
     pub struct_size: usize,
@@ -119,17 +119,17 @@ pub(crate) struct CallAttributes {
     pub values: *const *const c_void,
 }
 
-/// Text that does not end with a zero.
+/// A string without a null terminator.
 #[repr(C)]
 pub(crate) struct ByteSpan {
     pub data: *const u8,
     pub len: usize,
 }
 
-/// The kind of attribute that is an array of numbers.
+/// The attribute kind of an array of numbers.
 pub(crate) const ATTRIBUTE_ARRAY: c_int = 1;
 
-/// Such an attribute.
+/// An array attribute.
 #[repr(C)]
 pub(crate) struct ArrayAttribute {
     pub dtype: c_int,
@@ -142,7 +142,7 @@ pub(crate) const TYPE_S32: c_int = 4;
 pub(crate) const TYPE_S64: c_int = 5;
 pub(crate) const TYPE_F32: c_int = 11;
 
-/// A call.
+/// A call frame.
 #[repr(C)]
 pub(crate) struct CallFrame {
     pub struct_size: usize,

@@ -1,14 +1,14 @@
 //! The C side of PJRT, declared by hand for the calls we make.
 //!
-//! Every PJRT function takes one pointer to an argument struct and (but for two that free
-//! errors) returns an error pointer, and the function table is only ever appended to. So the
-//! table needs no struct: a call is its argument struct, which knows its *slot* in the table
-//! ([`Args::SLOT`]), and [`Table::function`] looks the slot up against the size the plugin
-//! reports. A plugin too old to have a slot gives `None`, never a wild read.
+//! Every PJRT function takes one pointer to an argument struct and (except two that report and free
+//! errors) returns an error pointer, and the function table is append-only. So the table needs no
+//! struct: a call is its argument struct, which has its *slot* in the table ([`Args::SLOT`]), and
+//! [`Table::function`] checks the slot against the size the plugin reports. A plugin too old to
+//! have a slot yields `None`, never an out-of-bounds read.
 //!
-//! Layouts follow API version 0.114. Older plugins read a prefix of our structs and newer ones
-//! may ask for more than we have, which they report as an error, so each struct carries its own
-//! size and starts zeroed.
+//! Layouts follow API version 0.114. Older plugins read a prefix of our structs and newer ones may
+//! need more than we have, which they report as an error, so each struct has its own size and
+//! starts zeroed.
 
 #[cfg(test)]
 mod abi;
@@ -65,7 +65,7 @@ pub(crate) unsafe trait Args: Sized {
     const SLOT: usize;
 }
 
-/// All-zero arguments carrying their own size: the base that call sites fill in.
+/// Zeroed arguments with their size set, for call sites to fill in.
 pub(crate) fn args<A: Args>() -> A {
     // SAFETY: `Args` promises that zero bytes are a valid value.
     let mut args: A = unsafe { std::mem::zeroed() };
@@ -94,7 +94,7 @@ macro_rules! call_args {
 }
 pub(crate) use call_args;
 
-/// The head of the chain of optional extensions.
+/// The common header of optional extensions.
 #[repr(C)]
 pub(crate) struct ExtensionBase {
     pub struct_size: usize,
@@ -108,10 +108,10 @@ pub(crate) const EXTENSION_PROFILER: c_int = 1;
 /// A generic PJRT function.
 pub(crate) type Function = unsafe extern "C" fn(*mut c_void) -> *mut Error;
 
-/// One of the two that return nothing, because they are there to report errors.
+/// One of the two that return nothing, because they report errors.
 pub(crate) type VoidFunction = unsafe extern "C" fn(*mut c_void);
 
-/// The fixed beginning of `PJRT_Api`; the function table follows it.
+/// The fixed prefix of `PJRT_Api`; the function table follows it.
 #[repr(C)]
 pub(crate) struct Table {
     pub struct_size: usize,
@@ -134,7 +134,7 @@ impl Table {
         if offset + size_of::<Function>() > size {
             return None;
         }
-        // SAFETY: the slot lies within the size the plugin states, and a null entry is `None`.
+        // SAFETY: the slot is within the size the plugin reports, and a null entry is `None`.
         unsafe { table.byte_add(offset).cast::<Option<Function>>().read() }
     }
 }
@@ -186,7 +186,7 @@ pub(crate) struct NamedValue {
     pub value_size: usize,
 }
 
-/// The value itself; `NamedValue::kind` says which member is live.
+/// The value; `NamedValue::kind` selects the live member.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) union NamedValueUnion {

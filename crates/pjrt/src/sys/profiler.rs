@@ -3,7 +3,7 @@
 use super::{ExtensionBase, VoidFunction};
 use std::ffi::{c_char, c_void};
 
-/// The extension as it hangs in the plugin's chain.
+/// The extension in the plugin's chain.
 #[repr(C)]
 pub(crate) struct ProfilerExtension {
     pub base: ExtensionBase,
@@ -55,7 +55,7 @@ pub(crate) struct ProfilerCreate {
     pub profiler: *mut c_void,
 }
 
-/// Arguments of `destroy`, `start` and `stop`, which are alike.
+/// Arguments of `destroy`, `start` and `stop`.
 #[repr(C)]
 pub(crate) struct ProfilerHandle {
     pub struct_size: usize,

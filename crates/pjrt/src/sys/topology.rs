@@ -1,4 +1,4 @@
-//! Topologies: descriptions of machines that need not be present.
+//! Topologies: descriptions of machines that may not be present.
 
 use super::{Client, DeviceDescription, Executable, NamedValue, Program, Topology, call_args};
 use std::ffi::c_char;

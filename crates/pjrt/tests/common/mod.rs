@@ -1,10 +1,10 @@
-//! What the tests share: a CPU client and programs in StableHLO text.
+//! Shared test helpers: a CPU client and programs in StableHLO text.
 #![allow(dead_code)]
 
 use fullshard_pjrt::plugins::{Platform, Store, find, find_compiler};
 use fullshard_pjrt::{Buffer, Client, ClientOptions, HostTensor, Plugin};
 
-/// The plugin of a kind, fetched on first use.
+/// The plugin of a kind, downloaded on first use.
 pub fn plugin(kind: Platform) -> &'static Plugin {
     let store = Store::default_location().unwrap();
     let located = match find(kind, None, &store).unwrap() {
@@ -14,7 +14,7 @@ pub fn plugin(kind: Platform) -> &'static Plugin {
     Plugin::load(&located).unwrap()
 }
 
-/// A plugin that compiles for a kind of device, fetched on first use.
+/// A plugin that compiles for a kind of device, downloaded on first use.
 pub fn compiler(kind: Platform) -> &'static Plugin {
     let store = Store::default_location().unwrap();
     let path = match find_compiler(kind, None, &store) {
@@ -24,13 +24,13 @@ pub fn compiler(kind: Platform) -> &'static Plugin {
     Plugin::load(&path).unwrap()
 }
 
-/// A client to test one device with: the CPU, or what FULLSHARD_TEST_DEVICE names.
+/// A client for single-device tests: the CPU, or the platform in FULLSHARD_TEST_DEVICE.
 pub fn one_device() -> Client {
     let kind =
         std::env::var("FULLSHARD_TEST_DEVICE").map_or(Platform::Cpu, |name| name.parse().unwrap());
     match kind {
         Platform::Cpu => cpu(1),
-        // Tests run beside each other, so none may take all memory.
+        // Tests run concurrently, so none may preallocate all memory.
         Platform::Cuda => {
             let options = ClientOptions::new().preallocate(false);
             Client::new(plugin(kind), &options).unwrap()
@@ -39,18 +39,18 @@ pub fn one_device() -> Client {
     }
 }
 
-/// A CPU client with so many virtual devices.
+/// A CPU client with `devices` virtual devices.
 pub fn cpu(devices: usize) -> Client {
     let options = ClientOptions::new().cpu_device_count(devices);
     Client::new(plugin(Platform::Cpu), &options).unwrap()
 }
 
-/// Single-precision values on a device.
+/// Uploads f32 values to a device.
 pub fn upload(client: &Client, dims: &[usize], values: &[f32], device: usize) -> Buffer {
     client.upload(&HostTensor::from_values(dims, values).unwrap(), device).unwrap()
 }
 
-/// The values of a single-precision buffer.
+/// The values of an f32 buffer.
 pub fn values(buffer: &Buffer) -> Vec<f32> {
     buffer.to_host().unwrap().values().unwrap()
 }
@@ -74,8 +74,8 @@ module @accumulate {
   }
 }";
 
-/// A program over `devices` devices on one mesh axis: the argument comes in as one row of four
-/// for each device, `body` makes `%y` of type `result` from `%x`, and the results are stacked.
+/// A program over `devices` devices on one mesh axis: the argument has `local_rows` rows of four
+/// per device, `body` computes `%y` of `result_rows` rows from `%x`, and the results are stacked.
 pub fn on_each_device(devices: usize, local_rows: usize, body: &str, result_rows: usize) -> String {
     let rows = devices * local_rows;
     let stacked = devices * result_rows;
@@ -96,7 +96,7 @@ module @each attributes {{mhlo.num_partitions = {devices} : i32, mhlo.num_replic
     )
 }
 
-/// Gathers a row from every device and scatters the doubled sum back.
+/// All-gathers from every device, squares, and reduce-scatters.
 pub fn gather_and_scatter(devices: usize) -> String {
     let all: Vec<_> = (0..devices).map(|d| d.to_string()).collect();
     let groups = format!(

@@ -1,13 +1,13 @@
-"""Makes the optimized HLO samples read by ../hlo.rs.
+"""Generates the optimized HLO samples read by ../hlo.rs.
 
 Two tiny programs are compiled for four devices: a fully sharded training step (a scan over layers
-that gathers each weight, and scatters its gradient), and a wide forward pass that gives the
-compiler something to overlap. The CPU backend of jaxlib gives `hlo`; libtpu compiles ahead of time
-through the PJRT C API and gives `hlo_with_config`, kept exactly as the plugin wrote it (jaxlib's
-own reader may be older than libtpu and would drop or refuse fields).
+that all-gathers each weight and reduce-scatters its gradient), and a wide forward pass with
+something to overlap. The CPU backend of jaxlib returns `hlo`; libtpu compiles ahead of time through
+the PJRT C API and returns `hlo_with_config`, stored exactly as the plugin wrote it (jaxlib's own
+reader may be older than libtpu and would drop or reject fields).
 
     pip install jax==0.10.2 libtpu==0.0.51
-    python make_samples.py            # writes *.pb beside this file
+    python make_samples.py            # writes *.pb next to this file
 """
 
 import ctypes
@@ -119,7 +119,7 @@ def compile_options():
 
 
 class Plugin:
-    """The few PJRT calls needed; every argument struct is a list of eight-byte words."""
+    """The PJRT calls needed here; every argument struct is a list of eight-byte words."""
 
     ERROR_MESSAGE, INITIALIZE, OPTIMIZED_PROGRAM, TOPOLOGY_CREATE, COMPILE = 6, 8, 53, 87, 94
 

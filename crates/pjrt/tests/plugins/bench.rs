@@ -1,5 +1,5 @@
-//! A workbench for the plugin drills: tiny wheels, a fresh store, and scripts
-//! that stand in for Python.
+//! A fixture for the plugin tests: tiny wheels, a new store, and scripts that mock
+//! Python.
 
 use std::fs;
 use std::io::{Cursor, Write};
@@ -16,19 +16,19 @@ use zip::write::SimpleFileOptions;
 pub const WHEEL: &str = "tiny_plugin-1.0-py3-none-manylinux_2_27_x86_64.whl";
 pub const LIBRARY: &str = "tiny/plugin.so";
 
-/// Tells a re-run of this test binary what to do; see `child.rs`.
+/// The role of a child process of this test binary; see `child.rs`.
 pub const ROLE: &str = "FULLSHARD_TEST_ROLE";
-/// Tells a re-run of this test binary which bench to work on.
+/// The bench of a child process of this test binary.
 pub const BENCH: &str = "FULLSHARD_TEST_BENCH";
 
-/// A folder with `wheels/`, `cache/` and perhaps a script named `python`.
+/// A folder with `wheels/`, `cache/` and optionally a script named `python`.
 pub struct Bench {
     pub root: PathBuf,
     _owned: Option<TempDir>,
 }
 
 impl Bench {
-    /// A bench whose folder of wheels holds one sound wheel.
+    /// A bench with one valid wheel.
     pub fn new() -> Self {
         let folder = TempDir::new().unwrap();
         let bench = Self { root: folder.path().to_owned(), _owned: Some(folder) };
@@ -41,7 +41,7 @@ impl Bench {
         bench
     }
 
-    /// The bench that another process made.
+    /// The bench of another process.
     pub fn at(root: PathBuf) -> Self {
         Self { root, _owned: None }
     }
@@ -68,7 +68,7 @@ impl Bench {
         fs::write(self.wheel(), archive.finish().unwrap().into_inner()).unwrap();
     }
 
-    /// A package that pins the wheel as it is now.
+    /// A package that pins the current wheel.
     pub fn package(&self) -> Package {
         let content = fs::read(self.wheel()).unwrap();
         let sum = Sha256::digest(&content);
@@ -85,7 +85,7 @@ impl Bench {
             },
             companions: &[],
             library: LIBRARY,
-            leave_out: &[".py"],
+            exclude: &[".py"],
         }
     }
 
@@ -97,8 +97,8 @@ impl Bench {
         self.store().install_package(package, Source::Pip)
     }
 
-    /// Puts a shell script in Python's place. It finds the folder that pip is
-    /// to download into as `$dest` and the folder of wheels as `$wheels`.
+    /// Replaces Python by a shell script, in which `$dest` is the download folder
+    /// of pip and `$wheels` the folder of wheels.
     pub fn fake_python(&self, body: &str) -> PathBuf {
         self.script(&self.root.join("python"), body)
     }
@@ -113,7 +113,7 @@ impl Bench {
         fs::write(&draft, script).unwrap();
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         // Another process writes the script: a descriptor of ours could be
-        // inherited by a test's child meanwhile and make the script "busy".
+        // inherited by a child process and make the script "busy".
         let copied = Command::new("install").args(["-m", "755"]).args([&draft, path]).status();
         assert!(copied.unwrap().success());
         path.to_owned()
@@ -129,8 +129,8 @@ impl Bench {
         names
     }
 
-    /// Asserts that an installation failed, left nothing, told the way out and
-    /// does no harm to the next; returns what went wrong.
+    /// Asserts that an installation failed, left nothing behind and printed the
+    /// manual commands; returns the cause.
     pub fn failure(&self, result: Result<Installed, PluginError>) -> InstallError {
         let error = result.expect_err("the installation should fail");
         assert_eq!(self.listing(), [".lock"], "something was left behind");
@@ -147,7 +147,7 @@ impl Bench {
         }
     }
 
-    /// This test binary as another process, in one of the roles of `child.rs`.
+    /// This test binary as a child process, in one of the roles of `child.rs`.
     pub fn child(&self, role: &str) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
@@ -170,7 +170,7 @@ pub fn noise(count: usize) -> Vec<u8> {
     (0..count).map(|_| step()).collect()
 }
 
-/// What a child reported, after the marker `answer:`.
+/// The output of a child, after the marker `answer:`.
 pub fn answer(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().find_map(|line| line.split("answer: ").nth(1));

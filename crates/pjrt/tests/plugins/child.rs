@@ -1,5 +1,5 @@
-//! The part of this test binary that runs as another process: some drills need
-//! a process of their own, to kill it or to choose its environment.
+//! The part of this test binary that runs as a child process: some tests need a
+//! separate process, to kill it or to set its environment.
 
 use std::env;
 use std::path::PathBuf;
@@ -8,9 +8,9 @@ use fullshard_pjrt::plugins::{Located, Platform, PluginError, Store, find, find_
 
 use crate::bench::{BENCH, Bench, ROLE};
 
-/// What a re-run of this binary does.
+/// The entry point of a child process.
 #[test]
-#[ignore = "child: what the drills run as another process"]
+#[ignore = "child: run by other tests as a child process"]
 fn child_plays_its_role() {
     let bench = Bench::at(env::var_os(BENCH).unwrap().into());
     match env::var(ROLE).unwrap().as_str() {
@@ -35,7 +35,7 @@ fn flag() -> Option<PathBuf> {
     env::var_os("FLAG").map(PathBuf::from)
 }
 
-/// The store of the bench, with the Python that the environment has active.
+/// The store of the bench, with the active Python of the environment.
 fn store(bench: &Bench) -> Store {
     Store::at(bench.root.join("cache")).quiet()
 }

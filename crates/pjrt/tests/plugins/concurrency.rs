@@ -1,4 +1,4 @@
-//! Several installers at once, and one that is killed half-way.
+//! Concurrent installers, and one that is killed midway.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use crate::bench::{Bench, answer};
 
-/// A pip that takes its time and keeps a log of its calls.
+/// A slow pip that logs its calls.
 const SLOW_PIP: &str =
     "echo called >> \"$wheels/../calls\"; sleep 0.3; cp \"$wheels\"/*.whl \"$dest\"";
 
 fn assert_installed_once(bench: &Bench) {
     let calls = fs::read_to_string(bench.root.join("calls")).unwrap();
-    assert_eq!(calls.lines().count(), 1, "only one should have fetched");
+    assert_eq!(calls.lines().count(), 1, "only one should have downloaded");
     assert_eq!(bench.listing(), [".lock", "cpu-1.0"]);
 }
 
@@ -47,7 +47,7 @@ fn two_processes_install_once() {
 }
 
 #[test]
-fn what_a_killed_process_left_is_cleared() {
+fn clears_leftovers_of_killed_process() {
     let bench = Bench::new();
     bench.fake_python("echo half > \"$dest/half\"; echo $$ > \"$wheels/../pid\"; exec sleep 60");
     let mut child = bench.child("install").stdout(Stdio::null()).spawn().unwrap();

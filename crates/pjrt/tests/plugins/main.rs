@@ -1,5 +1,5 @@
-//! Drills for the plugin module: whatever goes wrong during an installation,
-//! nothing half-installed stays behind and the next attempt succeeds.
+//! Tests of the plugin module: when an installation fails, nothing partial is left
+//! behind and the next attempt succeeds.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -41,7 +41,7 @@ fn installs_lists_and_removes() {
 }
 
 #[test]
-fn unpacks_companions_beside_the_library() {
+fn unpacks_companions_next_to_the_library() {
     let bench = Bench::new();
     let plugin = bench.package();
     fs::rename(bench.wheel(), bench.wheels().join("first")).unwrap();
@@ -69,26 +69,26 @@ fn unpacks_companions_beside_the_library() {
 }
 
 #[test]
-fn a_cut_wheel_is_refused() {
+fn rejects_truncated_wheel() {
     let bench = Bench::new();
     let package = bench.package();
-    let whole = fs::read(bench.wheel()).unwrap();
-    fs::write(bench.wheel(), &whole[..whole.len() / 2]).unwrap();
+    let full = fs::read(bench.wheel()).unwrap();
+    fs::write(bench.wheel(), &full[..full.len() / 2]).unwrap();
     let cause = bench.failure(bench.install(&package));
     assert!(matches!(cause, InstallError::DamagedWheel { .. }), "{cause:?}");
 
-    fs::write(bench.wheel(), whole).unwrap();
+    fs::write(bench.wheel(), full).unwrap();
     bench.install(&package).unwrap();
 }
 
 #[test]
-fn an_altered_wheel_is_refused() {
+fn rejects_modified_wheel() {
     let bench = Bench::new();
     let package = bench.package();
-    let whole = fs::read(bench.wheel()).unwrap();
-    let mut altered = whole.clone();
-    altered[whole.len() / 2] ^= 1;
-    fs::write(bench.wheel(), altered).unwrap();
+    let full = fs::read(bench.wheel()).unwrap();
+    let mut modified = full.clone();
+    modified[full.len() / 2] ^= 1;
+    fs::write(bench.wheel(), modified).unwrap();
     let cause = bench.failure(bench.install(&package));
     assert!(
         matches!(&cause, InstallError::Checksum { expected, found, .. }
@@ -96,12 +96,12 @@ fn an_altered_wheel_is_refused() {
         "{cause:?}"
     );
 
-    fs::write(bench.wheel(), whole).unwrap();
+    fs::write(bench.wheel(), full).unwrap();
     bench.install(&package).unwrap();
 }
 
 #[test]
-fn a_pinned_wheel_that_does_not_unpack_is_refused() {
+fn rejects_wheel_that_does_not_unpack() {
     let bench = Bench::new();
     let mut content = fs::read(bench.wheel()).unwrap();
     content[5_000] ^= 1;
@@ -115,7 +115,7 @@ fn a_pinned_wheel_that_does_not_unpack_is_refused() {
 }
 
 #[test]
-fn a_wheel_that_reaches_outside_is_refused() {
+fn rejects_wheel_with_path_traversal() {
     let bench = Bench::new();
     bench.put_wheel(&[(LIBRARY, b"library"), ("../../../evil", b"evil")]);
     let cause = bench.failure(bench.install(&bench.package()));
@@ -125,7 +125,7 @@ fn a_wheel_that_reaches_outside_is_refused() {
 }
 
 #[test]
-fn a_wheel_without_the_library_is_refused() {
+fn rejects_wheel_without_library() {
     let bench = Bench::new();
     bench.put_wheel(&[("tiny/other.so", b"library")]);
     let cause = bench.failure(bench.install(&bench.package()));
@@ -133,7 +133,7 @@ fn a_wheel_without_the_library_is_refused() {
 }
 
 #[test]
-fn a_missing_wheel_is_named() {
+fn missing_wheel_is_an_error() {
     let bench = Bench::new();
     let package = bench.package();
     fs::remove_file(bench.wheel()).unwrap();
@@ -142,7 +142,7 @@ fn a_missing_wheel_is_named() {
 }
 
 #[test]
-fn no_python_and_no_pip_are_told_apart_from_failures() {
+fn missing_python_or_pip_is_reported() {
     let bench = Bench::new();
     let package = bench.package();
     let cause = bench.failure(bench.install_with_pip(&package));
@@ -154,7 +154,7 @@ fn no_python_and_no_pip_are_told_apart_from_failures() {
 }
 
 #[test]
-fn what_a_failing_pip_said_is_shown() {
+fn shows_output_of_failed_pip() {
     let bench = Bench::new();
     bench.fake_python(
         "echo partial > \"$dest/part\"; echo 'ERROR: the network is unreachable' >&2; exit 1",
@@ -168,7 +168,7 @@ fn what_a_failing_pip_said_is_shown() {
 }
 
 #[test]
-fn a_wheel_that_pip_cut_is_refused_then_fetched_again() {
+fn truncated_download_is_rejected_then_retried() {
     let bench = Bench::new();
     let package = bench.package();
     bench.fake_python(&format!("head -c 1000 \"$wheels/{0}\" > \"$dest/{0}\"", bench::WHEEL));
@@ -181,7 +181,7 @@ fn a_wheel_that_pip_cut_is_refused_then_fetched_again() {
 }
 
 #[test]
-fn a_pip_that_fetches_something_else_is_refused() {
+fn rejects_wrong_download() {
     let bench = Bench::new();
     bench.fake_python("echo other > \"$dest/other-1.0-py3-none-any.whl\"");
     let cause = bench.failure(bench.install_with_pip(&bench.package()));
@@ -189,7 +189,7 @@ fn a_pip_that_fetches_something_else_is_refused() {
 }
 
 #[test]
-fn a_broken_installation_does_not_count_and_is_replaced() {
+fn broken_installation_is_replaced() {
     let bench = Bench::new();
     let package = bench.package();
     let installed = bench.install(&package).unwrap();
@@ -209,7 +209,7 @@ fn a_broken_installation_does_not_count_and_is_replaced() {
 }
 
 #[test]
-fn a_full_disk_leaves_nothing() {
+fn full_disk_leaves_nothing() {
     let bench = Bench::new();
     let package = bench.package();
     let Some(_disk) = SmallDisk::mount(bench.root.join("cache")) else {
@@ -256,10 +256,10 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn an_unwritable_cache_is_an_error_that_names_it() {
+fn unwritable_cache_error_names_the_path() {
     let bench = Bench::new();
     let file = bench.root.join("file");
-    fs::write(&file, "in the way").unwrap();
+    fs::write(&file, "not a folder").unwrap();
     let error = Store::at(&file).quiet().install_from(Platform::Cpu, &bench.wheels()).unwrap_err();
     assert!(error.to_string().contains(file.to_str().unwrap()), "{error}");
 }
@@ -280,7 +280,7 @@ fn pins_are_complete() {
 }
 
 #[test]
-fn pip_is_asked_for_the_tags_of_the_wheel() {
+fn pip_arguments_match_wheel_tags() {
     let arguments = |kind| Package::pinned(kind).plugin.pip_arguments("DIR").join(" ");
     assert_eq!(
         arguments(Platform::Cpu),
@@ -294,19 +294,19 @@ fn pip_is_asked_for_the_tags_of_the_wheel() {
     );
 }
 
-/// What compiles alone is a part of the whole, and lies beside it.
+/// The compile-only package is a subset of the full one, and is installed separately.
 #[test]
-fn a_compiler_is_a_small_part_of_the_cuda_plugin() {
-    let (whole, compiler) = (Package::pinned(Platform::Cuda), Package::compiler(Platform::Cuda));
-    assert_eq!(compiler.library, whole.library);
-    assert!(compiler.wheels().all(|wheel| whole.wheels().any(|other| other == wheel)));
-    assert!(8 * compiler.download_bytes() < whole.download_bytes());
+fn cuda_compiler_is_a_small_subset() {
+    let (full, compiler) = (Package::pinned(Platform::Cuda), Package::compiler(Platform::Cuda));
+    assert_eq!(compiler.library, full.library);
+    assert!(compiler.wheels().all(|wheel| full.wheels().any(|other| other == wheel)));
+    assert!(8 * compiler.download_bytes() < full.download_bytes());
 
     let bench = Bench::new();
-    let whole = bench.package();
-    let compiler = Package { suffix: "-compiler", ..whole };
+    let full = bench.package();
+    let compiler = Package { suffix: "-compiler", ..full };
     let installed = bench.install(&compiler).unwrap();
-    assert_eq!(bench.store().installed_package(&whole), None);
+    assert_eq!(bench.store().installed_package(&full), None);
     assert_eq!(bench.store().installed_package(&compiler), Some(installed));
     assert!(bench.store().remove(Platform::Cpu).unwrap());
     assert_eq!(bench.listing(), [".lock"]);

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::bench::{Bench, ROLE, answer};
 
-/// A search for a plugin in an environment of which we know everything.
+/// A search for a plugin in a controlled environment.
 fn search(bench: &Bench, kind: &str) -> Command {
     let mut command = bench.child("find");
     for kind in Platform::ALL {
@@ -29,7 +29,7 @@ fn touch(path: PathBuf) -> PathBuf {
     path
 }
 
-/// A virtual environment whose Python says that packages lie in `site`.
+/// A virtual environment whose Python reports packages in `site`.
 fn fake_environment(bench: &Bench) -> PathBuf {
     let environment = bench.root.join("venv");
     let site = bench.root.join("site");
@@ -38,7 +38,7 @@ fn fake_environment(bench: &Bench) -> PathBuf {
     environment
 }
 
-/// The pinned CPU plugin as an installation would leave it, but tiny.
+/// A tiny installation of the pinned CPU plugin.
 fn fake_installation(bench: &Bench) -> PathBuf {
     let package = Package::pinned(Platform::Cpu);
     let tree = bench.root.join("cache/plugins/cpu-0.0.1");
@@ -82,7 +82,7 @@ fn flag_then_environment_then_cache_then_python() {
 }
 
 #[test]
-fn a_named_file_that_is_missing_is_an_error() {
+fn missing_named_file_is_an_error() {
     let bench = Bench::new();
     fake_installation(&bench);
     let expected =
@@ -96,7 +96,7 @@ fn a_named_file_that_is_missing_is_an_error() {
 }
 
 #[test]
-fn an_older_cuda_plugin_in_python_will_do() {
+fn falls_back_to_older_cuda_plugin_in_python() {
     let bench = Bench::new();
     let environment = fake_environment(&bench);
     let mut command = search(&bench, "gpu");
@@ -109,14 +109,14 @@ fn an_older_cuda_plugin_in_python_will_do() {
 }
 
 #[test]
-fn a_real_python_says_where_its_packages_are() {
+fn finds_packages_of_real_python() {
     let bench = Bench::new();
     let base = bench.root.join("user");
-    let asked = Command::new("python3")
+    let output = Command::new("python3")
         .args(["-m", "site", "--user-site"])
         .env("PYTHONUSERBASE", &base)
         .output();
-    let site = match asked {
+    let site = match output {
         Ok(output) if output.status.success() => String::from_utf8(output.stdout).unwrap(),
         _ => {
             println!("skipped: no python3 with a user site here");
@@ -127,7 +127,7 @@ fn a_real_python_says_where_its_packages_are() {
     let mut command = search(&bench, "tpu");
     command.env("PATH", std::env::var_os("PATH").unwrap()).env("PYTHONUSERBASE", base);
     let found = outcome(&mut command);
-    // A machine with a TPU has the genuine one, which comes first.
+    // A machine with a TPU has the real one, which comes first.
     assert!(
         found.ends_with(&library.display().to_string())
             || found.starts_with("the Python environment"),
@@ -136,16 +136,16 @@ fn a_real_python_says_where_its_packages_are() {
 }
 
 #[test]
-fn only_the_cpu_plugin_is_fetched_unasked() {
+fn only_cpu_plugin_is_installed_automatically() {
     let bench = Bench::new();
-    let said = |kind| outcome(search(&bench, kind).env(ROLE, "find or install"));
+    let message = |kind| outcome(search(&bench, kind).env(ROLE, "find or install"));
     for kind in ["cuda", "tpu"] {
         let expected = format!("fullshard plugins install {kind}");
-        assert!(said(kind).contains(&expected), "{}", said(kind));
+        assert!(message(kind).contains(&expected), "{}", message(kind));
     }
-    assert!(!bench.store().folder().exists(), "nothing should be tried");
+    assert!(!bench.store().folder().exists(), "nothing should be attempted");
     let expected = "cannot install the cpu plugin: pip is needed to fetch it, \
                     and there is no python3 on the path";
-    assert!(said("cpu").contains(expected), "{}", said("cpu"));
+    assert!(message("cpu").contains(expected), "{}", message("cpu"));
     assert_eq!(bench.listing(), [".lock"]);
 }

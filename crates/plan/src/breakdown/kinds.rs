@@ -1,6 +1,6 @@
-//! What kind of work a kernel does.
+//! Kinds of work by kernel.
 
-use crate::compiled::{Belongs, OPTIMIZER, operations};
+use crate::compiled::{OPTIMIZER, Owner, matmul_flops};
 use fullshard_pjrt::hlo::{Computation, Instruction, Module, collective};
 use serde::Serialize;
 
@@ -8,30 +8,30 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Matrix products, those inside fusions as well.
-    Products,
-    /// Attention: cuDNN's kernel where it runs, else all that attention modules compute
-    /// themselves, but for copies.
+    /// Matmuls, including those inside fusions.
+    Matmuls,
+    /// Attention: cuDNN's kernel where it runs, otherwise everything that attention modules
+    /// compute themselves except copies.
     Attention,
     /// Everything after the gradients: their norm, clipping, and the update.
     Optimizer,
-    /// Sums and maxima: norms, softmax, the gradients of biases and embeddings.
+    /// Reductions: norms, softmax, the gradients of biases and embeddings.
     Reductions,
-    /// Work element by element.
+    /// Elementwise work.
     Elementwise,
-    /// What only moves values or changes their type: transposes, slices, casts, clearing.
+    /// Data movement and casts: transposes, slices, conversions, memset.
     Copies,
-    /// Exchanges between devices.
+    /// Collectives.
     Collectives,
-    /// Nothing at all, while the step was not done.
+    /// Gaps between kernels.
     Idle,
 }
 
 impl Kind {
-    /// What people read.
+    /// The name to print.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Products => "matrix products",
+            Kind::Matmuls => "matmuls",
             Kind::Attention => "attention",
             Kind::Optimizer => "optimizer update",
             Kind::Reductions => "reductions",
@@ -43,13 +43,13 @@ impl Kind {
     }
 }
 
-/// What attention modules are called.
+/// Names of attention modules.
 const ATTENTION: [&str; 2] = ["attn", "self_attn"];
 
-/// What cuDNN's attention is called.
+/// The call target prefix of cuDNN's attention.
 const FUSED_ATTENTION: &str = "__cudnn$fmha";
 
-/// Opcodes of fusions that compute nothing.
+/// Opcodes that only move data.
 const MOVES: &[&str] = &[
     "bitcast",
     "broadcast",
@@ -70,10 +70,10 @@ const MOVES: &[&str] = &[
     "tuple",
 ];
 
-/// Opcodes that make few numbers of many.
+/// Opcodes that reduce.
 const REDUCES: &[&str] = &["reduce", "reduce-window", "scatter", "sort"];
 
-/// Tells the kinds of a program's instructions.
+/// Classifies the instructions of a program.
 pub struct Kinds<'a> {
     module: &'a Module,
     has_fused_attention: bool,
@@ -84,24 +84,24 @@ impl<'a> Kinds<'a> {
         Kinds { module, has_fused_attention: module.instructions().any(is_fused_attention) }
     }
 
-    /// The kind of an instruction in a module.
-    pub fn of(&self, instruction: &Instruction, belongs: &Belongs) -> Kind {
+    /// The kind of an instruction, given its owner.
+    pub fn of(&self, instruction: &Instruction, owner: &Owner) -> Kind {
         let opcodes = opcodes(self.module, instruction);
         let any = |known: &[&str]| opcodes.iter().any(|opcode| known.contains(opcode));
         let moves = opcodes.iter().all(|opcode| MOVES.contains(opcode));
-        let last = belongs.module.rsplit('.').next().unwrap_or_default();
+        let last = owner.module.rsplit('.').next().unwrap_or_default();
         if is_fused_attention(instruction) {
             Kind::Attention
         } else if collective(self.module, instruction).is_some() {
             Kind::Collectives
-        } else if belongs.module == OPTIMIZER {
+        } else if owner.module == OPTIMIZER {
             Kind::Optimizer
         } else if moves {
             Kind::Copies
         } else if !self.has_fused_attention && ATTENTION.contains(&last) {
             Kind::Attention
-        } else if operations(self.module, instruction).is_some() {
-            Kind::Products
+        } else if matmul_flops(self.module, instruction).is_some() {
+            Kind::Matmuls
         } else if any(REDUCES) {
             Kind::Reductions
         } else {
@@ -115,7 +115,7 @@ fn is_fused_attention(instruction: &Instruction) -> bool {
     target.is_some_and(|target| target.starts_with(FUSED_ATTENTION))
 }
 
-/// What an instruction does: of a fusion, all that is fused.
+/// The opcodes of an instruction; for a fusion those of everything fused.
 pub fn opcodes<'a>(module: &'a Module, instruction: &'a Instruction) -> Vec<&'a str> {
     if instruction.opcode != "fusion" {
         return vec![&instruction.opcode];
@@ -125,7 +125,7 @@ pub fn opcodes<'a>(module: &'a Module, instruction: &'a Instruction) -> Vec<&'a 
     fused.flat_map(|inner| opcodes(module, inner)).collect()
 }
 
-/// What a kernel is by its name alone, where that says it.
+/// The kind of a kernel by its name, where the name identifies it.
 pub fn of_name(name: &str) -> Option<Kind> {
     let name = name.to_ascii_lowercase();
     let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
@@ -133,7 +133,7 @@ pub fn of_name(name: &str) -> Option<Kind> {
         () if has(&["memset", "memcpy"]) => Some(Kind::Copies),
         () if has(&["nccl"]) => Some(Kind::Collectives),
         () if has(&["fmha", "sdpa", "flash", "dot_do_o", "convert_dq"]) => Some(Kind::Attention),
-        () if has(&["nvjet", "gemm", "cutlass", "cublas", "xmma"]) => Some(Kind::Products),
+        () if has(&["nvjet", "gemm", "cutlass", "cublas", "xmma"]) => Some(Kind::Matmuls),
         () => None,
     }
 }

@@ -1,11 +1,11 @@
-//! Which instruction launched which kernel.
+//! Matches kernels to the instructions that launched them.
 //!
-//! Outside of CUDA graphs the profile says it. Inside of them, where most of a step runs, it says
-//! only which graph a kernel is of. XLA's own kernels carry the name of an instruction, but equal
-//! instructions share one kernel, and libraries have names of their own. What remains is order:
-//! a step launches its instructions in the order of the schedule. So the schedule is walked beside
-//! the kernels. XLA's own are anchors; the kernels of libraries between two of them are those of
-//! the library calls between the two instructions.
+//! Outside of CUDA graphs the profile records it. Inside of them, where most of a step runs, it
+//! records only the graph of a kernel. XLA's own kernels have the name of an instruction, but
+//! equal instructions share one kernel, and library kernels have other names. What remains is
+//! order: a step launches its instructions in schedule order. So the schedule is walked along with
+//! the kernels. XLA's own are anchors; library kernels between two of them belong to the library
+//! calls between the two instructions.
 
 use super::kinds::opcodes;
 use crate::compiled::is_free;
@@ -15,14 +15,14 @@ use fullshard_pjrt::hlo::{
 };
 use std::collections::HashMap;
 
-/// How far ahead in the schedule the instruction of a kernel is looked for: what launches nothing
-/// lies between, such as loops that do not turn.
-const AHEAD: usize = 1000;
+/// How far ahead in the schedule to search for the instruction of a kernel: instructions that
+/// launch nothing lie between, such as loops with zero iterations.
+const LOOKAHEAD: usize = 1000;
 
-/// More launches than steps can have.
-const MOST: usize = 4_000_000;
+/// The most launches to walk, more than steps have.
+const MAX_LAUNCHES: usize = 4_000_000;
 
-/// The instruction of every kernel of some steps, where it is known.
+/// The instruction of every kernel of a number of steps, where it is known.
 pub fn launched<'a>(
     module: &'a Module,
     kernels: &[&Kernel],
@@ -31,17 +31,19 @@ pub fn launched<'a>(
     Walk::new(module, &Names::new(module), steps).run(kernels)
 }
 
-/// Instructions by the names that kernels and the profile have for them.
+/// Instructions by their names in the profile and as kernels.
 struct Names<'a> {
     instructions: HashMap<&'a str, &'a Instruction>,
     kernels: HashMap<String, &'a Instruction>,
 }
 
-/// Whether a kernel may also be that of an equal instruction.
+/// How the instruction of a kernel is known.
 #[derive(Clone, Copy, PartialEq)]
-enum Sure {
-    Yes,
-    No,
+enum Match {
+    /// By the profile.
+    Exact,
+    /// By the kernel's name, which equal instructions share.
+    Name,
 }
 
 impl<'a> Names<'a> {
@@ -53,20 +55,20 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// The instruction that a kernel is of, by what the profile says or by its name.
-    fn of(&self, kernel: &Kernel) -> Option<(&'a Instruction, Sure)> {
-        let told = kernel.op.as_deref().and_then(|op| self.instructions.get(op));
-        if let Some(&instruction) = told {
-            return Some((instruction, Sure::Yes));
+    /// The instruction of a kernel, by the profile or by its name.
+    fn of(&self, kernel: &Kernel) -> Option<(&'a Instruction, Match)> {
+        let recorded = kernel.op.as_deref().and_then(|op| self.instructions.get(op));
+        if let Some(&instruction) = recorded {
+            return Some((instruction, Match::Exact));
         }
-        // A second kernel of a name has a number more.
+        // Further kernels of an instruction have a numeric suffix.
         let first = kernel.name.rsplit_once("__").map_or(&*kernel.name, |(first, _)| first);
         let found = self.kernels.get(&*kernel.name).or_else(|| self.kernels.get(first));
-        found.map(|&instruction| (instruction, Sure::No))
+        found.map(|&instruction| (instruction, Match::Name))
     }
 }
 
-/// A name as that of a kernel.
+/// An instruction name as a kernel name.
 fn symbol(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
 }
@@ -75,12 +77,12 @@ fn symbol(name: &str) -> String {
 struct Walk<'a, 'n> {
     module: &'a Module,
     names: &'n Names<'a>,
-    /// What the steps launch, in order.
+    /// The instructions that the steps launch, in order.
     schedule: Vec<&'a Instruction>,
-    /// The numbers of their forms: those of one may share a kernel.
-    forms: HashMap<*const Instruction, usize>,
-    /// Where in the schedule the walk stands: what is before it has launched.
-    place: usize,
+    /// Numbers of their signatures: instructions with the same one may share a kernel.
+    signatures: HashMap<*const Instruction, usize>,
+    /// The position in the schedule: everything before it has launched.
+    position: usize,
     /// Kernels since the last anchor.
     waiting: Vec<usize>,
     found: Vec<Option<&'a Instruction>>,
@@ -92,65 +94,67 @@ impl<'a, 'n> Walk<'a, 'n> {
         for _ in 0..steps {
             add_launches(module, module.entry(), &mut schedule);
         }
-        let (mut forms, mut numbers) = (HashMap::new(), HashMap::new());
+        let (mut signatures, mut numbers) = (HashMap::new(), HashMap::new());
         for &instruction in &schedule {
-            forms.entry(std::ptr::from_ref(instruction)).or_insert_with(|| {
+            signatures.entry(std::ptr::from_ref(instruction)).or_insert_with(|| {
                 let next = numbers.len();
-                *numbers.entry(form(module, instruction)).or_insert(next)
+                *numbers.entry(signature(module, instruction)).or_insert(next)
             });
         }
         let (waiting, found) = (Vec::new(), Vec::new());
-        Walk { module, names, schedule, forms, place: 0, waiting, found }
+        Walk { module, names, schedule, signatures, position: 0, waiting, found }
     }
 
     fn run(mut self, kernels: &[&Kernel]) -> Vec<Option<&'a Instruction>> {
         self.found = vec![None; kernels.len()];
-        let mut exchanges: Vec<usize> = Vec::new();
+        let mut collectives: Vec<usize> = Vec::new();
         for (i, kernel) in kernels.iter().enumerate() {
             match self.names.of(kernel) {
-                Some((instruction, sure)) => self.anchor(kernels, i, instruction, sure),
-                None if is_exchange(kernel) => exchanges.push(i),
+                Some((instruction, matched)) => self.anchor(kernels, i, instruction, matched),
+                None if is_collective(kernel) => collectives.push(i),
                 None => self.waiting.push(i),
             }
         }
-        self.settle(kernels, self.schedule.len(), None);
-        self.exchange(&exchanges);
+        self.assign_waiting(kernels, self.schedule.len(), None);
+        self.assign_collectives(&collectives);
         self.found
     }
 
-    /// A kernel whose instruction is known, but for which of several equal ones.
-    fn anchor(&mut self, kernels: &[&Kernel], i: usize, named: &'a Instruction, sure: Sure) {
-        let last = self.place.checked_sub(1).map(|last| self.schedule[last]);
-        if sure == Sure::Yes && last.is_some_and(|last| std::ptr::eq(last, named)) {
+    /// A kernel whose instruction is known, or known up to equal instructions.
+    fn anchor(&mut self, kernels: &[&Kernel], i: usize, named: &'a Instruction, matched: Match) {
+        let last = self.position.checked_sub(1).map(|last| self.schedule[last]);
+        if matched == Match::Exact && last.is_some_and(|last| std::ptr::eq(last, named)) {
             self.found[i] = Some(named);
             return;
         }
-        let form = self.forms.get(&std::ptr::from_ref(named));
-        let mut ahead = self.schedule[self.place..].iter().take(AHEAD);
-        let is_it = |it: &&'a Instruction| match sure {
-            Sure::Yes => std::ptr::eq(*it, named),
-            Sure::No => form.is_some() && self.forms.get(&std::ptr::from_ref(*it)) == form,
+        let signature = self.signatures.get(&std::ptr::from_ref(named));
+        let mut ahead = self.schedule[self.position..].iter().take(LOOKAHEAD);
+        let is_it = |it: &&'a Instruction| match matched {
+            Match::Exact => std::ptr::eq(*it, named),
+            Match::Name => {
+                signature.is_some() && self.signatures.get(&std::ptr::from_ref(*it)) == signature
+            }
         };
         match ahead.position(is_it) {
-            Some(steps) => {
-                let place = self.place + steps;
-                let instruction = self.schedule[place];
-                self.settle(kernels, place, Some(instruction));
+            Some(offset) => {
+                let position = self.position + offset;
+                let instruction = self.schedule[position];
+                self.assign_waiting(kernels, position, Some(instruction));
                 self.found[i] = Some(instruction);
-                self.place = place + 1;
+                self.position = position + 1;
             }
             None => self.found[i] = Some(named),
         }
     }
 
-    /// Hands the kernels that wait to what the schedule has up to a place.
-    fn settle(&mut self, kernels: &[&Kernel], until: usize, next: Option<&'a Instruction>) {
+    /// Assigns the waiting kernels to the instructions of the schedule up to a position.
+    fn assign_waiting(&mut self, kernels: &[&Kernel], until: usize, next: Option<&'a Instruction>) {
         let waiting = std::mem::take(&mut self.waiting);
-        let between = self.schedule[self.place..until].iter().copied();
-        // A call may stand in a fusion that cuts an operand of it.
+        let between = self.schedule[self.position..until].iter().copied();
+        // A call may be in a fusion that slices one of its operands.
         let is_call = |it: &&Instruction| opcodes(self.module, it).contains(&"custom-call");
         let (calls, own): (Vec<_>, Vec<_>) = between.partition(is_call);
-        // What copies needs no kernel of its own.
+        // Copies launch no kernel of their own.
         let mut copies = own.into_iter();
         let is_copy = |&i: &usize| kernels[i].name.to_ascii_lowercase().starts_with("memcpy");
         let (copied, mut waiting): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_copy);
@@ -167,35 +171,35 @@ impl<'a, 'n> Walk<'a, 'n> {
                 self.found[i] = Some(call);
             }
         }
-        // Memory that is cleared before the kernel that adds to it.
+        // Memory cleared for the next kernel, which accumulates into it.
         for i in waiting {
             self.found[i] = next;
         }
     }
 
-    /// Exchanges run beside everything else, and in their own order.
-    fn exchange(&mut self, kernels: &[usize]) {
-        let exchanges = self.schedule.iter().filter(|it| collective(self.module, it).is_some());
-        let exchanges: Vec<&'a Instruction> = exchanges.copied().collect();
-        if exchanges.len() == kernels.len() {
-            kernels.iter().zip(exchanges).for_each(|(&i, it)| self.found[i] = Some(it));
+    /// Collectives run concurrently with other kernels, in their own order.
+    fn assign_collectives(&mut self, kernels: &[usize]) {
+        let collectives = self.schedule.iter().filter(|it| collective(self.module, it).is_some());
+        let collectives: Vec<&'a Instruction> = collectives.copied().collect();
+        if collectives.len() == kernels.len() {
+            kernels.iter().zip(collectives).for_each(|(&i, it)| self.found[i] = Some(it));
         }
     }
 }
 
-/// How many of the kernels that wait are those of one library call, with so many calls to come:
-/// memory that is cleared, the kernel, and what goes on with its results.
+/// Number of waiting kernels of one library call, with `left` calls to come: memset, the kernel,
+/// and follow-up kernels.
 fn take_one_call(kernels: &[&Kernel], waiting: &[usize], left: usize) -> usize {
-    let name = |place: usize| &*kernels[waiting[place]].name;
-    let mut work = (0..waiting.len()).filter(|&place| !name(place).starts_with("Memset"));
+    let name = |i: usize| &*kernels[waiting[i]].name;
+    let mut work = (0..waiting.len()).filter(|&i| !name(i).starts_with("Memset"));
     let Some(first) = work.next() else { return waiting.len() };
-    let goes_on = |place: usize| match is_attention(name(first)) {
-        true => is_attention(name(place)),
-        false => name(place).to_ascii_lowercase().contains("splitk"),
+    let is_follow_up = |i: usize| match is_attention(name(first)) {
+        true => is_attention(name(i)),
+        false => name(i).to_ascii_lowercase().contains("splitk"),
     };
     let rest: Vec<usize> = work.collect();
     let spare = rest.len().saturating_sub(left);
-    let mine = rest.iter().take(spare).take_while(|&&place| goes_on(place)).last();
+    let mine = rest.iter().take(spare).take_while(|&&i| is_follow_up(i)).last();
     mine.unwrap_or(&first) + 1
 }
 
@@ -203,11 +207,11 @@ fn is_attention(kernel: &str) -> bool {
     super::kinds::of_name(kernel) == Some(super::Kind::Attention)
 }
 
-fn is_exchange(kernel: &Kernel) -> bool {
+fn is_collective(kernel: &Kernel) -> bool {
     super::kinds::of_name(&kernel.name) == Some(super::Kind::Collectives)
 }
 
-/// What a computation launches, in order; loops as often as they turn.
+/// Adds the instructions that a computation launches, in order; loop bodies once per iteration.
 fn add_launches<'a>(
     module: &'a Module,
     computation: &'a Computation,
@@ -221,7 +225,7 @@ fn add_launches<'a>(
                     continue;
                 };
                 for _ in 0..trip_count(module, instruction).unwrap_or(1) {
-                    if schedule.len() > MOST {
+                    if schedule.len() > MAX_LAUNCHES {
                         return;
                     }
                     add_launches(module, condition, schedule);
@@ -237,27 +241,27 @@ fn add_launches<'a>(
     }
 }
 
-/// What instructions have in common that may share a kernel: what they do, and on which shapes.
-fn form(module: &Module, instruction: &Instruction) -> String {
-    let mut form = format!("{} {}", instruction.opcode, instruction.shape);
+/// What instructions that share a kernel have in common: opcodes and shapes.
+fn signature(module: &Module, instruction: &Instruction) -> String {
+    let mut signature = format!("{} {}", instruction.opcode, instruction.shape);
     let operands = module.computation(instruction.computation);
     for operand in operands.into_iter().flat_map(|it| it.operands(instruction)) {
-        form += &format!(" {}", operand.shape);
+        signature += &format!(" {}", operand.shape);
     }
     for fused in instruction.called.iter().filter_map(|&id| module.computation(id)) {
         let mut opcodes: Vec<&str> =
             fused.instructions().iter().map(|inner| inner.opcode.as_str()).collect();
         opcodes.sort_unstable();
-        form += &format!(" {opcodes:?}");
+        signature += &format!(" {opcodes:?}");
     }
-    form
+    signature
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// How many of some kernels are those of one call, before so many others.
+    /// Number of kernels of the first call, with `left` calls to come.
     fn taken(names: &[&str], left: usize) -> usize {
         let kernel = |&name: &&str| Kernel {
             name: name.into(),
@@ -275,7 +279,7 @@ mod tests {
     fn library_calls_have_several_kernels() {
         assert_eq!(taken(&["Memset 0", "nvjet_a", "Memset 0", "nvjet_b"], 1), 2);
         assert_eq!(taken(&["nvjet_a", "splitKreduce_kernel", "nvjet_b"], 1), 2);
-        // One kernel is left for each call, whatever it is called.
+        // One kernel is left for each call, whatever its name.
         assert_eq!(taken(&["nvjet_a", "splitKreduce_kernel"], 1), 1);
         let attention = ["dot_do_o", "Memset 0", "sdpa_flash_bprop", "convert_dq_to_16bits"];
         assert_eq!(taken(&[&attention[..], &["nvjet_a"]].concat(), 1), 4);

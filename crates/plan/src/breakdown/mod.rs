@@ -1,11 +1,11 @@
-//! Where the time of a step went, by kind of work, by module and by kernel, read from a profile.
+//! Step time breakdown by kind of work, by module and by kernel, from a profile.
 //!
-//! A profile has kernels with their times; the compiled program has instructions with the paths of
-//! modules and the shapes of what they move. [`launches`] brings the two together, and what is here
-//! adds up. Times and counts are of one step, seconds throughout.
+//! A profile has kernels with their times; the compiled program has instructions with module paths
+//! and shapes. [`launches`] matches the two, and this module adds them up. Times are in seconds
+//! per step, and counts are per step.
 //!
-//! A kernel counts as the kind and the module of the instruction that launched it. A fusion is one
-//! instruction with one path, that of its result, though it may do work of its neighbours as well.
+//! A kernel has the kind and the module of the instruction that launched it. A fusion is one
+//! instruction with one path, that of its result, though it may include work of other modules.
 
 mod kinds;
 mod launches;
@@ -21,39 +21,39 @@ use fullshard_pjrt::{DeviceProfile, Kernel};
 use fullshard_step::Chip;
 use serde::Serialize;
 
-/// Where the time of a step went.
+/// The step time breakdown.
 #[derive(Debug, Clone, Serialize)]
 pub struct Breakdown {
-    /// The device, as the profile calls it.
+    /// The name of the device in the profile.
     pub device: String,
-    /// The steps that were profiled.
+    /// Number of profiled steps.
     pub steps: usize,
-    /// From the beginning of the first kernel to the end of the last, over the steps.
+    /// From the start of the first kernel to the end of the last, divided by the steps.
     pub span: f64,
-    /// The time in which some kernel ran.
+    /// Time in which a kernel ran.
     pub busy: f64,
-    /// The time in which none did.
+    /// Time in which no kernel ran.
     pub idle: f64,
-    /// The time of kernels that ran beside others: their times add up to so much more than `busy`.
+    /// Time of concurrent kernels: the sum of kernel times minus `busy`.
     pub overlapped: f64,
-    /// The time of kernels of which the instruction is not known.
+    /// Time of kernels with unknown instructions.
     pub unknown: f64,
-    /// By kind of work, the longest first.
+    /// By kind of work, longest first.
     pub kinds: Vec<KindTime>,
-    /// By module and way, the longest first.
+    /// By module and pass, longest first.
     pub modules: Vec<ModuleShare>,
-    /// By kernel, the longest first; equal kernels of equal layers are one.
+    /// By kernel, longest first; equal kernels of equal layers are merged.
     pub kernels: Vec<KernelTime>,
 }
 
-/// Why a profile does not say where the time went.
+/// Why a profile has no breakdown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BreakdownError {
-    /// There is no GPU in it.
-    #[error("the profile has no GPU in it; breakdowns are read from profiles of NVIDIA's GPUs")]
+    /// The profile has no GPU.
+    #[error("the profile has no GPU; breakdowns need a profile of an NVIDIA GPU")]
     NoDevice,
     /// The program did not run.
-    #[error("{device} ran nothing of `{program}` while it was profiled")]
+    #[error("{device} ran no kernels of `{program}` while it was profiled")]
     NoKernels {
         /// The device.
         device: String,
@@ -66,8 +66,8 @@ pub enum BreakdownError {
 const PICOS: f64 = 1e12;
 
 impl Breakdown {
-    /// Reads where so many steps of a compiled program spent their time on the first of some
-    /// devices, of which speed and bandwidth may be known.
+    /// Breaks down the time of the profiled steps of a compiled program on the first device. Rates
+    /// are relative to the chip, if it is known.
     pub fn new(
         devices: &[DeviceProfile],
         program: &Module,
@@ -85,9 +85,9 @@ impl Breakdown {
             return Err(BreakdownError::NoKernels { device, program });
         };
         let steps = steps.max(1);
-        let a_step = |picos: u64| picos as f64 / PICOS / steps as f64;
-        let (span, busy) = (a_step(end - first.start), a_step(busy(&kernels)));
-        let sum = a_step(kernels.iter().map(|kernel| kernel.duration).sum());
+        let per_step = |picos: u64| picos as f64 / PICOS / steps as f64;
+        let (span, busy) = (per_step(end - first.start), per_step(busy(&kernels)));
+        let sum = per_step(kernels.iter().map(|kernel| kernel.duration).sum());
         let launched = launches::launched(program, &kernels, steps);
         let known = kernels.iter().copied().zip(&launched);
         let rows = rows::Rows::of(program, &Paths::new(model), chip, known, steps, span);
@@ -106,7 +106,7 @@ impl Breakdown {
     }
 }
 
-/// The picoseconds in which some kernel ran, of kernels in the order of beginning.
+/// Picoseconds in which a kernel ran. Kernels are ordered by start.
 fn busy(kernels: &[&Kernel]) -> u64 {
     let mut done = 0;
     let mut busy = 0;

@@ -2,7 +2,7 @@
 
 use super::PICOS;
 use super::kinds::{self, Kind, Kinds};
-use crate::compiled::{Belongs, Paths, operations, traffic};
+use crate::compiled::{Owner, Paths, matmul_flops, traffic};
 use fullshard_pjrt::Kernel;
 use fullshard_pjrt::hlo::{ComputationId, Instruction, InstructionId, Module};
 use fullshard_step::Chip;
@@ -14,63 +14,63 @@ use std::collections::HashMap;
 pub struct KindTime {
     /// The kind.
     pub kind: Kind,
-    /// Seconds a step.
+    /// Seconds per step.
     pub seconds: f64,
-    /// The share of a step.
+    /// The share of the step.
     pub share: f64,
-    /// Kernels a step.
+    /// Kernels per step.
     pub launches: f64,
 }
 
-/// The time of a module on one of the two ways.
+/// The time of a module in the forward or backward pass.
 #[derive(Debug, Clone, Serialize)]
 pub struct ModuleShare {
-    /// The path of the module, with a `*` for the layer; empty for what belongs to none.
+    /// The path of the module, with a `*` for the layer number; empty for none.
     pub module: String,
-    /// Whether it is the way back.
+    /// Whether it is the backward pass.
     pub backward: bool,
-    /// Seconds a step.
+    /// Seconds per step.
     pub seconds: f64,
-    /// The share of a step.
+    /// The share of the step.
     pub share: f64,
-    /// Kernels a step.
+    /// Kernels per step.
     pub launches: f64,
 }
 
 /// The time of a kernel in a module.
 #[derive(Debug, Clone, Serialize)]
 pub struct KernelTime {
-    /// The name of the kernel, that of equal fusions without their number.
+    /// The name of the kernel, without the number that distinguishes equal fusions.
     pub name: String,
-    /// The instruction that launched it, the first of equal ones; `None` where it is not known.
+    /// The instruction that launched it, the first of equal ones; `None` if unknown.
     pub op: Option<String>,
-    /// What the instruction does: its opcode, or what it calls.
+    /// The opcode, fusion kind or call target of the instruction.
     pub does: Option<String>,
     /// The kind of work.
     pub kind: Kind,
-    /// The path of the module, with a `*` for the layer; empty for none.
+    /// The path of the module, with a `*` for the layer number; empty for none.
     pub module: String,
-    /// Whether it is the way back.
+    /// Whether it is the backward pass.
     pub backward: bool,
-    /// Kernels a step.
+    /// Kernels per step.
     pub launches: f64,
-    /// Seconds a step.
+    /// Seconds per step.
     pub seconds: f64,
-    /// The share of a step.
+    /// The share of the step.
     pub share: f64,
     /// Bytes that one launch reads and writes, by the shapes of its instruction.
     pub bytes: Option<u64>,
-    /// Bytes a second.
+    /// Bytes/s.
     pub bytes_per_second: Option<f64>,
-    /// Those as a share of the memory's bandwidth, where it is known.
+    /// The share of the memory bandwidth, if it is known.
     pub bandwidth_share: Option<f64>,
-    /// Operations of the matrix products of one launch.
+    /// FLOPs of the matmuls of one launch.
     pub operations: Option<f64>,
-    /// Operations a second.
+    /// FLOP/s of the matmuls.
     pub flops: Option<f64>,
 }
 
-/// What all is added up to.
+/// The sums.
 pub struct Rows {
     kinds: HashMap<Kind, (f64, f64)>,
     pub modules: Vec<ModuleShare>,
@@ -78,20 +78,20 @@ pub struct Rows {
     pub unknown: f64,
 }
 
-/// What tells the rows of kernels apart.
+/// The key of a row of kernels.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Key {
     name: String,
     kind: Kind,
-    belongs: Belongs,
+    owner: Owner,
     bytes: Option<u64>,
 }
 
-/// What is known of an instruction.
+/// Facts about an instruction.
 #[derive(Clone)]
 struct Known {
     kind: Kind,
-    belongs: Belongs,
+    owner: Owner,
     bytes: u64,
     operations: Option<f64>,
 }
@@ -123,7 +123,7 @@ impl Rows {
         }
         let row = |(key, sum): (Key, Sum<'_>)| sum.row(key, steps as f64, span, chip);
         let mut kernels: Vec<KernelTime> = rows.into_iter().map(row).collect();
-        // Names settle what times leave open, so that equal profiles read alike.
+        // Ties are broken by name, so that the order is deterministic.
         kernels.sort_by(|a, b| b.seconds.total_cmp(&a.seconds).then_with(|| a.name.cmp(&b.name)));
         let mut kinds: HashMap<Kind, (f64, f64)> = HashMap::new();
         for row in &kernels {
@@ -138,7 +138,7 @@ impl Rows {
         }
     }
 
-    /// The kinds, the longest first, with the time in which nothing ran.
+    /// The kinds, longest first, with idle time.
     pub fn kinds(&self, idle: f64, span: f64) -> Vec<KindTime> {
         let all = self.kinds.iter().map(|(&kind, &sums)| (kind, sums));
         let all = all.chain([(Kind::Idle, (idle, 0.0))]);
@@ -175,22 +175,22 @@ fn modules(kernels: &[KernelTime], span: f64) -> Vec<ModuleShare> {
 impl Key {
     fn of(kernel: &Kernel, known: Option<&Known>) -> Key {
         let by_name = kinds::of_name(&kernel.name);
-        let helps = by_name == Some(Kind::Copies);
+        let copies = by_name == Some(Kind::Copies);
         let kind = match known {
-            Some(known) if !helps => known.kind,
+            Some(known) if !copies => known.kind,
             _ => by_name.unwrap_or(Kind::Elementwise),
         };
         Key {
             name: without_number(&kernel.name).to_owned(),
             kind,
-            belongs: known.map(|known| known.belongs.clone()).unwrap_or_default(),
-            // What clears memory for another kernel moves none of its bytes.
-            bytes: known.filter(|known| !helps || known.kind == Kind::Copies).map(|it| it.bytes),
+            owner: known.map(|known| known.owner.clone()).unwrap_or_default(),
+            // A memset for another kernel moves none of that kernel's bytes.
+            bytes: known.filter(|known| !copies || known.kind == Kind::Copies).map(|it| it.bytes),
         }
     }
 }
 
-/// The name of a kernel without the number that tells equal ones apart.
+/// The name of a kernel without the number that distinguishes equal ones.
 fn without_number(name: &str) -> &str {
     let digits = |c: char| c.is_ascii_digit();
     match name.trim_end_matches(digits).strip_suffix(['_', ' ']) {
@@ -201,7 +201,7 @@ fn without_number(name: &str) -> &str {
 
 /// The kernels of a row.
 struct Sum<'a> {
-    /// What launched the first of them.
+    /// The instruction that launched the first of them.
     instruction: Option<&'a Instruction>,
     operations: Option<f64>,
     launches: u64,
@@ -216,17 +216,17 @@ impl Sum<'_> {
         };
         let total = self.picos as f64 / PICOS;
         let rate = |each: f64| each * self.launches as f64 / total;
-        let has_products = [Kind::Products, Kind::Attention].contains(&key.kind);
+        let has_matmuls = [Kind::Matmuls, Kind::Attention].contains(&key.kind);
         let bytes = key.bytes.filter(|&bytes| bytes > 0);
         let bytes_per_second = bytes.map(|bytes| rate(bytes as f64));
-        let operations = self.operations.filter(|_| has_products);
+        let operations = self.operations.filter(|_| has_matmuls);
         KernelTime {
             name: key.name,
             op: self.instruction.map(|instruction| instruction.name.clone()),
             does: self.instruction.map(does),
             kind: key.kind,
-            module: key.belongs.module,
-            backward: key.belongs.backward,
+            module: key.owner.module,
+            backward: key.owner.backward,
             launches: self.launches as f64 / steps,
             seconds: total / steps,
             share: total / steps / span,
@@ -239,19 +239,19 @@ impl Sum<'_> {
     }
 }
 
-/// What is known of instructions, found once for each.
+/// Facts about instructions, computed once for each.
 struct Facts<'a> {
     module: &'a Module,
     paths: &'a Paths,
     kinds: Kinds<'a>,
-    belongs: HashMap<ComputationId, HashMap<InstructionId, Belongs>>,
+    owners: HashMap<ComputationId, HashMap<InstructionId, Owner>>,
     known: HashMap<*const Instruction, Known>,
 }
 
 impl<'a> Facts<'a> {
     fn new(module: &'a Module, paths: &'a Paths) -> Facts<'a> {
-        let (belongs, known) = (HashMap::new(), HashMap::new());
-        Facts { module, paths, kinds: Kinds::new(module), belongs, known }
+        let (owners, known) = (HashMap::new(), HashMap::new());
+        Facts { module, paths, kinds: Kinds::new(module), owners, known }
     }
 
     fn of(&mut self, instruction: &Instruction) -> Known {
@@ -259,20 +259,20 @@ impl<'a> Facts<'a> {
         if let Some(known) = self.known.get(&key) {
             return known.clone();
         }
-        let belongs = self.belongs(instruction);
+        let owner = self.owner(instruction);
         let known = Known {
-            kind: self.kinds.of(instruction, &belongs),
+            kind: self.kinds.of(instruction, &owner),
             bytes: traffic(self.module, instruction),
-            operations: operations(self.module, instruction),
-            belongs,
+            operations: matmul_flops(self.module, instruction),
+            owner,
         };
         self.known.insert(key, known.clone());
         known
     }
 
-    fn belongs(&mut self, instruction: &Instruction) -> Belongs {
+    fn owner(&mut self, instruction: &Instruction) -> Owner {
         let (module, paths) = (self.module, self.paths);
-        let all = self.belongs.entry(instruction.computation).or_insert_with(|| {
+        let all = self.owners.entry(instruction.computation).or_insert_with(|| {
             let computation = module.computation(instruction.computation);
             computation.map(|computation| paths.of(computation)).unwrap_or_default()
         });

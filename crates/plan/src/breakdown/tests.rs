@@ -1,5 +1,5 @@
-//! A recorded profile of a real step, cut down by `tests/data/cut_profile.py`, and what its sums
-//! must be.
+//! A recorded profile of a real step, cut down by `tests/data/cut_profile.py`, and its expected
+//! sums.
 
 use super::*;
 use fullshard_models::from_json;
@@ -20,16 +20,16 @@ fn devices() -> Vec<DeviceProfile> {
     read_profile(PROFILE).unwrap()
 }
 
-fn broken_down(devices: &[DeviceProfile], steps: usize) -> Result<Breakdown, BreakdownError> {
+fn breakdown(devices: &[DeviceProfile], steps: usize) -> Result<Breakdown, BreakdownError> {
     let model = from_json(GPT2).unwrap();
     Breakdown::new(devices, &program(), model.as_ref(), steps, Chip::named("h200"))
 }
 
 fn recorded() -> Breakdown {
-    broken_down(&devices(), 3).unwrap()
+    breakdown(&devices(), 3).unwrap()
 }
 
-/// Kernels of a step and their seconds, of those that the script put together under a name.
+/// Kernels per step and their seconds, for a group of the script.
 fn recorded_sum(group: &str) -> (f64, f64) {
     let sums: Value = serde_json::from_str(SUMS).unwrap();
     let number = |field: &str| sums["kernels"][group][field].as_f64().unwrap();
@@ -42,11 +42,11 @@ fn sum_of(rows: &[KernelTime], name: &str) -> (f64, f64) {
 }
 
 fn assert_near(found: f64, expected: f64) {
-    assert!((found / expected - 1.0).abs() < 1e-9, "{found} for {expected}");
+    assert!((found / expected - 1.0).abs() < 1e-9, "{found} vs {expected}");
 }
 
 #[test]
-fn no_time_is_lost() {
+fn times_add_up() {
     let breakdown = recorded();
     let sums: Value = serde_json::from_str(SUMS).unwrap();
     assert_near(breakdown.span, sums["span_ps"].as_f64().unwrap() / PICOS / 3.0);
@@ -64,25 +64,25 @@ fn no_time_is_lost() {
     assert_near(breakdown.busy + breakdown.idle, breakdown.span);
 }
 
-/// Kernels of libraries say nothing of what they are for: that they came to the right instruction
-/// shows in the rate that its shapes and their time give, which is alike for products of one size.
+/// Library kernels do not name their instruction: that they were matched to the right one shows in
+/// the rate from its shapes and their time, which is similar for matmuls of one size.
 #[test]
-fn products_find_their_instructions() {
+fn matmuls_match_their_instructions() {
     let breakdown = recorded();
     assert_eq!(breakdown.unknown, 0.0);
-    let products = breakdown.kernels.iter().filter(|row| row.kind == Kind::Products);
-    let products: Vec<&KernelTime> = products.filter(|row| row.seconds > 0.3e-3).collect();
-    for row in &products {
+    let matmuls = breakdown.kernels.iter().filter(|row| row.kind == Kind::Matmuls);
+    let matmuls: Vec<&KernelTime> = matmuls.filter(|row| row.seconds > 0.3e-3).collect();
+    for row in &matmuls {
         assert!(row.name.starts_with("nvjet"), "{row:?}");
         let rate = row.flops.unwrap() / 1e12;
         assert!((600.0..800.0).contains(&rate), "{rate} TFLOP/s: {row:?}");
     }
     let of = |module: &str, backward: bool| {
-        let rows = products.iter().filter(|row| row.module == module && row.backward == backward);
+        let rows = matmuls.iter().filter(|row| row.module == module && row.backward == backward);
         rows.map(|row| row.launches).sum::<f64>()
     };
-    // One layer forwards, and one backwards, where each product has two gradients; the loss, whose
-    // three are in seven turns of a loop.
+    // One layer forward and one backward, where each matmul has two gradients; the loss, with three
+    // in each of seven loop iterations.
     for module in ["mlp.c_fc", "mlp.c_proj", "attn.c_proj"] {
         let module = format!("transformer.h.*.{module}");
         assert_eq!((of(&module, false), of(&module, true)), (1.0, 2.0), "{module}");
@@ -91,9 +91,9 @@ fn products_find_their_instructions() {
     assert_eq!(of("lm_head", false), 21.0);
 }
 
-/// Attention in blocks is all that its modules compute themselves.
+/// Blockwise attention is everything that attention modules compute themselves.
 #[test]
-fn attention_in_blocks_is_attention() {
+fn blockwise_attention_is_attention() {
     let rows = recorded().kernels;
     let attention: Vec<&KernelTime> =
         rows.iter().filter(|row| row.kind == Kind::Attention).collect();
@@ -102,9 +102,9 @@ fn attention_in_blocks_is_attention() {
     assert!(has("nvjet") && has("triton_softmax"));
 }
 
-/// A kernel cannot move more than its memory does, but what a cache kept it need not read.
+/// A kernel cannot exceed the memory bandwidth, except for reads from the cache.
 #[test]
-fn rates_are_those_of_the_memory() {
+fn rates_are_below_the_bandwidth() {
     let breakdown = recorded();
     let long = breakdown.kernels.iter().filter(|row| row.seconds > 0.2e-3);
     let shares: Vec<f64> = long.filter_map(|row| row.bandwidth_share).collect();
@@ -115,50 +115,50 @@ fn rates_are_those_of_the_memory() {
     assert_eq!(gelu.bytes.map(|bytes| bytes >> 20), Some(4 * 384));
 }
 
-/// Kernels that are missing, here from the loss to the layer backwards, cost only themselves.
+/// Missing kernels, here from the loss to the backward layer, do not affect others.
 #[test]
-fn the_walk_finds_its_way_again() {
-    let whole = recorded();
+fn walk_recovers_from_missing_kernels() {
+    let full = recorded();
     let mut devices = devices();
     let kernels = &mut devices[0].kernels;
     let missing: f64 = kernels.drain(100..250).map(|it| it.duration as f64 / PICOS / 3.0).sum();
-    let cut = broken_down(&devices, 3).unwrap();
+    let partial = breakdown(&devices, 3).unwrap();
     let seconds = |breakdown: &Breakdown, module: &str| {
         let rows = breakdown.modules.iter().filter(|row| row.module == module);
         rows.map(|row| row.seconds).sum::<f64>()
     };
-    let lost = |module| seconds(&whole, module) - seconds(&cut, module);
-    assert_near(whole.busy + whole.overlapped - cut.busy - cut.overlapped, missing);
-    assert_eq!(cut.unknown, 0.0);
+    let lost = |module| seconds(&full, module) - seconds(&partial, module);
+    assert_near(full.busy + full.overlapped - partial.busy - partial.overlapped, missing);
+    assert_eq!(partial.unknown, 0.0);
     for module in ["transformer.wte", "transformer.h.*.attn.c_attn"] {
         assert!(lost(module).abs() < 1e-9, "{module}: {}", lost(module));
     }
     assert!(lost("lm_head") > 0.5 * missing);
 }
 
-/// Without CUDA graphs the profile says which instruction a kernel is of, and is believed.
+/// Without CUDA graphs the profile records the instruction of a kernel, which is trusted.
 #[test]
-fn what_the_profile_says_goes_before_names() {
+fn profile_ops_take_precedence_over_names() {
     let mut devices = devices();
     let op: Arc<str> = "custom-call.417".into();
     for kernel in &mut devices[0].kernels {
         kernel.op = Some(op.clone());
     }
-    let breakdown = broken_down(&devices, 3).unwrap();
+    let breakdown = breakdown(&devices, 3).unwrap();
     let rows = &breakdown.kernels;
     assert!(rows.iter().all(|row| row.op.as_deref() == Some(&*op)), "{rows:?}");
 }
 
 #[test]
-fn a_profile_of_something_else_is_refused() {
-    assert_eq!(broken_down(&[], 3).unwrap_err(), BreakdownError::NoDevice);
+fn rejects_profiles_without_the_program() {
+    assert_eq!(breakdown(&[], 3).unwrap_err(), BreakdownError::NoDevice);
     let other = DeviceProfile { name: "/device:GPU:0".into(), kernels: Vec::new() };
-    let error = broken_down(&[other], 3).unwrap_err().to_string();
-    assert_eq!(error, "/device:GPU:0 ran nothing of `train_step` while it was profiled");
+    let error = breakdown(&[other], 3).unwrap_err().to_string();
+    assert_eq!(error, "/device:GPU:0 ran no kernels of `train_step` while it was profiled");
 }
 
 #[test]
-fn time_is_busy_once() {
+fn busy_time_counts_overlap_once() {
     let kernel =
         |start, duration| Kernel { name: "k".into(), module: None, op: None, start, duration };
     let kernels = [kernel(0, 10), kernel(5, 10), kernel(6, 2), kernel(20, 5)];

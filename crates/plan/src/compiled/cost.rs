@@ -1,15 +1,15 @@
-//! How long one instruction computes.
+//! Compute time of one instruction.
 //!
-//! For TPUs the compiler says how many cycles it expects. What it says nothing of (gathers,
-//! scatters, calls of its own) is taken to be as fast as memory is: the bytes it reads and writes
-//! there over the bandwidth. Of GPUs it says nothing at all, and [`roofline`] does.
+//! For TPUs the compiler reports estimated cycles. Instructions without an estimate (gathers,
+//! scatters, the compiler's custom calls) are assumed to be memory bound: the bytes they read and
+//! write over the bandwidth. For GPUs there are no estimates, and [`roofline`] is used.
 
 use super::roofline;
 use crate::machine::Machine;
 use fullshard_pjrt::hlo::{Computation, Instruction, InstructionId, Module, Shape};
 use fullshard_pjrt::plugins::Platform;
 
-/// What only names, forms or waits for values.
+/// Opcodes that only name, reshape or wait for values.
 const FREE: &[&str] = &[
     "add-dependency",
     "after-all",
@@ -23,10 +23,10 @@ const FREE: &[&str] = &[
     "tuple",
 ];
 
-/// Calls that the compiler makes for memory's sake alone.
+/// Custom calls that only manage memory.
 const FREE_CALLS: &[&str] = &["AllocateBuffer", "ConcatBitcast"];
 
-/// Seconds of computing. Exchanges between devices and what runs beside other work are none.
+/// Seconds of compute. Collectives and asynchronous copies are not compute.
 pub fn seconds(module: &Module, instruction: &Instruction, machine: &Machine) -> f64 {
     if is_free(instruction) {
         return 0.0;
@@ -47,7 +47,7 @@ pub fn is_free(instruction: &Instruction) -> bool {
         || target.is_some_and(|target| FREE_CALLS.contains(&target))
 }
 
-/// The bytes that an instruction reads from main memory and writes there.
+/// Bytes that an instruction reads from and writes to main memory.
 pub fn traffic(module: &Module, instruction: &Instruction) -> u64 {
     let Some(computation) = module.computation(instruction.computation) else { return 0 };
     let written = bytes(&instruction.shape);
@@ -65,47 +65,47 @@ pub fn traffic(module: &Module, instruction: &Instruction) -> u64 {
         return 2 * updated;
     }
     let read = computation.operands(instruction).map(|operand| bytes(&operand.shape));
-    match takes_a_part(instruction) {
+    match is_slice(instruction) {
         true => 2 * written,
         false => read.sum::<u64>() + written,
     }
 }
 
-/// The bytes that a fusion reads of one of its parameters, where that is only a part.
+/// Bytes that a fusion reads of one of its parameters, if it only reads slices of it.
 fn read_of_parameter(fused: &Computation, number: usize) -> Option<u64> {
     let parameter = fused.instructions().iter().find(|it| it.parameter_number == Some(number))?;
-    part_read(fused, parameter.id, 0)
+    slices_read(fused, parameter.id, 0)
 }
 
-/// The bytes that are read of a value inside a fusion, if every use takes a part of it.
-fn part_read(fused: &Computation, value: InstructionId, depth: usize) -> Option<u64> {
-    const DEEPEST: usize = 4;
+/// Bytes that are read of a value inside a fusion, if every use is a slice of it.
+fn slices_read(fused: &Computation, value: InstructionId, depth: usize) -> Option<u64> {
+    const MAX_DEPTH: usize = 4;
     let users = fused.instructions().iter().filter(|user| user.operands.contains(&value));
     let read = users.map(|user| match user.opcode.as_str() {
-        _ if takes_a_part(user) && user.operands.first() == Some(&value) => {
-            Some(whole(&user.shape))
+        _ if is_slice(user) && user.operands.first() == Some(&value) => {
+            Some(all_bytes(&user.shape))
         }
-        // What is updated in place is not read.
+        // Operands updated in place are not read.
         "dynamic-update-slice" if user.operands.first() == Some(&value) => Some(0),
-        "bitcast" | "reshape" if depth < DEEPEST => part_read(fused, user.id, depth + 1),
+        "bitcast" | "reshape" if depth < MAX_DEPTH => slices_read(fused, user.id, depth + 1),
         _ => None,
     });
     read.sum()
 }
 
-/// The bytes of the update, if an instruction or what it passes on is one in place.
+/// The bytes of the update, if an instruction (behind bitcasts) is an in-place update.
 fn updated_bytes(computation: &Computation, instruction: &Instruction) -> Option<u64> {
-    let instruction = behind_forms(computation, instruction)?;
+    let instruction = skip_bitcasts(computation, instruction)?;
     let update = match instruction.opcode.as_str() {
         "dynamic-update-slice" => computation.operands(instruction).nth(1)?,
         "scatter" => computation.operands(instruction).nth(2)?,
         _ => return None,
     };
-    Some(whole(&update.shape))
+    Some(all_bytes(&update.shape))
 }
 
-/// The instruction behind those that only form its result anew.
-pub fn behind_forms<'a>(
+/// The instruction behind bitcasts and reshapes.
+pub fn skip_bitcasts<'a>(
     computation: &'a Computation,
     mut instruction: &'a Instruction,
 ) -> Option<&'a Instruction> {
@@ -115,18 +115,18 @@ pub fn behind_forms<'a>(
     Some(instruction)
 }
 
-fn takes_a_part(instruction: &Instruction) -> bool {
+fn is_slice(instruction: &Instruction) -> bool {
     matches!(instruction.opcode.as_str(), "dynamic-slice" | "gather" | "slice")
 }
 
-/// The bytes of a shape that lie in main memory.
+/// The bytes of a shape in main memory.
 pub fn bytes(shape: &Shape) -> u64 {
     let arrays = shape.leaves().into_iter().filter_map(Shape::as_array);
-    let here = arrays.filter(|array| array.in_main_memory());
-    here.filter_map(|array| array.padded_byte_size()).sum()
+    let in_memory = arrays.filter(|array| array.in_main_memory());
+    in_memory.filter_map(|array| array.padded_byte_size()).sum()
 }
 
-fn whole(shape: &Shape) -> u64 {
+fn all_bytes(shape: &Shape) -> u64 {
     let arrays = shape.leaves().into_iter().filter_map(Shape::as_array);
     arrays.filter_map(|array| array.padded_byte_size()).sum()
 }

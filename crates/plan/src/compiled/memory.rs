@@ -1,21 +1,21 @@
-//! What a compiled step needs, by kind.
+//! Memory of a compiled step by kind.
 //!
-//! The total is the compiler's. Parameters and the optimizer's state are the arguments that the
-//! spec gives it. Of the rest, buffers that are alive at the peak are told apart by what they
-//! are: as large as a parameter and made on the way back is a gradient; with the tokens of a
-//! device in its dimensions, an activation. Everything else is temporary: gathered parameters,
-//! padding, and whatever the walk over the schedule does not find.
+//! The total is the compiler's. Parameters and optimizer state are known from the spec. Of the
+//! rest, buffers that are live at the peak are classified by their shape: one as large as a
+//! parameter and produced in the backward pass is a gradient; one with the tokens of a device in
+//! its dimensions is an activation. Everything else is temporary: gathered parameters, padding,
+//! and what the liveness walk does not find.
 
-use super::alive::{Buffer, Peak};
+use super::liveness::{Buffer, Peak};
 use crate::report::{LargeBuffer, Memory, Part};
 use fullshard_pjrt::CompiledMemory;
 use fullshard_step::{StateBytes, StepSpec};
 use std::collections::HashSet;
 
-/// How many of the largest buffers are worth naming.
+/// Number of the largest buffers to report.
 const LARGEST: usize = 10;
 
-/// The memory of a compiled step on devices with so much of it.
+/// The memory of a compiled step, with the limit per device.
 pub fn memory(
     spec: &StepSpec,
     state: &StateBytes,
@@ -28,7 +28,7 @@ pub fn memory(
         let buffers = peak.buffers.iter().filter(|buffer| sizes.kind(buffer) == kind);
         buffers.map(|buffer| buffer.bytes).sum()
     };
-    // Where the walk finds more than the compiler needs, it shared places that the walk did not.
+    // Where the walk finds more than the compiler needs, the compiler shared more buffers.
     let share = (compiled.temporaries as f64 / peak.bytes.max(1) as f64).min(1.0);
     let scaled = |bytes: u64| (bytes as f64 * share) as u64;
     let total = compiled.total();
@@ -55,12 +55,12 @@ fn largest(peak: &Peak) -> Vec<LargeBuffer> {
         bytes: buffer.bytes,
         shape: format!("{}{:?}", buffer.shape.element, buffer.shape.dims).replace(' ', ""),
         instruction: buffer.instruction.clone(),
-        module: buffer.belongs.module.clone(),
+        module: buffer.owner.module.clone(),
     });
     shown.collect()
 }
 
-/// What a buffer is for.
+/// The kind of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Gradient,
@@ -68,11 +68,11 @@ enum Kind {
     Other,
 }
 
-/// What tells kinds apart.
+/// Sizes that identify kinds.
 struct Sizes {
-    /// Elements of parameters: parts and wholes, of one layer and of all.
+    /// Elements of parameters: sharded and unsharded, of one layer and of all.
     parameters: HashSet<u64>,
-    /// Sequences of a device.
+    /// Sequences per device.
     sequences: usize,
     /// Tokens in a sequence.
     tokens: usize,
@@ -82,15 +82,15 @@ struct Sizes {
 
 impl Sizes {
     fn new(spec: &StepSpec) -> Sizes {
-        let sizes = spec.placement.parameters.iter().flat_map(|stored| {
-            let layers = stored.stack.unwrap_or(1);
-            let (whole, part) = (stored.elements(), stored.part_elements());
-            [whole, part, whole / layers, part / layers]
+        let sizes = spec.placement.parameters.iter().flat_map(|param| {
+            let layers = param.stack.unwrap_or(1);
+            let (full, shard) = (param.elements(), param.shard_elements());
+            [full, shard, full / layers, shard / layers]
         });
         let sequences = spec.batch.sequences / spec.placement.devices();
         let tokens = spec.batch.tokens;
         let is_wide =
-            |all: &usize| spec.placement.parameters.iter().any(|stored| stored.dims.contains(all));
+            |all: &usize| spec.placement.parameters.iter().any(|param| param.dims.contains(all));
         Sizes {
             parameters: sizes.map(|size| size as u64).collect(),
             sequences,
@@ -104,20 +104,20 @@ impl Sizes {
         let gathered = buffer.opcode.starts_with("all-gather");
         match self.parameters.contains(&buffer.shape.elements()) {
             _ if self.has_tokens(dims) => Kind::Activation,
-            true if buffer.belongs.backward && !gathered => Kind::Gradient,
+            true if buffer.owner.backward && !gathered => Kind::Gradient,
             false if self.may_have_tokens(dims) => Kind::Activation,
             _ => Kind::Other,
         }
     }
 
-    /// Whether every token of a device has its place: sequences and tokens follow one another, or
-    /// are one dimension.
+    /// Whether the dims include all tokens of a device: sequences and tokens are adjacent, or one
+    /// dimension.
     fn has_tokens(&self, dims: &[usize]) -> bool {
         let both = [self.sequences, self.tokens];
         dims.windows(2).any(|pair| pair == both) || self.all.is_some_and(|all| dims.contains(&all))
     }
 
-    /// Whether tokens may be among the dims in another form, as heads and blocks make it.
+    /// Whether the dims may include the tokens reshaped, as with heads and blocks.
     fn may_have_tokens(&self, dims: &[usize]) -> bool {
         let all = (self.sequences * self.tokens).max(1);
         dims.contains(&self.sequences) && dims.iter().product::<usize>().is_multiple_of(all)

@@ -1,7 +1,7 @@
-//! Plans from what the compiler makes of a step.
+//! Plans from compiled step programs.
 
-mod alive;
 mod cost;
+mod liveness;
 mod memory;
 mod paths;
 mod roofline;
@@ -12,9 +12,9 @@ mod time;
 mod warnings;
 
 pub(crate) use cost::is_free;
-pub(crate) use paths::{Belongs, OPTIMIZER, Paths};
-pub(crate) use roofline::{operations, traffic};
-pub use source::{AheadCompiler, Made};
+pub(crate) use paths::{OPTIMIZER, Owner, Paths};
+pub(crate) use roofline::{matmul_flops, traffic};
+pub use source::{AheadCompiler, CompiledStep};
 
 use crate::describe::Budget;
 use crate::error::Error;
@@ -27,52 +27,52 @@ use fullshard_step::StepSpec;
 pub fn compiled(
     spec: &StepSpec,
     machine: &Machine,
-    made: &Made,
+    step: &CompiledStep,
     budget: Budget,
 ) -> Result<Report, Error> {
     let paths = Paths::new(spec.model.as_ref());
-    let played = time::play(&made.module, machine, &paths);
-    let peak = alive::peak(&made.module, &paths);
+    let simulation = time::simulate(&step.module, machine, &paths);
+    let peak = liveness::peak(&step.module, &paths);
     let state = spec.state_bytes()?;
-    let limit = made.limit.unwrap_or(machine.memory);
-    let memory = memory::memory(spec, &state, &made.memory, &peak, limit);
-    let warnings = warnings::warnings(spec, machine, &played, &peak);
+    let limit = step.limit.unwrap_or(machine.memory);
+    let memory = memory::memory(spec, &state, &step.memory, &peak, limit);
+    let warnings = warnings::warnings(spec, machine, &simulation, &peak);
     let mut notes = notes(machine);
     notes.push(format!(
-        "buffers at the peak come to {:.2} GiB, of the {:.2} GiB that the compiler needs beside \
-         arguments",
+        "live buffers found at the peak: {:.2} GiB of the {:.2} GiB of temporaries that the \
+         compiler allocates",
         gib(peak.bytes),
-        gib(made.memory.temporaries)
+        gib(step.memory.temporaries)
     ));
-    notes.extend(played.algorithms.iter().map(|(kind, name, streams)| {
+    notes.extend(simulation.algorithms.iter().map(|(kind, name, streams)| {
         let streams =
-            streams.map_or(String::new(), |streams| format!(", {streams} streams at once"));
-        format!("{kind} is done by what the compiler calls {name}{streams}")
+            streams.map_or(String::new(), |streams| format!(", {streams} concurrent streams"));
+        format!("{kind} algorithm of the compiler: {name}{streams}")
     }));
-    if played.unknown_loops > 0 {
+    if simulation.unknown_loops > 0 {
         notes.push(format!(
-            "the length of {} is not known; each counts once",
-            if played.unknown_loops == 1 {
+            "the trip count of {} is unknown; each is counted once",
+            if simulation.unknown_loops == 1 {
                 "a loop".into()
             } else {
-                format!("{} loops", played.unknown_loops)
+                format!("{} loops", simulation.unknown_loops)
             }
         ));
     }
     Ok(Report {
-        machine: MachineSummary::new(machine, spec.placement.wire.compute),
+        machine: MachineSummary::new(machine, spec.placement.comm.compute),
         model: spec.model_summary(),
         settings: spec.settings(),
         basis: Basis::Compiled {
-            seconds: made.seconds,
-            cached: made.cached,
-            compiler: made.compiler.clone(),
+            seconds: step.seconds,
+            cached: step.cached,
+            compiler: step.compiler.clone(),
         },
-        program: Some(made.program.clone()),
+        program: Some(step.program.clone()),
         memory,
-        rates: Rates::new(spec, machine, played.time.step, budget),
-        time: played.time,
-        collectives: played.exchanged,
+        rates: Rates::new(spec, machine, simulation.time.step, budget),
+        time: simulation.time,
+        collectives: simulation.collective_times,
         warnings,
         notes,
     })
@@ -82,17 +82,17 @@ fn gib(bytes: u64) -> f64 {
     bytes as f64 / (1_u64 << 30) as f64
 }
 
-/// What the figures of a kind of machine do not have in them.
+/// Limits of the figures for a kind of machine.
 fn notes(machine: &Machine) -> Vec<String> {
     let notes: &[&str] = match machine.kind {
-        Platform::Tpu => &["input, the host and what lies between steps are not in the time"],
+        Platform::Tpu => &["the step time excludes data loading, the host and gaps between steps"],
         Platform::Cuda => &[
-            "compiled without a GPU: kernels are not tuned, and cuDNN's graphs are not built",
-            "products are taken to be as fast as tuned ones, at the share of its peak that an H200 \
+            "compiled without a GPU: kernels are not autotuned, and cuDNN graphs are not built",
+            "matmuls are assumed to be as fast as tuned ones, at the share of peak that an H200 \
              reaches",
-            "input, the host and what lies between steps are not in the time",
+            "the step time excludes data loading, the host and gaps between steps",
         ],
-        Platform::Cpu => &["the time on CPUs counts memory alone, no arithmetic"],
+        Platform::Cpu => &["the step time on CPU counts memory traffic only, no arithmetic"],
     };
     notes.iter().map(|&note| note.to_owned()).collect()
 }

@@ -1,37 +1,37 @@
-//! Which module an instruction belongs to, by the path that the tracer wrote beside it.
+//! The module that an instruction belongs to, by the path that the tracer wrote in its metadata.
 //!
-//! Compilers keep these paths as the last part of `op_name`, drop them where they make
-//! instructions of their own, and put prefixes before them. What has no path belongs where its
-//! result is used, or else where its operands come from.
+//! Compilers keep these paths as the last part of `op_name`, with prefixes, and drop them for
+//! instructions that they create. An instruction without a path belongs to the module that uses
+//! its result, or else to the module of its operands.
 
 use fullshard_models::{AnyModel, Module};
 use fullshard_pjrt::hlo::{Computation, Instruction, InstructionId};
 use std::collections::HashMap;
 
-/// A module on one of the two ways.
+/// A module in the forward or backward pass.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub struct Belongs {
-    /// The path of the module, with a `*` for the layer; empty for none.
+pub struct Owner {
+    /// The path of the module, with a `*` for the layer number; empty for none.
     pub module: String,
-    /// Whether it is the way back.
+    /// Whether it is the backward pass.
     pub backward: bool,
 }
 
 /// The paths of a model's modules.
 pub struct Paths {
-    /// What paths begin with.
+    /// First segments of paths.
     roots: Vec<String>,
-    /// Paths of lists of layers, in which the tracer does not tell one layer from another.
+    /// Paths of lists of layers, in which the tracer does not number the layers.
     lists: Vec<String>,
 }
 
-/// What the tracer writes before paths on the way back.
+/// The tracer's prefix of paths in the backward pass.
 const BACKWARD: &str = "backward";
 
 /// The class of lists of modules.
 const LIST: &str = "ModuleList";
 
-/// What the tracer calls everything after gradients.
+/// The tracer's path of everything after the gradients.
 pub const OPTIMIZER: &str = "optimizer";
 
 impl Paths {
@@ -50,20 +50,20 @@ impl Paths {
         Paths { roots: Vec::new(), lists: Vec::new() }
     }
 
-    /// What each instruction of a computation belongs to.
-    pub fn of(&self, computation: &Computation) -> HashMap<InstructionId, Belongs> {
+    /// The owner of each instruction of a computation.
+    pub fn of(&self, computation: &Computation) -> HashMap<InstructionId, Owner> {
         let instructions = computation.instructions();
-        let mut known: HashMap<InstructionId, Belongs> = HashMap::new();
+        let mut known: HashMap<InstructionId, Owner> = HashMap::new();
         for instruction in instructions {
-            if let Some(belongs) = self.read(&instruction.metadata.op_name) {
-                known.insert(instruction.id, belongs);
+            if let Some(owner) = self.read(&instruction.metadata.op_name) {
+                known.insert(instruction.id, owner);
             }
         }
-        // Users come after what they use, so backwards one pass is enough, and forwards too.
+        // Users come after their operands, so one pass in each direction is enough.
         for user in instructions.iter().rev() {
-            let Some(belongs) = known.get(&user.id).cloned() else { continue };
+            let Some(owner) = known.get(&user.id).cloned() else { continue };
             for operand in &user.operands {
-                known.entry(*operand).or_insert_with(|| belongs.clone());
+                known.entry(*operand).or_insert_with(|| owner.clone());
             }
         }
         for instruction in instructions {
@@ -72,14 +72,14 @@ impl Paths {
                 known.entry(instruction.id).or_insert(from);
             }
         }
-        if known.values().any(|belongs| belongs.backward) && is_body(instructions) {
-            known.values_mut().for_each(|belongs| belongs.backward = true);
+        if known.values().any(|owner| owner.backward) && is_body(instructions) {
+            known.values_mut().for_each(|owner| owner.backward = true);
         }
         known
     }
 
-    /// What the tracer's path says, if there is one.
-    fn read(&self, op_name: &str) -> Option<Belongs> {
+    /// Parses the tracer's path, if there is one.
+    fn read(&self, op_name: &str) -> Option<Owner> {
         let path = op_name.rsplit('/').next()?;
         let (backward, path) = match path.strip_prefix(BACKWARD) {
             Some(rest) => (true, rest.strip_prefix('.').unwrap_or(rest)),
@@ -87,7 +87,7 @@ impl Paths {
         };
         let root = path.split('.').next()?;
         if !self.roots.iter().any(|known| known == root) {
-            return backward.then(|| Belongs { module: String::new(), backward });
+            return backward.then(|| Owner { module: String::new(), backward });
         }
         let path = any_layer(path);
         let starred = self.lists.iter().find_map(|list| {
@@ -95,7 +95,7 @@ impl Paths {
             let named = rest.is_empty() || rest.starts_with('.') && !rest.starts_with(".*");
             named.then(|| format!("{list}.*{rest}"))
         });
-        Some(Belongs { module: starred.unwrap_or(path), backward })
+        Some(Owner { module: starred.unwrap_or(path), backward })
     }
 }
 
@@ -110,7 +110,7 @@ fn find_lists(path: &str, module: &Module, lists: &mut Vec<String>) {
     }
 }
 
-/// A path with a `*` for the layer.
+/// A path with a `*` for layer numbers.
 fn any_layer(path: &str) -> String {
     let segment = |segment| match segment {
         number if str::parse::<usize>(number).is_ok() => "*",
@@ -119,8 +119,8 @@ fn any_layer(path: &str) -> String {
     path.split('.').map(segment).collect::<Vec<_>>().join(".")
 }
 
-/// Whether these are the instructions of a loop's body, which takes one tuple. All of a body that
-/// has gradients in it is the way back, also what is computed again there.
+/// Whether these are the instructions of a loop body, which takes one tuple. A body that contains
+/// gradients is entirely backward, including recomputation.
 fn is_body(instructions: &[Instruction]) -> bool {
     let mut parameters = instructions.iter().filter(|it| it.parameter_number.is_some());
     let first = parameters.next().is_some_and(|it| it.shape.members().is_some());
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layers_fold_and_the_way_back_is_told() {
+    fn paths_fold_layers_and_mark_backward() {
         let config = r#"{"model_type": "gpt2", "vocab_size": 64, "n_positions": 16, "n_embd": 8,
             "n_layer": 2, "n_head": 2}"#;
         let paths = Paths::new(fullshard_models::from_json(config).unwrap().as_ref());

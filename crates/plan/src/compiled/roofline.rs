@@ -1,40 +1,40 @@
-//! How long an instruction takes on a GPU, of which the compiler says nothing.
+//! Roofline model of instructions on a GPU, for which the compiler reports no estimates.
 //!
-//! A kernel takes as long as its products or its traffic to memory, whichever is more, and the
-//! time to begin and end. Neither peak is reached: what is, as a share, are the constants below.
-//! They were read off an H200, and other GPUs are taken to reach the same shares of their peaks.
+//! A kernel takes as long as its matmuls or its memory traffic, whichever is more, plus the launch
+//! time. Neither peak is reached: the constants below are the achieved shares. They were measured
+//! on an H200, and other GPUs are assumed to reach the same shares of their peaks.
 //!
 //! Shares of the bandwidth are those of all kernels of a kind together in one profiled step
-//! (GPT-2 2B, AdamW, batch 16). In a step of Llama 1B, which nothing was read off, element by
-//! element work, sums and Triton kernels reached 0.75, 0.69 and 0.31 in place of 0.80, 0.64 and
-//! 0.38, and products 0.70 of the peak.
+//! (GPT-2 2B, AdamW, batch 16). In a step of Llama 1B, which was not used for fitting, elementwise
+//! kernels, reductions and Triton kernels reached 0.75, 0.69 and 0.31 instead of 0.80, 0.64 and
+//! 0.38, and matmuls 0.70 of the peak.
 
 use super::cost;
 use fullshard_pjrt::hlo::{Computation, DotDims, ElementType, Instruction, Module, Shape};
 use fullshard_step::Chip;
 
-/// The share of the peak that products reach under load, where power limits the clock: all
-/// products of JAX's fastest step of GPT-2 2B on an H200 together ran at 729 of 989 TFLOP/s.
-const PRODUCTS: f64 = 0.737;
+/// The share of the peak that matmuls reach under load, where power limits the clock: all
+/// matmuls of JAX's fastest step of GPT-2 2B on an H200 together ran at 729 of 989 TFLOP/s.
+const MATMULS: f64 = 0.737;
 
-/// The share of the bandwidth that products reach which are too thin for the arithmetic to matter.
-const THIN_PRODUCTS: f64 = 0.80;
+/// The share of the bandwidth that memory-bound (thin) matmuls reach.
+const THIN_MATMULS: f64 = 0.80;
 
-/// The share of the bandwidth that element by element work reaches. A plain copy reaches 0.90.
+/// The share of the bandwidth that elementwise kernels reach. A plain copy reaches 0.90.
 const LOOPS: f64 = 0.80;
 
-/// The share of the bandwidth that sums reach.
+/// The share of the bandwidth that reductions reach.
 const REDUCTIONS: f64 = 0.64;
 
-/// The share of the bandwidth that XLA's Triton kernels other than products reach: softmax and
-/// norms, for which it chooses tiles without trying them.
+/// The share of the bandwidth that XLA's Triton kernels other than matmuls reach: softmax and
+/// norms, whose tiles are not autotuned.
 const TRITON: f64 = 0.38;
 
-/// The shares of the peak that cuDNN's attention reaches forwards and backwards, of the half of the
-/// products that are not of the future: 9 and 33 ms in JAX's step of GPT-2 2B on an H200.
+/// The shares of the peak that cuDNN's attention reaches forward and backward, counting the causal
+/// half of the matmuls: 9 and 33 ms in JAX's step of GPT-2 2B on an H200.
 const ATTENTION: [f64; 2] = [0.42, 0.28];
 
-/// Seconds for a kernel to begin and end, as the shortest of them take, in a CUDA graph.
+/// Launch time of a kernel in a CUDA graph in seconds: that of the shortest kernels.
 const LAUNCH: f64 = 2e-6;
 
 /// Seconds that one instruction takes.
@@ -45,14 +45,14 @@ pub(crate) fn seconds(module: &Module, instruction: &Instruction, chip: &Chip) -
     if let Some(seconds) = attention(module, instruction, chip) {
         return LAUNCH + seconds;
     }
-    let products = Products::of(module, instruction);
+    let matmuls = Matmuls::of(module, instruction);
     let traffic = traffic(module, instruction) as f64;
-    let moving = traffic / (chip.bandwidth * reached(instruction, products.is_some()));
-    let computing = products.and_then(|products| products.seconds(chip)).unwrap_or(0.0);
-    LAUNCH + moving.max(computing)
+    let memory = traffic / (chip.bandwidth * bandwidth_share(instruction, matmuls.is_some()));
+    let compute = matmuls.and_then(|matmuls| matmuls.seconds(chip)).unwrap_or(0.0);
+    LAUNCH + memory.max(compute)
 }
 
-/// The bytes that a kernel reads and writes, without the room to work in of library calls.
+/// Bytes that a kernel reads and writes, without the workspace of library calls.
 pub(crate) fn traffic(module: &Module, instruction: &Instruction) -> u64 {
     match instruction.opcode.as_str() {
         "custom-call" => called_traffic(module, instruction),
@@ -60,12 +60,12 @@ pub(crate) fn traffic(module: &Module, instruction: &Instruction) -> u64 {
     }
 }
 
-/// The operations of the matrix products of an instruction, if it has any.
-pub(crate) fn operations(module: &Module, instruction: &Instruction) -> Option<f64> {
-    Products::of(module, instruction).map(|products| products.operations)
+/// FLOPs of the matmuls of an instruction, if it has any.
+pub(crate) fn matmul_flops(module: &Module, instruction: &Instruction) -> Option<f64> {
+    Matmuls::of(module, instruction).map(|matmuls| matmuls.flops)
 }
 
-/// The seconds of causal attention by cuDNN: two products forwards and five backwards.
+/// Seconds of causal attention by cuDNN: two matmuls forward and five backward.
 fn attention(module: &Module, call: &Instruction, chip: &Chip) -> Option<f64> {
     let target = call.custom_call_target.as_deref()?;
     let backward = target.strip_prefix("__cudnn$fmha")?.ends_with("Backward");
@@ -74,15 +74,15 @@ fn attention(module: &Module, call: &Instruction, chip: &Chip) -> Option<f64> {
         return None;
     };
     let [_, keys, ..] = operands.next()?.shape.as_array()?.dims[..] else { return None };
-    let product = [batch, queries, heads, head, keys].map(|dim| dim as f64).iter().product::<f64>();
-    let (products, share) = if backward { (5.0, ATTENTION[1]) } else { (2.0, ATTENTION[0]) };
-    Some(products * product / (share * chip.bf16?))
+    let flops = [batch, queries, heads, head, keys].map(|dim| dim as f64).iter().product::<f64>();
+    let (matmuls, share) = if backward { (5.0, ATTENTION[1]) } else { (2.0, ATTENTION[0]) };
+    Some(matmuls * flops / (share * chip.bf16?))
 }
 
 /// The share of the bandwidth that an instruction reaches.
-fn reached(instruction: &Instruction, products: bool) -> f64 {
+fn bandwidth_share(instruction: &Instruction, matmuls: bool) -> f64 {
     match instruction.fusion_kind.as_deref() {
-        _ if products => THIN_PRODUCTS,
+        _ if matmuls => THIN_MATMULS,
         Some("kCustom") if is_triton(instruction) => TRITON,
         Some("kInput") => REDUCTIONS,
         None if instruction.opcode.starts_with("reduce") => REDUCTIONS,
@@ -94,36 +94,33 @@ fn is_triton(fusion: &Instruction) -> bool {
     fusion.backend_config_str().is_some_and(|config| config.contains("\"__triton"))
 }
 
-/// The matrix products of an instruction.
-struct Products {
-    /// Multiplications and additions.
-    operations: f64,
-    /// What is multiplied.
+/// The matmuls of an instruction.
+struct Matmuls {
+    /// FLOPs.
+    flops: f64,
+    /// The element type of the operands.
     element: ElementType,
 }
 
-impl Products {
-    /// Those of an instruction or in what it calls.
-    fn of(module: &Module, instruction: &Instruction) -> Option<Products> {
+impl Matmuls {
+    /// The matmuls of an instruction or in the computations it calls.
+    fn of(module: &Module, instruction: &Instruction) -> Option<Matmuls> {
         let computation = module.computation(instruction.computation)?;
         if let Some(dims) = &instruction.dot_dims {
-            return Products::of_dims(computation, instruction, &instruction.shape, dims);
+            return Matmuls::of_dims(computation, instruction, &instruction.shape, dims);
         }
         match instruction.opcode.as_str() {
             "custom-call" => {
                 let dims = library_dims(instruction)?;
-                // Beside the result there is room to work in.
+                // The other results are workspace.
                 let result = instruction.shape.leaves().into_iter().next()?;
-                Products::of_dims(computation, instruction, result, &dims)
+                Matmuls::of_dims(computation, instruction, result, &dims)
             }
             "fusion" => {
                 let fused = instruction.called.iter().filter_map(|&id| module.computation(id));
                 let inner = fused.flat_map(Computation::instructions);
-                let all = inner.filter_map(|inner| Products::of(module, inner));
-                all.reduce(|sum, next| Products {
-                    operations: sum.operations + next.operations,
-                    ..sum
-                })
+                let all = inner.filter_map(|inner| Matmuls::of(module, inner));
+                all.reduce(|sum, next| Matmuls { flops: sum.flops + next.flops, ..sum })
             }
             _ => None,
         }
@@ -131,16 +128,17 @@ impl Products {
 
     fn of_dims(
         computation: &Computation,
-        product: &Instruction,
+        matmul: &Instruction,
         result: &Shape,
         dims: &DotDims,
-    ) -> Option<Products> {
-        let left = computation.operands(product).next()?.shape.as_array()?;
-        let summed =
-            dims.lhs_contracting.iter().map(|&dim| left.dims.get(usize::try_from(dim).ok()?));
-        let summed = summed.map(|dim| dim.map(|&dim| dim as f64)).product::<Option<f64>>()?;
-        let operations = 2.0 * result.as_array()?.elements() as f64 * summed;
-        Some(Products { operations, element: left.element })
+    ) -> Option<Matmuls> {
+        let lhs = computation.operands(matmul).next()?.shape.as_array()?;
+        let contracted =
+            dims.lhs_contracting.iter().map(|&dim| lhs.dims.get(usize::try_from(dim).ok()?));
+        let contracted = contracted.map(|dim| dim.map(|&dim| dim as f64));
+        let contracted = contracted.product::<Option<f64>>()?;
+        let flops = 2.0 * result.as_array()?.elements() as f64 * contracted;
+        Some(Matmuls { flops, element: lhs.element })
     }
 
     fn seconds(&self, chip: &Chip) -> Option<f64> {
@@ -149,11 +147,11 @@ impl Products {
             32 => chip.f32?,
             _ => chip.bf16?,
         };
-        Some(self.operations / (PRODUCTS * peak))
+        Some(self.flops / (MATMULS * peak))
     }
 }
 
-/// The dims of a product that cuBLAS computes.
+/// The dimension numbers of a cuBLAS matmul.
 fn library_dims(call: &Instruction) -> Option<DotDims> {
     let config = call.backend_config_json()?;
     let dims = config.get("gemm_backend_config")?.get("dot_dimension_numbers")?;
@@ -170,12 +168,12 @@ fn library_dims(call: &Instruction) -> Option<DotDims> {
     })
 }
 
-/// The bytes that a library call reads and writes, without its room to work in.
+/// Bytes that a library call reads and writes, without its workspace.
 fn called_traffic(module: &Module, call: &Instruction) -> u64 {
     let computation = module.computation(call.computation);
     let operands = computation.into_iter().flat_map(|it| it.operands(call)).map(|it| &it.shape);
     let mut results = call.shape.leaves();
-    // The last of several results is the room to work in.
+    // The last of several results is the workspace.
     results.truncate(results.len().saturating_sub(1).max(1));
     operands.chain(results).map(cost::bytes).sum()
 }
@@ -186,47 +184,46 @@ mod tests {
 
     const H200: &[u8] = include_bytes!("../../tests/data/gpu_h200.pb");
 
-    /// The seconds of the one instruction whose result has this shape, on a chip.
+    /// Seconds of the one instruction whose result has this shape, on a chip.
     fn seconds_of(shape: &str, chip: &str) -> f64 {
         let module = Module::decode("hlo_with_config", H200).unwrap();
         let chip = Chip::named(chip).unwrap();
-        let made = module.entry().instructions().iter();
-        let made = made.filter(|it| it.shape.to_string().starts_with(shape));
-        made.map(|it| seconds(&module, it, chip)).sum()
+        let instructions = module.entry().instructions().iter();
+        let matching = instructions.filter(|it| it.shape.to_string().starts_with(shape));
+        matching.map(|it| seconds(&module, it, chip)).sum()
     }
 
     fn assert_near(seconds: f64, measured: f64, tolerance: f64) {
-        assert!((seconds / measured - 1.0).abs() < tolerance, "{seconds} against {measured}");
+        assert!((seconds / measured - 1.0).abs() < tolerance, "{seconds} vs {measured}");
     }
 
-    /// What `fullshard exec examples/programs/matmul.mlir` took on an H200: 1.537 to 1.559 ms.
+    /// `fullshard exec examples/programs/matmul.mlir` took 1.537 to 1.559 ms on an H200.
     #[test]
-    fn a_large_product_takes_what_was_measured() {
+    fn large_matmul_matches_measurement() {
         assert_near(seconds_of("bf16[8192,8192]", "h200"), 1.552e-3, 0.05);
     }
 
-    /// What products of this shape took in the attention of a profiled step: 86.9 µs, most of
-    /// them for memory.
+    /// Matmuls of this shape took 86.9 µs in the attention of a profiled step, mostly for memory.
     #[test]
-    fn a_thin_product_takes_what_was_measured() {
+    fn thin_matmul_matches_measurement() {
         let seconds = seconds_of("bf16[384,256,1024]", "h200");
         assert_near(seconds, 86.9e-6, 0.05);
-        // The H100 computes as fast but its memory is slower.
+        // The H100 has the same peak but slower memory.
         assert_near(seconds_of("bf16[384,256,1024]", "h100") / seconds, 4800.0 / 3350.0, 0.03);
         assert_near(seconds_of("bf16[8192,8192]", "h100"), 1.552e-3, 0.05);
     }
 
     #[test]
-    fn the_rest_is_as_fast_as_memory() {
+    fn other_ops_are_memory_bound() {
         let bytes = 3.0 * 4.0 * 16384.0 * 16384.0;
-        // The same shape is that of two arguments, which take no time.
+        // Two arguments have the same shape and take no time.
         assert_near(seconds_of("f32[16384,16384]", "h200"), bytes / (LOOPS * 4.8e12), 0.01);
         let bytes = 4.0 * 1024.0 * 16384.0;
         assert_near(seconds_of("f32[1024]", "h200") - LAUNCH, bytes / (REDUCTIONS * 4.8e12), 0.01);
     }
 
     #[test]
-    fn the_dims_of_library_products_are_read_from_their_configuration() {
+    fn library_matmul_dims_come_from_backend_config() {
         let module = Module::decode("hlo_with_config", H200).unwrap();
         let mut call = module.entry().instructions()[0].clone();
         call.backend_config = (*br#"{"gemm_backend_config": {"dot_dimension_numbers":

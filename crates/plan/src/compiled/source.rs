@@ -1,4 +1,4 @@
-//! What a compiler makes of a step program, kept so that the same is not compiled twice.
+//! Ahead-of-time compilation of step programs, with a cache.
 
 use crate::error::Error;
 use crate::machine::Machine;
@@ -15,37 +15,37 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// What a compiler made of a program.
-pub struct Made {
+/// A compiled step program.
+pub struct CompiledStep {
     /// The SHA-256 of the program's text.
     pub program: String,
-    /// What it needs.
+    /// Its memory statistics.
     pub memory: CompiledMemory,
-    /// What it does.
+    /// The optimized HLO module.
     pub module: Module,
-    /// Seconds that compiling took.
+    /// Compile time in seconds.
     pub seconds: f64,
-    /// Whether it was kept from before.
+    /// Whether it came from the cache.
     pub cached: bool,
     /// The compiler, with its version.
     pub compiler: String,
-    /// The bytes of a device that a program may use, where the compiler says.
+    /// Bytes available to a program per device, if the compiler reports them.
     pub limit: Option<u64>,
 }
 
-/// Compiles programs for machines that need not be here.
+/// Compiles programs for machines that need not be attached.
 pub struct AheadCompiler {
-    /// The compiler.
+    /// The plugin with the compiler.
     pub plugin: &'static Plugin,
-    /// How.
+    /// The compile options.
     pub options: CompileOptions,
-    /// Where what it makes is kept, if anywhere.
+    /// The cache folder, if any.
     pub folder: Option<PathBuf>,
 }
 
-/// What is kept of a compile, before the program itself.
+/// The header of a cache file, before the program.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct CacheHeader {
     memory: CompiledMemory,
     seconds: f64,
     limit: Option<u64>,
@@ -53,8 +53,8 @@ struct Kept {
 }
 
 impl AheadCompiler {
-    /// What the compiler makes of a program for a machine.
-    pub fn compile(&self, text: &str, machine: &Machine) -> Result<Made, Error> {
+    /// Compiles a program for a machine, or reads it from the cache.
+    pub fn compile(&self, text: &str, machine: &Machine) -> Result<CompiledStep, Error> {
         let path = match &self.folder {
             Some(folder) => {
                 let key = compile_key(self.plugin, text, &self.options, &machine.name)?;
@@ -62,30 +62,30 @@ impl AheadCompiler {
             }
             None => None,
         };
-        if let Some(made) = path.as_deref().and_then(|path| self.read(path, text)) {
-            return Ok(made);
+        if let Some(step) = path.as_deref().and_then(|path| self.read(path, text)) {
+            return Ok(step);
         }
         let start = Instant::now();
-        let (kept, program) = self.anew(text, machine, start)?;
+        let (header, program) = self.compile_uncached(text, machine, start)?;
         if let Some(path) = &path
-            && let Err(error) = write(path, &kept, &program.code)
+            && let Err(error) = write(path, &header, &program.code)
         {
-            tracing::warn!(path = %path.display(), %error, "the compiled program was not kept");
+            tracing::warn!(path = %path.display(), %error, "the compiled program was not cached");
         }
-        self.made(text, kept, program.module()?, false)
+        self.step(text, header, program.module()?, false)
     }
 
-    fn anew(
+    fn compile_uncached(
         &self,
         text: &str,
         machine: &Machine,
         start: Instant,
-    ) -> Result<(Kept, OptimizedProgram), Error> {
-        let kept = |executable: &Executable, limit| -> Result<_, Error> {
+    ) -> Result<(CacheHeader, OptimizedProgram), Error> {
+        let inspect = |executable: &Executable, limit| -> Result<_, Error> {
             let seconds = start.elapsed().as_secs_f64();
             let program = executable.optimized_program()?;
             let (memory, format) = (executable.memory()?, program.format.clone());
-            Ok((Kept { memory, seconds, limit, format }, program))
+            Ok((CacheHeader { memory, seconds, limit, format }, program))
         };
         match machine.kind {
             Platform::Tpu => {
@@ -93,20 +93,20 @@ impl AheadCompiler {
                     self.plugin,
                     &TpuSlice::parse(&machine.name).map_err(fullshard_pjrt::Error::from)?,
                 )?;
-                self.ahead(text, &topology, kept)
+                self.ahead(text, &topology, inspect)
             }
             Platform::Cuda => {
                 let topology = Topology::gpu(
                     self.plugin,
                     &GpuTarget::parse(&machine.name).map_err(fullshard_pjrt::Error::from)?,
                 )?;
-                self.ahead(text, &topology, kept)
+                self.ahead(text, &topology, inspect)
             }
             Platform::Cpu => {
                 let count = ClientOptions::new().cpu_device_count(machine.devices);
                 let client = Client::new(self.plugin, &count)?;
-                let loaded = client.compile(text, &self.options).map_err(Error::of_compiler)?;
-                kept(loaded.executable(), None)
+                let loaded = client.compile(text, &self.options).map_err(Error::from_compiler)?;
+                inspect(loaded.executable(), None)
             }
         }
     }
@@ -116,34 +116,40 @@ impl AheadCompiler {
         &self,
         text: &str,
         topology: &Topology,
-        kept: impl FnOnce(&Executable, Option<u64>) -> Result<T, Error>,
+        inspect: impl FnOnce(&Executable, Option<u64>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let executable = topology.compile(text, &self.options).map_err(Error::of_compiler)?;
-        kept(&executable, topology.memory_limit())
+        let executable = topology.compile(text, &self.options).map_err(Error::from_compiler)?;
+        inspect(&executable, topology.memory_limit())
     }
 
-    /// What was kept; none if there is nothing or it cannot be read.
-    fn read(&self, path: &Path, text: &str) -> Option<Made> {
+    /// Reads a cached program; `None` if it is missing or unreadable.
+    fn read(&self, path: &Path, text: &str) -> Option<CompiledStep> {
         let bytes = fs::read(path).ok()?;
         let end = bytes.iter().position(|&byte| byte == b'\n')?;
-        let kept: Kept = serde_json::from_slice(&bytes[..end]).ok()?;
-        let module = Module::decode(&kept.format, &bytes[end + 1..]).ok()?;
-        self.made(text, kept, module, true).ok()
+        let header: CacheHeader = serde_json::from_slice(&bytes[..end]).ok()?;
+        let module = Module::decode(&header.format, &bytes[end + 1..]).ok()?;
+        self.step(text, header, module, true).ok()
     }
 
-    fn made(&self, text: &str, kept: Kept, module: Module, cached: bool) -> Result<Made, Error> {
-        let Kept { memory, seconds, limit, .. } = kept;
+    fn step(
+        &self,
+        text: &str,
+        header: CacheHeader,
+        module: Module,
+        cached: bool,
+    ) -> Result<CompiledStep, Error> {
+        let CacheHeader { memory, seconds, limit, .. } = header;
         let (program, compiler) = (program_hash(text), name(self.plugin));
-        Ok(Made { program, memory, module, seconds, cached, compiler, limit })
+        Ok(CompiledStep { program, memory, module, seconds, cached, compiler, limit })
     }
 }
 
-/// A line of JSON, then the program, under its name only when all of it is there.
-fn write(path: &Path, kept: &Kept, code: &[u8]) -> std::io::Result<()> {
+/// Writes a line of JSON and the program, atomically.
+fn write(path: &Path, header: &CacheHeader, code: &[u8]) -> std::io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    serde_json::to_writer(&mut file, kept)?;
+    serde_json::to_writer(&mut file, header)?;
     file.write_all(b"\n")?;
     file.write_all(code)?;
     file.persist(path).map_err(|error| error.error)?;

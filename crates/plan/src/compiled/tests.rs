@@ -1,8 +1,8 @@
-//! Plans of programs that real compilers made: recorded ones of TPUs, and fresh ones of the CPU.
+//! Plans of programs by real compilers: recorded ones for TPUs, and fresh ones for the CPU.
 
 use super::paths::Paths;
-use super::source::{AheadCompiler, Made};
-use super::{alive, compiled, time};
+use super::source::{AheadCompiler, CompiledStep};
+use super::{compiled, liveness, time};
 use crate::describe::Budget;
 use crate::machine::Machine;
 use crate::network::Network;
@@ -23,8 +23,8 @@ fn recorded(bytes: &[u8]) -> Module {
     Module::decode("hlo_with_config", bytes).unwrap()
 }
 
-/// How often there are exchanges, and the seconds that a network takes for all of them.
-fn exchanged(module: &Module, machine: &Machine, network: &Network) -> (u64, f64) {
+/// Number of collectives, and their total seconds on a network.
+fn collective_times(module: &Module, machine: &Machine, network: &Network) -> (u64, f64) {
     let rows = collectives(module).into_iter();
     rows.fold((0, 0.0), |(count, seconds), row| {
         let times = row.count * row.runs.unwrap();
@@ -35,25 +35,25 @@ fn exchanged(module: &Module, machine: &Machine, network: &Network) -> (u64, f64
 }
 
 #[test]
-fn every_exchange_is_waited_for_or_hidden() {
+fn collectives_are_exposed_or_hidden() {
     for (bytes, machine) in [(V4, "v4-8"), (V5E, "v5e-16"), (V6E, "v6e-8")] {
         let (module, machine) = (recorded(bytes), Machine::parse(machine).unwrap());
-        let played = time::play(&module, &machine, &Paths::none());
-        let (count, in_turn) = exchanged(&module, &machine, &machine.network);
-        let (_, rotated) = exchanged(&module, &machine, &machine.network.rotated());
-        let rows = &played.exchanged;
+        let simulation = time::simulate(&module, &machine, &Paths::none());
+        let (count, sequential) = collective_times(&module, &machine, &machine.network);
+        let (_, rotated) = collective_times(&module, &machine, &machine.network.rotated());
+        let rows = &simulation.collective_times;
         assert_eq!(rows.iter().map(|row| row.count).sum::<u64>(), count, "{}", machine.name);
-        let total = played.time.exposed + played.time.hidden;
+        let total = simulation.time.exposed + simulation.time.hidden;
         let listed: f64 = rows.iter().map(|row| row.seconds).sum();
         assert!((total - listed).abs() < 1e-9 + 1e-6 * listed, "{total} {listed}");
-        // Some go through the dimensions one after another, some through all of them at once.
-        assert!((0.999 * rotated..1.001 * in_turn).contains(&listed), "{listed} {machine:?}");
-        assert_eq!(played.time.step, played.time.compute + played.time.exposed);
+        // Some use the dimensions sequentially, some all of them at once.
+        assert!((0.999 * rotated..1.001 * sequential).contains(&listed), "{listed} {machine:?}");
+        assert_eq!(simulation.time.step, simulation.time.compute + simulation.time.exposed);
     }
 }
 
 #[test]
-fn cycles_count_as_often_as_they_run() {
+fn cycles_are_multiplied_by_runs() {
     let (module, machine) = (recorded(V4), Machine::parse("v4-8").unwrap());
     let runs = runs_per_launch(&module);
     let cycles = module.instructions().filter_map(|instruction| {
@@ -61,17 +61,17 @@ fn cycles_count_as_often_as_they_run() {
         Some(instruction.estimated_cycles()? * runs)
     });
     let seconds = cycles.sum::<u64>() as f64 / machine.chip.clock.unwrap();
-    let compute = time::play(&module, &machine, &Paths::none()).time.compute;
-    // What has no estimate comes on top, and is little.
+    let compute = time::simulate(&module, &machine, &Paths::none()).time.compute;
+    // Instructions without an estimate add a little.
     assert!(seconds > 0.0 && (seconds..1.2 * seconds).contains(&compute), "{compute} {seconds}");
 }
 
-/// The compiler of v5e gathers beside computing, that of v4 by itself.
+/// The compiler of v5e overlaps gathers with compute, that of v4 does not.
 #[test]
-fn what_is_asynchronous_hides() {
+fn asynchronous_collectives_overlap() {
     let hidden = |bytes, machine| {
         let machine = Machine::parse(machine).unwrap();
-        time::play(&recorded(bytes), &machine, &Paths::none()).time.hidden
+        time::simulate(&recorded(bytes), &machine, &Paths::none()).time.hidden
     };
     assert_eq!(hidden(V4, "v4-8"), 0.0);
     assert!(hidden(V5E, "v5e-16") > 0.0);
@@ -96,7 +96,7 @@ fn spec(remat: Remat, devices: usize) -> StepSpec {
     StepSpec::new(model, placement, Box::new(AdamW::default()), batch, None).unwrap()
 }
 
-fn made(spec: &StepSpec, machine: &Machine) -> Made {
+fn compile(spec: &StepSpec, machine: &Machine) -> CompiledStep {
     let store = Store::default_location().unwrap();
     let plugin = find_or_install(Platform::Cpu, None, &store).unwrap();
     let plugin = Plugin::load(&plugin.path).unwrap();
@@ -111,23 +111,23 @@ fn part(report: &Report, what: &str) -> f64 {
 }
 
 #[test]
-fn the_walk_finds_what_the_compiler_needs() {
+fn liveness_matches_the_compiler() {
     let machine = Machine::parse("cpu:2").unwrap();
     let reports = [Remat::None, Remat::Full].map(|remat| {
         let spec = spec(remat, 2);
-        let made = made(&spec, &machine);
-        let found = alive::peak(&made.module, &Paths::new(spec.model.as_ref())).bytes as f64;
-        let needed = made.memory.temporaries as f64;
+        let step = compile(&spec, &machine);
+        let found = liveness::peak(&step.module, &Paths::new(spec.model.as_ref())).bytes as f64;
+        let needed = step.memory.temporaries as f64;
         assert!((0.8..1.25).contains(&(found / needed)), "{remat:?}: {found} of {needed}");
-        let report = compiled(&spec, &machine, &made, Budget::default()).unwrap();
-        assert_eq!(report.memory.total, made.memory.total());
+        let report = compiled(&spec, &machine, &step, Budget::default()).unwrap();
+        assert_eq!(report.memory.total, step.memory.total());
         report
     });
-    let [all, little] = reports;
-    // What layers remember is what differs; gradients are as large as parameters at least.
-    let [kept, made_again] = [&all, &little].map(|report| part(report, "activations"));
-    assert!(kept > 2.0 * made_again, "{kept} and {made_again}");
-    assert!(part(&little, "gradients") > 0.9 * part(&little, "parameters"));
-    let largest = &all.memory.largest[0];
+    let [none, full] = reports;
+    // Saved activations differ; gradients are at least as large as parameters.
+    let [saved, recomputed] = [&none, &full].map(|report| part(report, "activations"));
+    assert!(saved > 2.0 * recomputed, "{saved} and {recomputed}");
+    assert!(part(&full, "gradients") > 0.9 * part(&full, "parameters"));
+    let largest = &none.memory.largest[0];
     assert!(largest.module.starts_with("transformer.h.*"), "{largest:?}");
 }

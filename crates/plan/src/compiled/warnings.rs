@@ -1,92 +1,99 @@
-//! What is in the way of a compiled step, and what to do about it.
+//! Warnings about a compiled step, with fixes.
 
-use super::alive::{Buffer, Peak};
-use super::time::Played;
+use super::liveness::{Buffer, Peak};
+use super::time::Simulation;
+use crate::describe::one_unit;
 use crate::machine::Machine;
 use crate::report::Warning;
+use fullshard_core::CollectiveKind;
 use fullshard_models::layers::loss::TILE;
-use fullshard_parallel::{ExchangeKind, Strategy};
-use fullshard_pjrt::hlo::CollectiveKind;
+use fullshard_parallel::Strategy;
 use fullshard_pjrt::plugins::Platform;
 use fullshard_step::StepSpec;
 
-/// The share of a device's memory from which on a buffer is worth a word.
+/// The share of device memory above which to warn about a buffer.
 const LARGE: f64 = 0.01;
 
-/// Bytes from which on the rate of the network counts, not its latency.
+/// Bytes of a collective that is limited by the rate of the network, not its latency.
 const SENT: u64 = 1 << 30;
 
 const MIB: f64 = (1_u64 << 20) as f64;
 
-/// Everything worth a word.
-pub fn warnings(spec: &StepSpec, machine: &Machine, played: &Played, peak: &Peak) -> Vec<Warning> {
+/// All warnings.
+pub fn warnings(
+    spec: &StepSpec,
+    machine: &Machine,
+    simulation: &Simulation,
+    peak: &Peak,
+) -> Vec<Warning> {
     let found = [
+        one_unit(spec),
         replicated(spec, machine, peak),
         small_batch(spec, machine),
-        kept_gathers(spec, machine, peak),
-        whole_sums(spec, played),
+        unsharded_layers(spec, machine, peak),
+        unscattered_gradients(spec, simulation),
         vocabulary(spec, machine),
     ];
     found.into_iter().flatten().collect()
 }
 
-/// A buffer with the tokens of all devices in it.
+/// A buffer that holds the tokens of all devices.
 fn replicated(spec: &StepSpec, machine: &Machine, peak: &Peak) -> Option<Warning> {
     let devices = spec.placement.devices();
     let both = [spec.batch.sequences, spec.batch.tokens];
-    let is_whole = |buffer: &&Buffer| buffer.shape.dims.windows(2).any(|pair| pair == both);
+    let is_global = |buffer: &&Buffer| buffer.shape.dims.windows(2).any(|pair| pair == both);
     let large = peak.buffers.iter().filter(|buffer| is_large(buffer, machine));
-    let largest = large.filter(is_whole).max_by_key(|buffer| buffer.bytes)?;
+    let largest = large.filter(is_global).max_by_key(|buffer| buffer.bytes)?;
     (devices > 1).then(|| Warning {
         what: format!(
-            "{} holds the tokens of all {devices} devices on each: {:.0} MiB{}",
+            "{} holds the tokens of all {devices} devices on every device: {:.0} MiB{}",
             largest.instruction,
             largest.bytes as f64 / MIB,
             in_module(largest)
         ),
-        remedy: "cut it over the batch: a sum or a gather over devices comes too early there"
+        fix: "shard it over the batch: a reduction or a gather over devices comes too early there"
             .to_owned(),
     })
 }
 
-/// Fewer tokens on a device than its share of the exchange takes to hide: a layer's products take
-/// 2·n·P operations for n tokens and P parameters, its gather 2·P bytes.
+/// Fewer tokens per device than needed to hide the all-gather: a layer's matmuls take 2·n·P FLOPs
+/// for n tokens and P parameters, its all-gather 2·P bytes.
 fn small_batch(spec: &StepSpec, machine: &Machine) -> Option<Warning> {
-    let peak = machine.chip.peak(spec.placement.wire.compute)?;
+    let peak = machine.chip.peak(spec.placement.comm.compute)?;
     let devices = machine.devices;
     if devices < 2 || spec.placement.options.strategy == Strategy::NoShard {
         return None;
     }
     let seconds = machine.network.seconds(CollectiveKind::AllGather, SENT, devices, devices);
-    let size = spec.placement.wire.compute.size() as f64;
+    let size = spec.placement.comm.compute.size() as f64;
     let least = peak / (SENT as f64 / seconds) * size / 2.0;
     let tokens = spec.batch.sequences / devices * spec.batch.tokens;
     let sequences = (least / spec.batch.tokens as f64).ceil();
     ((tokens as f64) < least).then(|| Warning {
         what: format!(
-            "{tokens} tokens on a device are computed faster than parameters are gathered for \
-             them, which takes the time of {least:.0}"
+            "{tokens} tokens per device take less time to compute than the parameters to \
+             all-gather, which needs {least:.0} tokens to hide"
         ),
-        remedy: format!(
-            "raise --per_device_train_batch_size to {sequences:.0} or more, or take fewer devices"
+        fix: format!(
+            "raise --per_device_train_batch_size to {sequences:.0} or more, or use fewer devices"
         ),
     })
 }
 
-/// Parameters that are gathered for the way forward and kept for the way back.
-fn kept_gathers(spec: &StepSpec, machine: &Machine, peak: &Peak) -> Option<Warning> {
-    let kept = spec.unit_rows().into_iter().skip(1).filter(|row| !row.reshard);
-    let bytes: u64 = kept.map(|row| row.whole_bytes * row.count as u64).sum();
-    let cut = spec.placement.devices() > 1;
+/// Parameters that stay unsharded from the forward to the backward pass.
+fn unsharded_layers(spec: &StepSpec, machine: &Machine, peak: &Peak) -> Option<Warning> {
+    let unsharded = spec.unit_rows().into_iter().skip(1).filter(|row| !row.reshard);
+    let bytes: u64 = unsharded.map(|row| row.unsharded_bytes * row.count as u64).sum();
+    let sharded = spec.placement.devices() > 1;
     let strategy = spec.placement.options.strategy;
-    if cut && bytes > 0 && strategy != Strategy::NoShard {
+    if sharded && bytes > 0 && strategy != Strategy::NoShard {
         return Some(Warning {
             what: format!(
-                "all layers stay gathered from the way forward to the way back: {:.0} MiB",
+                "all layers stay unsharded from the forward to the backward pass: {:.0} MiB",
                 bytes as f64 / MIB
             ),
-            remedy: "--fsdp full_shard lets them go and gathers again; keep it if it fits, since \
-                     it saves a third of the exchange"
+            fix: "--fsdp full_shard reshards them and gathers them again; if memory allows, \
+                  keeping them unsharded saves a third of the communication"
                 .to_owned(),
         });
     }
@@ -97,49 +104,50 @@ fn kept_gathers(spec: &StepSpec, machine: &Machine, peak: &Peak) -> Option<Warni
     let largest = gathered.filter(|it| it.outlives_loop).max_by_key(|buffer| buffer.bytes)?;
     Some(Warning {
         what: format!(
-            "{:.0} MiB are gathered before the layers and kept until after them{}",
+            "{:.0} MiB are all-gathered before the layers and live until after them{}",
             largest.bytes as f64 / MIB,
             in_module(largest)
         ),
-        remedy: "make the module a unit of its own, by transformer_layer_cls_to_wrap or \
-                 min_num_params, so that it is let go and gathered again"
+        fix: "wrap the module as its own FSDP unit, by transformer_layer_cls_to_wrap or \
+              min_num_params, so that it is resharded and gathered again"
             .to_owned(),
     })
 }
 
-/// Gradients that the compiler sums whole on every device, where a part of the sum would do.
-fn whole_sums(spec: &StepSpec, played: &Played) -> Option<Warning> {
-    let scattered = spec.placement.exchanges().into_iter();
-    let scattered = scattered.filter(|exchange| exchange.kind == ExchangeKind::ReduceScatter);
-    let wanted: u64 = scattered.map(|exchange| (exchange.bytes * exchange.count) as u64).sum();
-    let sums = played.exchanged.iter().filter(|row| row.kind == "all-reduce");
-    let (bytes, seconds) = sums.fold((0, 0.0), |(bytes, seconds), row| {
+/// Gradients that the compiler all-reduces where a reduce-scatter would do.
+fn unscattered_gradients(spec: &StepSpec, simulation: &Simulation) -> Option<Warning> {
+    let scattered = spec.placement.collectives().into_iter();
+    let scattered = scattered.filter(|collective| collective.kind == CollectiveKind::ReduceScatter);
+    let expected: u64 =
+        scattered.map(|collective| (collective.bytes * collective.count) as u64).sum();
+    let reduced = simulation.collective_times.iter().filter(|row| row.kind == "all-reduce");
+    let (bytes, seconds) = reduced.fold((0, 0.0), |(bytes, seconds), row| {
         (bytes + row.bytes * row.count, seconds + row.seconds)
     });
-    // The optimizer has small sums of its own.
-    (wanted > 0 && bytes > wanted / 4).then(|| Warning {
+    // The optimizer has its own small all-reduces.
+    (expected > 0 && bytes > expected / 4).then(|| Warning {
         what: format!(
-            "the compiler makes reduce-scatters all-reduces of {:.0} MiB in all, {seconds:.2} s, \
-             and keeps a part of each",
+            "the compiler replaces reduce-scatters by all-reduces of {:.0} MiB in total, \
+             {seconds:.2} s, and keeps one shard of each",
             bytes as f64 / MIB,
         ),
-        remedy: "libtpu has reduce-scatters for a line or a plane of chips, not for more: a v4-8 \
-                 keeps them. Sums use all links at once, so that little is lost; where memory \
-                 allows, --gradient_accumulation_steps with --no_sync makes them fewer"
+        fix: "libtpu has reduce-scatters for a line or a plane of chips, not for more: a v4-8 \
+              keeps them. All-reduces use all links at once, so little is lost; if memory \
+              allows, --gradient_accumulation_steps with --no_sync needs fewer of them"
             .to_owned(),
     })
 }
 
-/// A vocabulary that does not fill the tiles of a matrix unit.
+/// A vocabulary that is not a multiple of the matrix unit's tile.
 fn vocabulary(spec: &StepSpec, machine: &Machine) -> Option<Warning> {
-    let words = spec.model.dimensions().vocabulary;
-    let filled = words.next_multiple_of(TILE);
-    (machine.kind != Platform::Cpu && filled != words).then(|| Warning {
+    let size = spec.model.dimensions().vocabulary;
+    let padded = size.next_multiple_of(TILE);
+    (machine.kind != Platform::Cpu && padded != size).then(|| Warning {
         what: format!(
-            "a vocabulary of {words} is padded to {filled} in every step, which copies the \
+            "a vocabulary of {size} is padded to {padded} in every step, which copies the \
              embedding"
         ),
-        remedy: format!("begin the model with a vocab_size of {filled}"),
+        fix: format!("train from scratch with a vocab_size of {padded}"),
     })
 }
 
@@ -148,7 +156,7 @@ fn is_large(buffer: &Buffer, machine: &Machine) -> bool {
 }
 
 fn in_module(buffer: &Buffer) -> String {
-    match buffer.belongs.module.as_str() {
+    match buffer.owner.module.as_str() {
         "" => String::new(),
         module => format!(" ({module})"),
     }

@@ -1,7 +1,7 @@
-//! What a search found: memory against speed, with the line beyond which nothing was found.
+//! Search results: memory against speed, with the Pareto frontier.
 
+use super::format::{Escaped, bytes, count, percent, seconds};
 use super::table as folding;
-use super::words::{Escaped, bytes, count, percent, seconds};
 use crate::search::{Frontier, Point};
 use std::fmt::Write;
 
@@ -12,35 +12,36 @@ const RIGHT: f64 = 24.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 44.0;
 
-/// The most steps of an axis.
-const STEPS: f64 = 5.0;
+/// The most ticks of an axis.
+const TICKS: f64 = 5.0;
 
 pub fn section(frontier: &Frontier) -> String {
     let (tried, found) = (frontier.confirmed.len(), frontier.points.len());
     let sentence = match &frontier.best {
         Some(best) => format!(
-            "The fastest that fits does {} tokens a second in {} of each device.",
+            "The fastest settings that fit reach {} tokens per second with {} per device.",
             count(best.speed()),
             bytes(best.memory())
         ),
-        None => "Nothing that was looked at fits.".to_owned(),
+        None => "No settings fit.".to_owned(),
     };
     let how = match tried {
-        0 => "by formula alone".to_owned(),
-        tried => format!("{tried} of what was looked at were compiled"),
+        0 => "estimated by formula".to_owned(),
+        tried => format!("{tried} candidates were compiled"),
     };
     let command = frontier.best.as_ref().map_or_else(String::new, |best| {
         format!("<pre><code>{}</code></pre>\n", Escaped(&best.candidate.flags().join(" ")))
     });
     format!(
-        "<section id=\"frontier\">\n<h2>What else there is</h2>\n<p class=\"lead\">{sentence} On the line \
-         are {found} settings of which none is both smaller and faster ({how}).</p>\n{}{}{command}</section>\n",
+        "<section id=\"frontier\">\n<h2>Search</h2>\n<p class=\"lead\">{sentence} The Pareto \
+         frontier has {found} points: none is both smaller and faster than another ({how}).</p>\n\
+         {}{}{command}</section>\n",
         scatter(frontier),
         table(frontier)
     )
 }
 
-/// From figures to places.
+/// From figures to coordinates.
 struct Scales {
     memory: f64,
     speed: f64,
@@ -67,9 +68,9 @@ impl Scales {
     }
 }
 
-/// A round step, of which so many at most reach a value.
+/// A round step between ticks, of which at most [`TICKS`] reach a value.
 fn round_step(value: f64) -> f64 {
-    let least = (value / STEPS).max(f64::MIN_POSITIVE);
+    let least = (value / TICKS).max(f64::MIN_POSITIVE);
     let power = 10_f64.powf(least.log10().floor());
     let factor = [1.0, 2.0, 5.0, 10.0].into_iter().find(|factor| factor * power >= least);
     factor.unwrap_or(10.0) * power
@@ -78,7 +79,7 @@ fn round_step(value: f64) -> f64 {
 fn scatter(frontier: &Frontier) -> String {
     let scales = Scales::of(frontier);
     let mut svg = format!(
-        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"memory against speed\">\n"
+        "<div class=\"chart\"><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"memory vs. speed\">\n"
     );
     axes(&mut svg, &scales);
     let limit = scales.x(frontier.limit as f64);
@@ -93,8 +94,8 @@ fn scatter(frontier: &Frontier) -> String {
     );
     line(&mut svg, frontier, &scales);
     let on_line = |point: &Point| frontier.points.iter().any(|it| it.candidate == point.candidate);
-    let besides = frontier.confirmed.iter().filter(|point| !on_line(point));
-    for point in frontier.points.iter().chain(besides) {
+    let others = frontier.confirmed.iter().filter(|point| !on_line(point));
+    for point in frontier.points.iter().chain(others) {
         dot(&mut svg, point, &scales);
     }
     if let Some(best) = &frontier.best {
@@ -108,7 +109,7 @@ fn scatter(frontier: &Frontier) -> String {
             short(best)
         );
     }
-    svg.push_str("</svg>\n");
+    svg.push_str("</svg></div>\n");
     svg.push_str(
         "<ul class=\"legend\">\n\
          <li><svg style=\"width:12px;display:inline-block;margin-right:6px\" viewBox=\"0 0 12 12\"><circle class=\"point\" cx=\"6\" cy=\"6\" r=\"5\"/></svg>compiled</li>\n\
@@ -150,15 +151,14 @@ fn axes(svg: &mut String, scales: &Scales) {
     let _ = writeln!(
         svg,
         "<line class=\"axis\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{bottom}\" y2=\"{bottom}\"/>\
-         <text x=\"0\" y=\"{}\">tokens a second</text>\
-         <text class=\"end\" x=\"{right}\" y=\"{}\">GiB of each device</text>",
+         <text x=\"0\" y=\"{}\">tokens per second</text>\
+         <text class=\"end\" x=\"{right}\" y=\"{}\">GiB per device</text>",
         TOP - 10.0,
         bottom + 36.0
     );
 }
 
-/// The line of what no other setting is both smaller and faster than: steps, since memory between
-/// two of them buys nothing.
+/// The Pareto frontier as a step function, since memory between two points gains nothing.
 fn line(svg: &mut String, frontier: &Frontier, scales: &Scales) {
     let mut path = String::new();
     for point in &frontier.points {
@@ -181,7 +181,7 @@ fn dot(svg: &mut String, point: &Point, scales: &Scales) {
     let rates = &point.report.rates;
     let mfu = rates.mfu.map_or_else(String::new, |mfu| format!(", MFU {}", percent(mfu)));
     let title = format!(
-        "{}: {} tokens a second, {}, {} a step{mfu}",
+        "{}: {} tokens per second, {}, {} per step{mfu}",
         Escaped(&point.candidate.flags().join(" ")),
         count(point.speed()),
         bytes(point.memory()),
@@ -197,11 +197,11 @@ fn dot(svg: &mut String, point: &Point, scales: &Scales) {
     let _ = writeln!(svg, "<g class=\"found\"><title>{title}</title>{shape}</g>");
 }
 
-/// A setting in few words.
+/// A short label of a point.
 fn short(point: &Point) -> String {
     let settings = &point.report.settings;
-    let looped = if point.candidate.scan_layers { ", loop" } else { "" };
-    format!("batch {}, remat {}{looped}", point.candidate.batch, Escaped(&settings.remat))
+    let scan = if point.candidate.scan_layers { ", scan" } else { "" };
+    format!("batch {}, remat {}{scan}", point.candidate.batch, Escaped(&settings.remat))
 }
 
 fn table(frontier: &Frontier) -> String {
@@ -214,7 +214,7 @@ fn table(frontier: &Frontier) -> String {
         let class = if best == Some(&point.candidate) { " class=\"best\"" } else { "" };
         let mfu = point.report.rates.mfu.map_or_else(String::new, percent);
         let mut tags = vec![settings.fsdp.as_str()];
-        tags.extend(point.candidate.scan_layers.then_some("loop"));
+        tags.extend(point.candidate.scan_layers.then_some("scan"));
         tags.extend(point.candidate.gather_ahead.then_some("gather ahead"));
         tags.push(if point.confirmed { "compiled" } else { "estimated" });
         let tags: String =
@@ -230,8 +230,8 @@ fn table(frontier: &Frontier) -> String {
         )
     };
     let rows: Vec<String> = frontier.points.iter().rev().map(row).collect();
-    let headings = "<th>batch a device</th><th>remat</th><th></th><th class=\"number\">memory</th>\
-                    <th class=\"number\">step</th><th class=\"number\">tokens/s</th>\
-                    <th class=\"number\">MFU</th>";
-    format!("<h3>On the line, the fastest first</h3>\n{}", folding::table(headings, &rows))
+    let headings = "<th>batch per device</th><th>remat</th><th></th>\
+                    <th class=\"number\">memory</th><th class=\"number\">step</th>\
+                    <th class=\"number\">tokens/s</th><th class=\"number\">MFU</th>";
+    format!("<h3>Pareto frontier, fastest first</h3>\n{}", folding::table(headings, &rows))
 }

@@ -1,35 +1,36 @@
-//! Memory: a bar of its kinds against what there is, and the largest buffers.
+//! Memory: a bar of its kinds against the limit, and the largest buffers.
 
-use super::words::{Escaped, bytes, percent};
+use super::format::{Escaped, bytes, percent};
 use crate::report::{LargeBuffer, Memory};
 use std::fmt::Write;
 
-/// The width of drawings, in their own units.
+/// The width of drawings, in SVG units.
 const WIDTH: f64 = 944.0;
 const BAR: f64 = 44.0;
 const TOP: f64 = 24.0;
 
-const COLOURS: [&str; 6] = ["blue", "cyan", "green", "yellow", "grey", "purple"];
+const COLORS: [&str; 6] = ["blue", "cyan", "green", "yellow", "grey", "purple"];
 
 pub fn section(memory: &Memory) -> String {
     let sentence = match memory.limit.checked_sub(memory.total) {
-        Some(room) => format!("Of each device, {} stay free.", bytes(room)),
+        Some(free) => format!("{} free per device.", bytes(free)),
         None => {
-            let missing = bytes(memory.total - memory.limit);
-            format!("Each device lacks {missing}. What would lie beyond its memory is striped.")
+            let excess = bytes(memory.total - memory.limit);
+            format!("{excess} per device over the limit, shown striped.")
         }
     };
     format!(
-        "<section id=\"memory\">\n<h2>Memory</h2>\n<p class=\"lead\">{sentence}</p>\n{}{}{}</section>\n",
+        "<section id=\"memory\">\n<h2>Memory</h2>\n<p class=\"lead\">{sentence}</p>\n\
+         {}{}{}</section>\n",
         bar(memory),
         legend(memory),
         largest(memory)
     )
 }
 
-/// The colour of a kind, by its place.
-fn colour(place: usize) -> &'static str {
-    COLOURS[place % COLOURS.len()]
+/// The color of a kind, by its index.
+fn color(index: usize) -> &'static str {
+    COLORS[index % COLORS.len()]
 }
 
 fn bar(memory: &Memory) -> String {
@@ -37,13 +38,13 @@ fn bar(memory: &Memory) -> String {
     let (total, limit) = (memory.total as f64 * scale, memory.limit as f64 * scale);
     let height = TOP + BAR + 26.0;
     let mut svg = format!(
-        "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{} of {} used\">\n\
+        "<div class=\"chart\"><svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{} of {} used\">\n\
          <rect class=\"track\" x=\"0\" y=\"{TOP}\" width=\"{limit:.2}\" height=\"{BAR}\" rx=\"4\"/>\n",
         bytes(memory.total),
         bytes(memory.limit)
     );
     let mut from = 0.0;
-    for (place, part) in memory.parts.iter().enumerate().filter(|(_, part)| part.bytes > 0) {
+    for (index, part) in memory.parts.iter().enumerate().filter(|(_, part)| part.bytes > 0) {
         let width = part.bytes as f64 * scale;
         let share = percent(part.bytes as f64 / memory.total.max(1) as f64);
         // Writing to a string does not fail.
@@ -51,7 +52,7 @@ fn bar(memory: &Memory) -> String {
             svg,
             "<rect class=\"part f-{}\" x=\"{from:.2}\" y=\"{TOP}\" width=\"{width:.2}\" height=\"{BAR}\" \
              data-bytes=\"{}\"><title>{}: {} ({share})</title></rect>",
-            colour(place),
+            color(index),
             part.bytes,
             part.what,
             bytes(part.bytes)
@@ -72,7 +73,7 @@ fn bar(memory: &Memory) -> String {
         "<line class=\"limit\" x1=\"{limit:.2}\" x2=\"{limit:.2}\" y1=\"6\" y2=\"{}\"/>\n\
          <text class=\"strong{end}\" x=\"{x:.2}\" y=\"16\">{} available</text>\n\
          <text x=\"0\" y=\"{below}\">0</text>\n\
-         <text class=\"middle\" x=\"{:.2}\" y=\"{below}\">{} needed</text>\n</svg>\n",
+         <text class=\"middle\" x=\"{:.2}\" y=\"{below}\">{} needed</text>\n</svg></div>\n",
         TOP + BAR + 6.0,
         bytes(memory.limit),
         total.clamp(60.0, WIDTH - 60.0),
@@ -82,9 +83,9 @@ fn bar(memory: &Memory) -> String {
 }
 
 fn legend(memory: &Memory) -> String {
-    let items = memory.parts.iter().enumerate().map(|(place, part)| {
-        let (colour, what) = (colour(place), part.what);
-        format!("<li><i class=\"b-{colour}\"></i>{what}<b>{}</b></li>\n", bytes(part.bytes))
+    let items = memory.parts.iter().enumerate().map(|(index, part)| {
+        let (color, what) = (color(index), part.what);
+        format!("<li><i class=\"b-{color}\"></i>{what}<b>{}</b></li>\n", bytes(part.bytes))
     });
     format!("<ul class=\"legend\">\n{}</ul>\n", items.collect::<String>())
 }
@@ -106,7 +107,7 @@ fn largest(memory: &Memory) -> String {
         )
     };
     format!(
-        "<h3>Largest buffers at the fullest moment</h3>\n<div class=\"scroll\"><table>\n\
+        "<h3>Largest buffers at the memory peak</h3>\n<div class=\"scroll\"><table>\n\
          <tr><th class=\"number\">size</th><th></th><th>shape</th><th>module</th><th>instruction</th>\
          </tr>\n{}</table></div>\n",
         memory.largest.iter().take(10).map(row).collect::<String>()

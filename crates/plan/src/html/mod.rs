@@ -1,27 +1,27 @@
-//! A plan as a page: one file that needs nothing else, with drawings instead of scripts.
+//! A plan as an HTML page: one self-contained file with inline SVG and no scripts.
 
-mod exchange;
+mod collectives;
+mod format;
 mod frontier;
 mod memory;
 mod table;
 mod time;
 mod torus;
-mod words;
 
 use crate::report::{Basis, Report};
 use crate::search::Frontier;
-use words::{Escaped, count, percent, seconds, several};
+use format::{Escaped, count, percent, plural, seconds};
 
 const STYLE: &str = include_str!("style.css");
 
-/// A whole page of HTML for a plan, with what a search found if there was one.
+/// The HTML page of a plan, with the search results if there was a search.
 pub fn page(report: &Report, frontier: Option<&Frontier>) -> String {
     let title = title(report);
     let parts = [
         verdict(report),
         memory::section(&report.memory),
         time::section(report),
-        exchange::section(report),
+        collectives::section(report),
         frontier.map(frontier::section).unwrap_or_default(),
         warnings(report),
     ];
@@ -36,7 +36,7 @@ pub fn page(report: &Report, frontier: Option<&Frontier>) -> String {
     )
 }
 
-/// The pattern of what is waited for, so that it is told apart without colour too.
+/// The pattern of exposed communication, distinguishable without color.
 const HATCH: &str = "<svg width=\"0\" height=\"0\" style=\"position:absolute\" aria-hidden=\"true\">\
     <defs><pattern id=\"hatch\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" \
     patternTransform=\"rotate(45)\"><rect class=\"hatch-back\" width=\"5\" height=\"5\"/>\
@@ -56,13 +56,13 @@ fn head(report: &Report, title: &str) -> String {
     let (machine, settings) = (&report.machine, &report.settings);
     let accumulation = match settings.gradient_accumulation_steps {
         0 | 1 => String::new(),
-        steps => format!(", {steps} times a step"),
+        steps => format!(" × {steps} gradient accumulation steps"),
     };
     format!(
         "<header>\n<p class=\"kicker\">Fullshard plan</p>\n<h1>{title}</h1>\n\
          <p>{} ({}) · {} × {} tokens{accumulation} · {} with gradients in {} · {} · {} · remat {}{}\
          </p>\n</header>\n",
-        several(machine.devices, "device"),
+        plural(machine.devices, "device"),
         Escaped(&machine.chip),
         settings.batch,
         settings.sequence,
@@ -71,20 +71,20 @@ fn head(report: &Report, title: &str) -> String {
         Escaped(&settings.fsdp),
         Escaped(&settings.optimizer),
         Escaped(&settings.remat),
-        if settings.scan_layers { " · layers in a loop" } else { "" },
+        if settings.scan_layers { " · scanned layers" } else { "" },
     )
 }
 
-/// What matters most, at a glance.
+/// The headline figures.
 fn verdict(report: &Report) -> String {
     let (memory, rates) = (&report.memory, &report.rates);
     let share = memory.total as f64 / memory.limit.max(1) as f64;
     let (class, word) =
         if memory.fits() { ("fits", "✓ Fits") } else { ("not", "✕ Does not fit") };
-    let sizes = format!("{} of {}", words::bytes(memory.total), words::bytes(memory.limit));
-    let mut tiles = vec![(seconds(report.time.step), "a step".to_owned())];
+    let sizes = format!("{} of {}", format::bytes(memory.total), format::bytes(memory.limit));
+    let mut tiles = vec![(seconds(report.time.step), "per step".to_owned())];
     if let Some(mfu) = rates.mfu {
-        let others = [("PaLM's", rates.mfu_palm), ("HFU", rates.hfu)];
+        let others = [("PaLM", rates.mfu_palm), ("HFU", rates.hfu)];
         let others =
             others.map(|(what, rate)| rate.map(|rate| format!("{what} {}", percent(rate))));
         let others: Vec<String> = others.into_iter().flatten().collect();
@@ -94,18 +94,18 @@ fn verdict(report: &Report) -> String {
     }
     let budget = [
         rates.days.map(|days| format!("{days:.1} days")),
-        rates.cost.map(|cost| format!("costs {}", count(cost))),
+        rates.cost_usd.map(|cost| format!("${}", count(cost))),
     ];
     let budget: Vec<String> = budget.into_iter().flatten().collect();
     let also = if budget.is_empty() { String::new() } else { format!("; {}", budget.join(", ")) };
-    tiles.push((count(rates.tokens_per_second), format!("tokens a second{also}")));
+    tiles.push((count(rates.tokens_per_second), format!("tokens per second{also}")));
     let tiles: String = tiles
         .iter()
         .map(|(big, small)| format!("<div><b>{big}</b><span>{small}</span></div>\n"))
         .collect();
     format!(
         "<section class=\"verdict\" id=\"verdict\">\n<div class=\"{class}\"><b>{word}</b>\
-         <span>{sizes} a device, {}</span></div>\n{tiles}</section>\n",
+         <span>{sizes} per device, {}</span></div>\n{tiles}</section>\n",
         percent(share)
     )
 }
@@ -115,13 +115,13 @@ fn warnings(report: &Report) -> String {
         return String::new();
     }
     let items = report.warnings.iter().map(|warning| {
-        let (what, remedy) = (Escaped(&warning.what), Escaped(&warning.remedy));
-        format!("<li><b>{what}</b><span>{remedy}</span></li>\n")
+        let (what, fix) = (Escaped(&warning.what), Escaped(&warning.fix));
+        format!("<li><b>{what}</b><span>fix: {fix}</span></li>\n")
     });
     format!(
-        "<section id=\"warnings\">\n<h2>In the way</h2>\n<p class=\"lead\">{} to look at, each with \
-         what would help.</p>\n<ul class=\"warnings\">\n{}</ul>\n</section>\n",
-        several(report.warnings.len(), "thing"),
+        "<section id=\"warnings\">\n<h2>Warnings</h2>\n<p class=\"lead\">{}, each with a fix.</p>\n\
+         <ul class=\"warnings\">\n{}</ul>\n</section>\n",
+        plural(report.warnings.len(), "warning"),
         items.collect::<String>()
     )
 }
@@ -129,16 +129,12 @@ fn warnings(report: &Report) -> String {
 fn foot(report: &Report) -> String {
     let basis = match &report.basis {
         Basis::Quick => "Estimated by formula, without a compiler.".to_owned(),
-        Basis::Compiled { seconds: taken, compiler, .. } => {
-            format!(
-                "Read from the program of {}, compiled in {}.",
-                Escaped(compiler),
-                seconds(*taken)
-            )
+        Basis::Compiled { seconds: time, compiler, .. } => {
+            format!("From the program compiled by {} in {}.", Escaped(compiler), seconds(*time))
         }
     };
     let program = report.program.as_deref().map_or_else(String::new, |sum| {
-        format!("<p>SHA-256 of the step: <code>{}</code></p>\n", Escaped(sum))
+        format!("<p>SHA-256 of the step program: <code>{}</code></p>\n", Escaped(sum))
     });
     let notes: String =
         report.notes.iter().map(|note| format!("<li>{}</li>\n", Escaped(note))).collect();

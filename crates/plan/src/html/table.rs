@@ -1,25 +1,25 @@
-//! Tables, of which what is too much to look at is folded away.
+//! Tables whose further rows are collapsed.
 
-/// Rows that are shown at once.
+/// Rows that are shown.
 const SHOWN: usize = 10;
 
 /// A table with a row of headings.
 pub fn table(headings: &str, rows: &[String]) -> String {
-    let whole = |rows: &[String]| {
+    let table = |rows: &[String]| {
         format!(
             "<div class=\"scroll\"><table>\n<tr>{headings}</tr>\n{}</table></div>\n",
             rows.concat()
         )
     };
-    // One more is no longer than the line that would stand for it.
+    // One more row is no longer than the summary line.
     if rows.len() <= SHOWN + 1 {
-        return whole(rows);
+        return table(rows);
     }
     let (shown, folded) = rows.split_at(SHOWN);
     format!(
         "{}<details><summary>{} more</summary>\n{}</details>\n",
-        whole(shown),
+        table(shown),
         folded.len(),
-        whole(folded)
+        table(folded)
     )
 }

@@ -1,9 +1,9 @@
-//! Every part of the page is there, its drawings add up, and it needs nothing from anywhere.
+//! The page has every section, its drawings add up, and it is self-contained.
 
 use super::page;
 use crate::report::{
-    Basis, Exchanged, LargeBuffer, MachineSummary, Memory, ModuleTime, Part, Rates, Report, Time,
-    Warning,
+    Basis, CollectiveTime, LargeBuffer, MachineSummary, Memory, ModuleTime, Part, Rates, Report,
+    Time, Warning,
 };
 use crate::search::{Candidate, Frontier, Point};
 use fullshard_parallel::{Remat, Strategy};
@@ -29,13 +29,13 @@ fn modules() -> Vec<ModuleTime> {
         ("transformer.ln_f", 0.002, 0.0),
         ("lm_head", 0.14, 0.012),
     ];
-    let back = forward
+    let backward = forward
         .iter()
         .rev()
         .map(|&(path, compute, exposed)| module(path, true, 1.9 * compute, 0.8 * exposed));
-    let ahead =
+    let forward =
         forward.iter().map(|&(path, compute, exposed)| module(path, false, compute, exposed));
-    ahead.chain(back).chain([module("", true, 0.09, 0.0)]).collect()
+    forward.chain(backward).chain([module("", true, 0.09, 0.0)]).collect()
 }
 
 fn buffer(gib: f64, shape: &str, module: &str) -> LargeBuffer {
@@ -48,9 +48,9 @@ fn buffer(gib: f64, shape: &str, module: &str) -> LargeBuffer {
     }
 }
 
-fn exchanged(kind: &str, group: usize, count: u64, bytes: u64) -> Exchanged {
+fn collective(kind: &str, group: usize, count: u64, bytes: u64) -> CollectiveTime {
     let seconds = 0.004 * count as f64;
-    Exchanged {
+    CollectiveTime {
         kind: kind.into(),
         axis: "fsdp".into(),
         group,
@@ -61,7 +61,7 @@ fn exchanged(kind: &str, group: usize, count: u64, bytes: u64) -> Exchanged {
     }
 }
 
-/// A plan of a slice, with all there can be.
+/// A plan of a slice, with all fields set.
 fn on_torus() -> Report {
     let parts = [
         ("parameters", 2 * GIB),
@@ -103,8 +103,8 @@ fn on_torus() -> Report {
             optimizer: "adafactor".into(),
             max_grad_norm: None,
             compute_dtype: "bfloat16".into(),
-            eight_bit_products: None,
-            not_in_eight_bits: Vec::new(),
+            fp8_matmuls: None,
+            not_fp8: Vec::new(),
             reduce_dtype: "bfloat16".into(),
             remat: "full".into(),
             scan_layers: true,
@@ -138,24 +138,24 @@ fn on_torus() -> Report {
             hfu: Some(0.614),
             hfu_palm: Some(0.63),
             days: Some(42.3),
-            cost: Some(310_000.0),
+            cost_usd: Some(310_000.0),
         },
         collectives: vec![
-            exchanged("all-gather", 64, 98, 384 << 20),
-            exchanged("reduce-scatter", 64, 49, 384 << 20),
-            exchanged("all-reduce", 4, 4, 78 << 10),
+            collective("all-gather", 64, 98, 384 << 20),
+            collective("reduce-scatter", 64, 49, 384 << 20),
+            collective("all-reduce", 4, 4, 78 << 10),
         ],
         warnings: vec![
             Warning {
-                what: "the vocabulary of 50257 is no multiple of 128".into(),
-                remedy: "pad it: 47 rows more make the head's products faster".into(),
+                what: "the vocabulary of 50257 is not a multiple of 128".into(),
+                fix: "pad it: 47 more rows make the head's matmuls faster".into(),
             },
             Warning {
-                what: "<script>alert(1)</script> is gathered from forward to backward".into(),
-                remedy: "choose --remat full & be done".into(),
+                what: "<script>alert(1)</script> stays unsharded from forward to backward".into(),
+                fix: "use --remat full & retry".into(),
             },
         ],
-        notes: vec!["input, the host and what lies between steps are not in the time".into()],
+        notes: vec!["the step time excludes data loading, the host and gaps between steps".into()],
     }
 }
 
@@ -204,7 +204,7 @@ fn frontier() -> Frontier {
     Frontier { limit: 31 * GIB, points, confirmed, best }
 }
 
-/// The values of an attribute, as numbers, of the elements of a class.
+/// The numeric values of an attribute of the elements of a class.
 fn numbers(page: &str, class: &str, attribute: &str) -> Vec<f64> {
     let elements = page.split('<').filter(|element| element.contains(&format!("class=\"{class}")));
     let value = |element: &str| {
@@ -215,7 +215,7 @@ fn numbers(page: &str, class: &str, attribute: &str) -> Vec<f64> {
 }
 
 #[test]
-fn every_part_is_there() {
+fn page_has_every_section() {
     let page = page(&on_torus(), Some(&frontier()));
     for id in ["verdict", "memory", "time", "communication", "frontier", "warnings", "notes"] {
         assert!(page.contains(&format!("id=\"{id}\"")), "{id}");
@@ -231,36 +231,36 @@ fn every_part_is_there() {
 }
 
 #[test]
-fn a_search_is_left_out_when_there_was_none() {
+fn no_search_section_without_a_search() {
     assert!(!page(&on_torus(), None).contains("id=\"frontier\""));
 }
 
 #[test]
-fn the_bar_is_as_long_as_the_memory() {
+fn memory_bar_matches_the_total() {
     let mut report = on_torus();
     let drawn = page(&report, None);
     let bytes: f64 = numbers(&drawn, "part", "data-bytes").iter().sum();
     assert_eq!(bytes, report.memory.total as f64);
     let width: f64 = numbers(&drawn, "part", "width").iter().sum();
-    let whole = numbers(&drawn, "track", "width")[0];
+    let track = numbers(&drawn, "track", "width")[0];
     let share = report.memory.total as f64 / report.memory.limit as f64;
-    assert!((width / whole - share).abs() < 1e-3, "{width} of {whole}");
+    assert!((width / track - share).abs() < 1e-3, "{width} of {track}");
     assert!(!drawn.contains("Does not fit"));
 
-    // What does not fit is drawn beyond the end of memory.
+    // The excess is drawn beyond the limit.
     report.memory.limit = 8 * GIB;
     let drawn = page(&report, None);
-    let whole = numbers(&drawn, "track", "width")[0];
+    let track = numbers(&drawn, "track", "width")[0];
     let end: f64 = numbers(&drawn, "part", "width").iter().sum();
-    assert!(drawn.contains("Does not fit") && end > 2.0 * whole);
+    assert!(drawn.contains("Does not fit") && end > 2.0 * track);
 }
 
 #[test]
-fn the_timeline_is_as_long_as_the_step() {
+fn timeline_is_as_long_as_the_step() {
     let report = on_torus();
     let drawn = page(&report, None);
-    // Beginning at 0 s and ending at the step, module after module.
-    let timeline = drawn.split("Module after module").nth(1).unwrap();
+    // From 0 s to the step time.
+    let timeline = drawn.split("Time by module").nth(1).unwrap();
     let timeline = timeline.split("</svg>").next().unwrap();
     let widths = numbers(timeline, "f-blue", "width");
     let scale = 610.0 / report.time.step;
@@ -271,7 +271,7 @@ fn the_timeline_is_as_long_as_the_step() {
 }
 
 #[test]
-fn layers_written_out_are_drawn_as_one() {
+fn unrolled_layers_are_merged() {
     let mut report = on_torus();
     for module in &mut report.time.modules {
         module.module = module.module.replace('*', "0");
@@ -288,7 +288,7 @@ fn layers_written_out_are_drawn_as_one() {
 fn rings_are_closed_and_lines_are_not() {
     let mut report = on_torus();
     let rings = |report: &Report| page(report, None).matches(" ring\"").count();
-    // One of each dimension.
+    // One per dimension.
     assert_eq!(rings(&report), 3);
     report.machine.wrap = vec![false, true, false];
     assert_eq!(rings(&report), 1);
@@ -297,7 +297,7 @@ fn rings_are_closed_and_lines_are_not() {
 }
 
 #[test]
-fn large_slices_are_drawn_in_part() {
+fn large_slices_are_drawn_partially() {
     let mut report = on_torus();
     report.machine.torus = vec![8, 16, 16];
     report.machine.devices = 2048;
@@ -307,24 +307,24 @@ fn large_slices_are_drawn_in_part() {
 }
 
 #[test]
-fn devices_on_a_switch_are_around_it() {
+fn switch_devices_are_drawn_around_it() {
     let drawn = page(&on_switch(), None);
     assert!(drawn.contains("8 devices around a switch"));
     assert_eq!(drawn.matches("<circle class=\"chip\"").count(), 8);
 }
 
 #[test]
-fn long_tables_are_folded() {
+fn long_tables_are_collapsed() {
     let mut report = on_torus();
     assert!(!page(&report, None).contains("<details>"));
-    report.collectives = (0..25).map(|i| exchanged("all-gather", 64, i, 1 << 20)).collect();
+    report.collectives = (0..25).map(|i| collective("all-gather", 64, i, 1 << 20)).collect();
     let drawn = page(&report, None);
     assert!(drawn.contains("<summary>15 more</summary>"));
     assert_eq!(drawn.matches("class=\"collective\"").count(), 25);
 }
 
 #[test]
-fn one_device_exchanges_nothing() {
+fn one_device_has_no_communication() {
     let mut report = on_switch();
     report.machine.devices = 1;
     report.collectives.clear();
@@ -332,12 +332,12 @@ fn one_device_exchanges_nothing() {
 }
 
 #[test]
-fn the_page_needs_nothing_and_runs_nothing() {
+fn page_is_self_contained() {
     let page = page(&on_torus(), Some(&frontier()));
-    for from_elsewhere in
+    for external in
         ["http:", "https:", "//www", "<script", "<link", "@import", " src=", "javascript:"]
     {
-        assert!(!page.contains(from_elsewhere), "{from_elsewhere}");
+        assert!(!page.contains(external), "{external}");
     }
     assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;"));
     for element in ["section", "svg", "table", "g", "pre", "div", "ul"] {

@@ -1,6 +1,6 @@
-//! Time: what a step is made of, and where it goes, module after module.
+//! Time: compute and communication of a step, and a timeline by module.
 
-use super::words::{Escaped, percent, seconds, several};
+use super::format::{Escaped, percent, plural, seconds};
 use crate::report::{ModuleTime, Report, Time};
 use std::fmt::Write;
 
@@ -9,41 +9,42 @@ const NAMES: f64 = 250.0;
 const FIGURES: f64 = 84.0;
 const ROW: f64 = 23.0;
 
-/// What takes less of the step than this is drawn together with its like.
-const WORTH_A_ROW: f64 = 0.004;
+/// Modules that take a smaller share of the step than this are merged.
+const MIN_SHARE: f64 = 0.004;
 
 pub fn section(report: &Report) -> String {
     let time = &report.time;
     let sentence = match (time.exposed > 0.0, time.hidden > 0.0) {
-        (false, false) => "Nothing is exchanged, so all of the step is computing.".to_owned(),
-        (false, true) => "All communication is behind computing.".to_owned(),
+        (false, false) => "No communication: the whole step is compute.".to_owned(),
+        (false, true) => "All communication is overlapped with compute.".to_owned(),
         (true, hidden) => format!(
-            "Devices wait for one another during {} of the step{}.",
+            "Exposed communication takes {} of the step{}.",
             percent(time.exposed / time.step),
             if hidden {
-                format!("; {} more are behind computing", seconds(time.hidden))
+                format!("; {} more are overlapped with compute", seconds(time.hidden))
             } else {
                 String::new()
             }
         ),
     };
     format!(
-        "<section id=\"time\">\n<h2>Time</h2>\n<p class=\"lead\">{sentence}</p>\n{}{}{}</section>\n",
+        "<section id=\"time\">\n<h2>Time</h2>\n<p class=\"lead\">{sentence}</p>\n\
+         {}{}{}</section>\n",
         bar(time),
         legend(time),
         timeline(report)
     )
 }
 
-/// Computing, then waiting; under it what is hidden.
+/// Compute, then exposed communication; below it overlapped communication.
 fn bar(time: &Time) -> String {
     let scale = WIDTH / time.step.max(time.compute + time.exposed).max(f64::MIN_POSITIVE);
     let (compute, exposed, hidden) =
         (time.compute * scale, time.exposed * scale, time.hidden * scale);
     let mut svg = format!(
-        "<svg viewBox=\"0 0 {WIDTH} 42\" role=\"img\" aria-label=\"compute {}, exposed {}, hidden {}\">\n\
+        "<div class=\"chart\"><svg viewBox=\"0 0 {WIDTH} 42\" role=\"img\" aria-label=\"compute {}, exposed {}, hidden {}\">\n\
          <rect class=\"f-blue\" x=\"0\" y=\"0\" width=\"{compute:.2}\" height=\"26\" rx=\"3\">\
-         <title>computing: {0}</title></rect>\n",
+         <title>compute: {0}</title></rect>\n",
         seconds(time.compute),
         seconds(time.exposed),
         seconds(time.hidden)
@@ -61,21 +62,21 @@ fn bar(time: &Time) -> String {
         let _ = writeln!(
             svg,
             "<rect class=\"hidden\" x=\"{from:.2}\" y=\"31\" width=\"{:.2}\" height=\"9\" rx=\"2\">\
-             <title>communication behind computing: {}</title></rect>",
+             <title>overlapped communication: {}</title></rect>",
             hidden.min(WIDTH - from),
             seconds(time.hidden)
         );
     }
-    svg.push_str("</svg>\n");
+    svg.push_str("</svg></div>\n");
     svg
 }
 
 fn legend(time: &Time) -> String {
     let mut items =
-        format!("<li><i class=\"b-blue\"></i>computing<b>{}</b></li>\n", seconds(time.compute));
+        format!("<li><i class=\"b-blue\"></i>compute<b>{}</b></li>\n", seconds(time.compute));
     for (class, what, value) in [
         ("b-hatch", "exposed communication", time.exposed),
-        ("b-hidden", "communication behind computing", time.hidden),
+        ("b-hidden", "overlapped communication", time.hidden),
     ] {
         if value > 0.0 {
             let _ = writeln!(
@@ -115,15 +116,15 @@ fn timeline(report: &Report) -> String {
     }
     let layers = report.model.layers;
     let axis = lines as f64 * ROW + 8.0;
-    let room = WIDTH - NAMES - FIGURES;
-    let scale = room / time.step.max(f64::MIN_POSITIVE);
+    let width = WIDTH - NAMES - FIGURES;
+    let scale = width / time.step.max(f64::MIN_POSITIVE);
     let mut svg = format!(
-        "<h3>Module after module</h3>\n<svg viewBox=\"0 0 {WIDTH} {:.0}\" role=\"img\" \
+        "<h3>Time by module</h3>\n<div class=\"chart\"><svg viewBox=\"0 0 {WIDTH} {:.0}\" role=\"img\" \
          aria-label=\"timeline of the step by module\">\n",
         axis + 24.0
     );
     for tick in 0..=4 {
-        let x = NAMES + room * f64::from(tick) / 4.0;
+        let x = NAMES + width * f64::from(tick) / 4.0;
         let _ = writeln!(
             svg,
             "<line class=\"rule\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"0\" y2=\"{axis:.1}\"/>\
@@ -149,7 +150,7 @@ fn timeline(report: &Report) -> String {
             y += ROW;
         }
     }
-    svg.push_str("</svg>\n");
+    svg.push_str("</svg></div>\n");
     svg
 }
 
@@ -157,7 +158,7 @@ fn draw(svg: &mut String, row: &Row, layers: usize, y: f64, x: f64, scale: f64) 
     let width = (row.compute * scale).max(1.0);
     let count = if row.layers { format!(" ×{layers}") } else { String::new() };
     let name = shortened(&row.name);
-    let mut title = format!("{}{count}: computing {}", Escaped(&row.name), seconds(row.compute));
+    let mut title = format!("{}{count}: compute {}", Escaped(&row.name), seconds(row.compute));
     if row.exposed > 0.0 {
         let _ = write!(title, ", exposed communication {}", seconds(row.exposed));
     }
@@ -191,17 +192,17 @@ fn draw(svg: &mut String, row: &Row, layers: usize, y: f64, x: f64, scale: f64) 
     );
 }
 
-/// A name that has room: its end, which tells modules apart.
+/// A name truncated at the start, since the end distinguishes modules.
 fn shortened(name: &str) -> String {
-    const MOST: usize = 30;
+    const MAX: usize = 30;
     let length = name.chars().count();
-    match length > MOST {
-        true => format!("…{}", name.chars().skip(length - MOST + 1).collect::<String>()),
+    match length > MAX {
+        true => format!("…{}", name.chars().skip(length - MAX + 1).collect::<String>()),
         false => name.to_owned(),
     }
 }
 
-/// The rows of a pass: the layers of a loop as one, and what takes no time together.
+/// The rows of a pass: all layers merged, and small modules merged.
 fn rows<'a>(modules: impl Iterator<Item = &'a ModuleTime>, step: f64) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     for module in modules {
@@ -216,20 +217,20 @@ fn rows<'a>(modules: impl Iterator<Item = &'a ModuleTime>, step: f64) -> Vec<Row
         }
     }
     let (mut shown, small): (Vec<Row>, Vec<Row>) =
-        rows.into_iter().partition(|row| row.all() >= WORTH_A_ROW * step);
+        rows.into_iter().partition(|row| row.all() >= MIN_SHARE * step);
     let compute: f64 = small.iter().map(|row| row.compute).sum();
     let exposed: f64 = small.iter().map(|row| row.exposed).sum();
     if compute + exposed > 0.0 {
-        let name = several(small.len(), "smaller one");
+        let name = plural(small.len(), "smaller module");
         shown.push(Row { name, layers: false, compute, exposed });
     }
     shown
 }
 
-/// The path of a module with a `*` for the number of a layer, and whether there was one.
+/// The path of a module with a `*` for the layer number, and whether it has one.
 fn of_any_layer(path: &str) -> (String, bool) {
     if path.is_empty() {
-        return ("outside of modules".to_owned(), false);
+        return ("(no module)".to_owned(), false);
     }
     let is_layer = |part: &str| part == "*" || part.bytes().all(|byte| byte.is_ascii_digit());
     let layers = path.split('.').any(is_layer);

@@ -1,36 +1,36 @@
-//! A torus as it looks from outside: chips, links of each dimension, and how rings close. One ring
-//! of each dimension is drawn closed; all of them would hide the rest.
+//! A drawing of a torus from outside: chips, links of each dimension, and the wraparound links of
+//! rings. One ring per dimension is drawn closed; all of them would hide the rest.
 
-use super::exchange::letter;
+use super::collectives::letter;
 use crate::report::MachineSummary;
 use std::fmt::Write;
 
-/// More chips in a dimension than this are not drawn one by one.
-const MOST: usize = 4;
+/// The most chips drawn per dimension.
+const MAX_DRAWN: usize = 4;
 const STEP: f64 = 46.0;
 
-/// Where the chips of a dimension are drawn: all of them, or the first and the last.
+/// A dimension of the torus.
 struct Side {
     length: usize,
     ring: bool,
 }
 
 impl Side {
-    /// The chips that are drawn.
+    /// Number of chips drawn.
     fn drawn(&self) -> usize {
-        self.length.min(MOST)
+        self.length.min(MAX_DRAWN)
     }
 
     /// Whether chips are left out after this one.
-    fn gap_after(&self, place: usize) -> bool {
-        self.length > MOST && place + 2 == MOST
+    fn gap_after(&self, index: usize) -> bool {
+        self.length > MAX_DRAWN && index + 2 == MAX_DRAWN
     }
 }
 
 /// A point of the drawing.
 type Point = (f64, f64);
 
-/// Draws the torus of a machine. Links are as wide as what their dimension carries.
+/// Draws the torus of a machine. The width of links shows the traffic of their dimension.
 pub fn drawing(machine: &MachineSummary, carried: &[u64]) -> String {
     let sides: Vec<Side> = (0..3)
         .map(|dim| Side {
@@ -45,7 +45,7 @@ pub fn drawing(machine: &MachineSummary, carried: &[u64]) -> String {
         1.5 + 2.5 * share
     };
     let (mut links, mut chips) = (String::new(), String::new());
-    // From the back to the front, so that what is in front lies above.
+    // From back to front, so that the front is drawn on top.
     for z in (0..drawn[2]).rev() {
         for y in (0..drawn[1]).rev() {
             for x in 0..drawn[0] {
@@ -68,15 +68,15 @@ pub fn drawing(machine: &MachineSummary, carried: &[u64]) -> String {
     format!(
         "<svg style=\"max-width:{width:.0}px;margin:0 auto\" viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" \
          aria-label=\"{}\">\n{links}{chips}{}</svg>\n",
-        words(machine),
+        label(machine),
         names(&sides, &drawn)
     )
 }
 
-/// The margin around chips, in which rings close.
+/// The margin around chips, for wraparound links.
 const MARGIN: f64 = 52.0;
 
-/// How far a step into the depth goes to the right and up.
+/// The offset of one step in depth, to the right and up.
 const DEEPER: Point = (0.52 * STEP, 0.40 * STEP);
 
 fn size(drawn: &[usize]) -> Point {
@@ -86,7 +86,7 @@ fn size(drawn: &[usize]) -> Point {
     (width + 2.0 * MARGIN, height + 2.0 * MARGIN)
 }
 
-/// Small ones are drawn larger.
+/// Small tori are drawn larger.
 fn spread(drawn: &[usize]) -> f64 {
     if drawn.iter().all(|&side| side <= 2) { 2.0 } else { 1.35 }
 }
@@ -104,15 +104,15 @@ fn is_outside([x, y, z]: [usize; 3], drawn: &[usize]) -> bool {
     z == 0 || y + 1 == drawn[1] || x + 1 == drawn[0]
 }
 
-/// The link from a chip to the next of a dimension; at the end of the ring along an outer edge
-/// back to the first.
+/// The link from a chip to the next along a dimension; on outer edges the last chip of a ring
+/// links to the first.
 fn link(svg: &mut String, side: &Side, drawn: &[usize], here: [usize; 3], dim: usize, width: f64) {
     let (from, mut other) = (place(here, drawn), here);
     if here[dim] + 1 < drawn[dim] {
         other[dim] += 1;
         let to = place(other, drawn);
         if is_outside(other, drawn) {
-            // Where chips are left out the link is paler.
+            // Links across omitted chips are paler.
             let pale = if side.gap_after(here[dim]) { " opacity=\"0.35\"" } else { "" };
             let _ = writeln!(
                 svg,
@@ -141,8 +141,8 @@ fn link(svg: &mut String, side: &Side, drawn: &[usize], here: [usize; 3], dim: u
     }
 }
 
-/// Whether a chip is on the edge along which the ring of a dimension is drawn: the lower front
-/// one, the left front one, the lower right one.
+/// Whether a chip is on the edge along which the ring of a dimension is drawn: lower front, left
+/// front or lower right.
 fn is_outer_edge([x, y, z]: [usize; 3], drawn: &[usize], dim: usize) -> bool {
     match dim {
         0 => y == 0 && z == 0,
@@ -176,7 +176,7 @@ fn names(sides: &[Side], drawn: &[usize]) -> String {
             1 => (x - 36.0, y + 4.0),
             _ => (x + 34.0, y + 30.0),
         };
-        let gap = if side.length > MOST { " …" } else { "" };
+        let gap = if side.length > MAX_DRAWN { " …" } else { "" };
         let _ = writeln!(
             text,
             "<text class=\"middle strong\" x=\"{x:.1}\" y=\"{y:.1}\">{} {}{gap}</text>",
@@ -187,8 +187,8 @@ fn names(sides: &[Side], drawn: &[usize]) -> String {
     text
 }
 
-/// The torus in words.
-fn words(machine: &MachineSummary) -> String {
+/// The accessibility label of the torus.
+fn label(machine: &MachineSummary) -> String {
     let sides = machine.torus.iter().enumerate().map(|(dim, length)| {
         let form = if machine.wrap.get(dim).copied().unwrap_or(false) { "ring" } else { "line" };
         format!("{} is a {form} of {length}", letter(dim))

@@ -1,53 +1,51 @@
-//! What a device computes in a step: operations of matrix products and bytes of everything else,
-//! module by module.
+//! The work of one device in a step by module: FLOPs of matmuls and bytes of everything else.
 //!
-//! With n tokens on a device at once:
+//! With n tokens per device and microbatch:
 //!
-//! - products of a layer: 2·n operations for each element of its matrices going forth and 4·n
-//!   going back; 2·n more where layers are computed again, but for the last product of a layer,
-//!   whose result nothing on the way back needs.
-//! - attention in blocks sees the part of all pairs that its blocks cover. Going forth there are
-//!   two products; going back five, since scores are computed again whatever is remembered; and
-//!   two more where layers are. As a kernel it sees what is not the future, and passes over no
-//!   scores.
-//! - the head: 6·n operations for each element, with the vocabulary padded as it is.
-//! - everything else is bound by memory. It is counted in passes, each of which reads or writes
-//!   once: over what products take and give, over scores in `f32`, over what a loop stacks, over
-//!   logits, and over the state.
+//! - matmuls of a layer: 2·n FLOPs per matrix element in the forward pass and 4·n in the backward
+//!   pass; 2·n more where layers are recomputed, except for the last matmul of a layer, whose
+//!   result the backward pass does not need.
+//! - blockwise attention covers the pairs of its blocks. It has two matmuls in the forward pass
+//!   and five in the backward pass, since scores are always recomputed, and two more where layers
+//!   are recomputed. The fused kernel skips future tokens and stores no scores.
+//! - the head: 6·n FLOPs per element, including the padding of the vocabulary.
+//! - everything else is memory bound. It is counted in passes, each of which reads or writes
+//!   once: over the inputs and outputs of matmuls, scores in `f32`, tensors stacked by a scan,
+//!   logits, and the optimizer state.
 
 use super::memory;
 use fullshard_models::layers::attention::{BLOCK, BLOCKWISE_FROM};
 use fullshard_models::layers::loss::{CHUNKED_FROM, TILE, chunk_size};
-use fullshard_parallel::{Remat, Stored};
+use fullshard_parallel::{Remat, ShardedParam};
 use fullshard_pjrt::plugins::Platform;
 use fullshard_step::StepSpec;
 
-/// Work of one module in one direction, on one device.
+/// Work of one module in the forward or backward pass, on one device.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Work {
     /// The path of the module.
     pub module: String,
-    /// Whether it is the way back.
+    /// Whether it is the backward pass.
     pub backward: bool,
-    /// Operations of matrix products with weights.
-    pub products: f64,
-    /// Operations of attention's products, by how wide a head is.
-    pub attention: f64,
-    /// Bytes read and written beside products.
+    /// FLOPs of matmuls with weights.
+    pub matmul_flops: f64,
+    /// FLOPs of attention's matmuls, whose rate depends on the head size.
+    pub attention_flops: f64,
+    /// Bytes read and written outside of matmuls.
     pub bytes: f64,
-    /// Bytes that are put away for later or taken from there.
+    /// Bytes saved by a scan or read back.
     pub stacked: f64,
 }
 
-/// Passes over things, each a read or a write of all of it.
+/// Passes over tensors, each a read or a write of all elements.
 pub(super) struct Passes {
-    /// Over what the products of a layer take and give, going forth and back.
+    /// Over the inputs and outputs of a layer's matmuls, forward and backward.
     pub layer: (f64, f64),
     /// Over scores in `f32`, each time they are computed and for their gradient.
     pub scores: (f64, f64),
     /// Over logits in `f32`.
     pub logits: f64,
-    /// Over gradients, parameters and slots in `f32`, beyond one read and one write of each.
+    /// Over gradients, parameters and optimizer slots in `f32`, beyond one read and one write.
     pub state: f64,
 }
 
@@ -60,8 +58,8 @@ pub(super) fn work(spec: &StepSpec, kind: Platform, passes: &Passes) -> Vec<Work
     let mut all = vec![step.embedding(), step.forward(passes), step.head(passes)];
     all.push(step.backward(passes));
     for work in &mut all {
-        work.products *= times;
-        work.attention *= times;
+        work.matmul_flops *= times;
+        work.attention_flops *= times;
         work.bytes *= times;
         work.stacked *= times;
     }
@@ -69,8 +67,8 @@ pub(super) fn work(spec: &StepSpec, kind: Platform, passes: &Passes) -> Vec<Work
     all
 }
 
-/// Bytes of the stream between layers, on one device at once.
-pub(super) fn stream(spec: &StepSpec) -> f64 {
+/// Bytes of the residual stream on one device.
+pub(super) fn residual_bytes(spec: &StepSpec) -> f64 {
     let step = Step::new(spec);
     step.tokens * spec.model.dimensions().hidden as f64 * step.size
 }
@@ -78,30 +76,30 @@ pub(super) fn stream(spec: &StepSpec) -> f64 {
 /// The sizes of a step on one device.
 struct Step<'a> {
     spec: &'a StepSpec,
-    /// Tokens at once.
+    /// Tokens per microbatch.
     tokens: f64,
     layers: f64,
     /// Elements of the matrices of all layers.
     matrices: f64,
-    /// What the products of one layer take and give together.
+    /// Input and output widths of one layer's matmuls, added up.
     widths: f64,
-    /// Bytes of a number that is computed with.
+    /// Bytes per element of the compute dtype.
     size: f64,
-    /// Bytes that a loop stacks, which are written and read once.
+    /// Bytes that a scan stacks, which are written and read once.
     stacked: f64,
-    /// Whether attention is a kernel that keeps no scores.
+    /// Whether attention is a fused kernel that stores no scores.
     fused: bool,
 }
 
 impl<'a> Step<'a> {
     fn new(spec: &'a StepSpec) -> Step<'a> {
-        let of_layers = |stored: &&Stored| stored.stack.is_some() || stored.layer.is_some();
-        let matrices = spec.placement.parameters.iter().filter(of_layers);
-        let matrices = matrices.filter(|stored| stored.dims.len() == 2);
-        let (elements, widths) = matrices.fold((0, 0), |sum, stored| {
-            let count = stored.stack.unwrap_or(1);
-            let width = stored.dims.iter().sum::<usize>() * count;
-            (sum.0 + stored.elements(), sum.1 + width)
+        let in_layer = |param: &&ShardedParam| param.stack.is_some() || param.layer.is_some();
+        let matrices = spec.placement.parameters.iter().filter(in_layer);
+        let matrices = matrices.filter(|param| param.dims.len() == 2);
+        let (elements, widths) = matrices.fold((0, 0), |sum, param| {
+            let count = param.stack.unwrap_or(1);
+            let width = param.dims.iter().sum::<usize>() * count;
+            (sum.0 + param.elements(), sum.1 + width)
         });
         let layers = spec.model.dimensions().layers.max(1) as f64;
         let sequences = spec.batch.sequences / spec.placement.devices();
@@ -111,24 +109,24 @@ impl<'a> Step<'a> {
             layers,
             matrices: elements as f64,
             widths: widths as f64 / layers,
-            size: spec.placement.wire.compute.size() as f64,
+            size: spec.placement.comm.compute.size() as f64,
             stacked: 0.0,
             fused: spec.attention_unsupported_reason().is_none(),
         }
     }
 
-    /// The path of a layer, with a `*`, or of where layers are.
+    /// The path of a layer, with a `*` for its number.
     fn layer_path(&self) -> String {
-        let units = &self.spec.placement.parameters;
-        let of_layer = units.iter().find(|stored| stored.stack.is_some() || stored.layer.is_some());
-        of_layer.map_or_else(String::new, |stored| match stored.template.split_once('*') {
+        let params = &self.spec.placement.parameters;
+        let in_layer = params.iter().find(|param| param.stack.is_some() || param.layer.is_some());
+        in_layer.map_or_else(String::new, |param| match param.template.split_once('*') {
             Some((before, _)) => format!("{before}*"),
             None => String::new(),
         })
     }
 
-    /// Pairs of tokens that attention looks at, for one token: all before it, and those of the
-    /// future that are in its block.
+    /// Pairs that attention computes per token: all earlier tokens, and the future ones in its
+    /// block.
     fn pairs(&self) -> f64 {
         let tokens = self.spec.batch.tokens;
         if self.fused {
@@ -144,14 +142,14 @@ impl<'a> Step<'a> {
         ends.sum::<f64>() / tokens as f64
     }
 
-    /// Operations of one product of attention, over all layers.
-    fn attention(&self) -> f64 {
+    /// FLOPs of one of attention's matmuls, over all layers.
+    fn attention_flops(&self) -> f64 {
         let model = self.spec.model.dimensions();
         2.0 * self.tokens * self.pairs() * (model.heads * model.head) as f64 * self.layers
     }
 
-    /// Operations of the last product of each layer, going forth.
-    fn last_products(&self) -> f64 {
+    /// FLOPs of the last matmul of each layer in the forward pass.
+    fn last_matmul_flops(&self) -> f64 {
         let model = self.spec.model.dimensions();
         2.0 * self.tokens * (model.hidden * model.inner) as f64 * self.layers
     }
@@ -165,7 +163,7 @@ impl<'a> Step<'a> {
         self.tokens * self.pairs() * heads * self.layers * F32
     }
 
-    /// Bytes of what products take and give.
+    /// Bytes of the inputs and outputs of matmuls.
     fn activations(&self) -> f64 {
         self.tokens * self.widths * self.layers * self.size
     }
@@ -175,8 +173,8 @@ impl<'a> Step<'a> {
         Work {
             module: "embeddings".into(),
             backward: false,
-            products: 0.0,
-            attention: 0.0,
+            matmul_flops: 0.0,
+            attention_flops: 0.0,
             bytes: 3.0 * self.tokens * hidden * self.size,
             stacked: 0.0,
         }
@@ -186,8 +184,8 @@ impl<'a> Step<'a> {
         Work {
             module: self.layer_path(),
             backward: false,
-            products: 2.0 * self.tokens * self.matrices,
-            attention: 2.0 * self.attention(),
+            matmul_flops: 2.0 * self.tokens * self.matrices,
+            attention_flops: 2.0 * self.attention_flops(),
             bytes: passes.layer.0 * self.activations() + passes.scores.0 * self.scores(),
             stacked: self.stacked,
         }
@@ -196,28 +194,28 @@ impl<'a> Step<'a> {
     fn backward(&self, passes: &Passes) -> Work {
         let forward = self.forward(passes);
         let blockwise = self.spec.batch.tokens >= BLOCKWISE_FROM;
-        let again = if blockwise || self.fused { 1.0 } else { 0.0 };
+        let recomputed = if blockwise || self.fused { 1.0 } else { 0.0 };
         let mut work = Work {
             backward: true,
-            products: 4.0 * self.tokens * self.matrices,
-            attention: (4.0 + again) * self.attention(),
+            matmul_flops: 4.0 * self.tokens * self.matrices,
+            attention_flops: (4.0 + recomputed) * self.attention_flops(),
             bytes: passes.layer.1 * self.activations()
-                + (passes.scores.1 + again * passes.scores.0) * self.scores(),
+                + (passes.scores.1 + recomputed * passes.scores.0) * self.scores(),
             ..forward.clone()
         };
-        let kept = if self.spec.placement.keeps_last_layer() { 1.0 } else { 0.0 };
-        let share = (self.layers - kept) / self.layers;
+        let saved = if self.spec.placement.saves_last_layer() { 1.0 } else { 0.0 };
+        let share = (self.layers - saved) / self.layers;
         match self.spec.placement.remat {
             Remat::None => {}
-            // What attention mixes is remembered, but not its scores.
+            // Attention's output is saved, but not its scores.
             Remat::Dots => {
-                work.attention += share * (1.0 - again) * self.attention();
+                work.attention_flops += share * (1.0 - recomputed) * self.attention_flops();
                 work.bytes += share * passes.layer.0 * self.activations();
-                work.bytes += share * (1.0 - again) * passes.scores.0 * self.scores();
+                work.bytes += share * (1.0 - recomputed) * passes.scores.0 * self.scores();
             }
             Remat::Full => {
-                work.products += share * (forward.products - self.last_products());
-                work.attention += share * forward.attention;
+                work.matmul_flops += share * (forward.matmul_flops - self.last_matmul_flops());
+                work.attention_flops += share * forward.attention_flops;
                 work.bytes += share * forward.bytes;
             }
         }
@@ -241,8 +239,8 @@ impl<'a> Step<'a> {
         Work {
             module: "lm_head".into(),
             backward: false,
-            products: 6.0 * self.tokens * hidden * vocabulary,
-            attention: 0.0,
+            matmul_flops: 6.0 * self.tokens * hidden * vocabulary,
+            attention_flops: 0.0,
             bytes: (logits + 2.0 * chunks.ceil() * hidden * vocabulary) * F32,
             stacked: 0.0,
         }
@@ -250,17 +248,17 @@ impl<'a> Step<'a> {
 
     fn update(&self, passes: &Passes) -> Work {
         let placement = &self.spec.placement;
-        let parts = placement.trained().into_iter().map(|i| {
-            let stored = &placement.parameters[i];
-            stored.part_elements() as f64
+        let shards = placement.trained().into_iter().map(|i| {
+            let param = &placement.parameters[i];
+            param.shard_elements() as f64
         });
         let slots = self.spec.state_bytes().map_or(0, |state| state.optimizer) as f64;
-        let parameters = parts.sum::<f64>() * F32;
+        let parameters = shards.sum::<f64>() * F32;
         Work {
             module: "optimizer".into(),
             backward: true,
-            products: 0.0,
-            attention: 0.0,
+            matmul_flops: 0.0,
+            attention_flops: 0.0,
             bytes: (3.0 + passes.state) * parameters + 2.0 * slots,
             stacked: 0.0,
         }

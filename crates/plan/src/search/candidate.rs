@@ -1,28 +1,28 @@
-//! What a search may choose from.
+//! Candidates and the search space.
 
 use fullshard_core::Layout;
 use fullshard_parallel::{Remat, Strategy};
 use serde::Serialize;
 
-/// Settings to be tried.
+/// Settings to try.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Candidate {
-    /// Sequences on each device at once.
+    /// Sequences per device.
     pub batch: usize,
-    /// What layers remember.
+    /// The remat policy.
     pub remat: Remat,
-    /// How parameters are stored where they are sharded.
+    /// The layout of sharded parameters.
     pub layout: Layout,
-    /// Whether layers are a loop.
+    /// Whether layers are scanned.
     pub scan_layers: bool,
-    /// Whether the loop gathers a layer ahead.
+    /// Whether the scan gathers a layer ahead.
     pub gather_ahead: bool,
-    /// What is sharded.
+    /// The sharding strategy.
     pub strategy: Strategy,
 }
 
 impl Candidate {
-    /// The flags of `train` for it. The layout is a setting of the FSDP config,
+    /// The `train` flags of the candidate. The layout is a setting of the FSDP config, see
     /// [`Candidate::settings`].
     pub fn flags(&self) -> Vec<String> {
         let mut flags = vec![
@@ -41,37 +41,37 @@ impl Candidate {
         flags
     }
 
-    /// The keys of `xla_fsdp_settings` for its layout.
+    /// The `xla_fsdp_settings` keys of its layout.
     pub fn settings(&self) -> [(&'static str, bool); 2] {
         [("shard_param_on_dim_0", self.layout == Layout::Dim0), ("flatten_parameters", false)]
     }
 
-    /// Whether it is one that there can be, and not another by a different name.
-    fn makes_sense(&self, devices: usize) -> bool {
-        let alone = devices == 1;
-        let nothing_cut = alone || self.strategy == Strategy::NoShard;
-        let can_gather_ahead = !alone && self.scan_layers && self.strategy == Strategy::FullShard;
-        (!alone || self.strategy == Strategy::FullShard)
-            && (!nothing_cut || self.layout == Layout::Dim0)
+    /// Whether the combination is valid and not equivalent to another one.
+    fn is_distinct(&self, devices: usize) -> bool {
+        let single = devices == 1;
+        let unsharded = single || self.strategy == Strategy::NoShard;
+        let can_gather_ahead = !single && self.scan_layers && self.strategy == Strategy::FullShard;
+        (!single || self.strategy == Strategy::FullShard)
+            && (!unsharded || self.layout == Layout::Dim0)
             && (!self.gather_ahead || can_gather_ahead)
     }
 }
 
-/// Everything to choose from.
+/// The search space.
 #[derive(Debug, Clone)]
 pub struct Space {
-    /// What layers may remember.
+    /// Remat policies.
     pub remats: Vec<Remat>,
-    /// How parameters may be stored.
+    /// Parameter layouts.
     pub layouts: Vec<Layout>,
-    /// Whether layers may be a loop.
+    /// Values of `scan_layers`.
     pub scans: Vec<bool>,
-    /// Whether it may gather ahead.
+    /// Values of `gather_ahead`.
     pub aheads: Vec<bool>,
-    /// What may be sharded.
+    /// Sharding strategies.
     pub strategies: Vec<Strategy>,
-    /// The most sequences on a device.
-    pub most_sequences: usize,
+    /// The most sequences per device.
+    pub max_batch: usize,
 }
 
 impl Default for Space {
@@ -82,13 +82,13 @@ impl Default for Space {
             scans: vec![true, false],
             aheads: vec![false, true],
             strategies: vec![Strategy::FullShard, Strategy::ShardGradOp, Strategy::NoShard],
-            most_sequences: 512,
+            max_batch: 512,
         }
     }
 }
 
 impl Space {
-    /// Every combination on so many devices, with one sequence on each.
+    /// Every combination for a number of devices, with one sequence per device.
     pub fn choices(&self, devices: usize) -> Vec<Candidate> {
         let mut all = Vec::new();
         for &strategy in &self.strategies {
@@ -107,15 +107,14 @@ impl Space {
                 }
             }
         }
-        all.retain(|candidate| candidate.makes_sense(devices));
+        all.retain(|candidate| candidate.is_distinct(devices));
         all
     }
 }
 
-/// The batches that are tried, up to the largest: steps of at most an eighth.
-pub(super) fn sizes(most: usize) -> impl Iterator<Item = usize> {
-    std::iter::successors(Some(1), |&size| Some(step_up(size)))
-        .take_while(move |&size| size <= most)
+/// The batches to try, up to a maximum, in steps of at most an eighth.
+pub(super) fn sizes(max: usize) -> impl Iterator<Item = usize> {
+    std::iter::successors(Some(1), |&size| Some(step_up(size))).take_while(move |&size| size <= max)
 }
 
 /// The next larger batch: every number up to sixteen, then every eighth of a power of two.
@@ -141,10 +140,10 @@ mod tests {
     }
 
     #[test]
-    fn there_is_one_of_each_kind() {
+    fn combinations_are_distinct() {
         let space = Space::default();
-        // Replicated: 2 loops x 3. Sharded: 2 layouts x (ahead or not in a loop, or written out) x 3, and
-        // without resharding nothing is gathered ahead.
+        // Replicated: scanned or unrolled x 3. Sharded: 2 layouts x (scanned with or without
+        // gathering ahead, or unrolled) x 3; without resharding nothing is gathered ahead.
         assert_eq!(space.choices(4).len(), 6 + 2 * 3 * 3 + 2 * 2 * 3);
         assert_eq!(space.choices(1).len(), 6);
     }

@@ -1,17 +1,17 @@
-//! What a search finds: the settings of which no others are both smaller and faster.
+//! Search results: the settings for which no others are both smaller and faster.
 
 use super::candidate::Candidate;
 use crate::report::Report;
 use serde::Serialize;
 
-/// Settings with what they come to.
+/// A candidate with its plan.
 #[derive(Debug, Clone, Serialize)]
 pub struct Point {
     /// The settings.
     pub candidate: Candidate,
     /// The plan.
     pub report: Report,
-    /// Whether it is a plan to be believed, and not the quick model's.
+    /// Whether the plan is confirmed rather than from the quick model.
     pub confirmed: bool,
 }
 
@@ -24,12 +24,12 @@ impl Point {
         Point { candidate, report, confirmed: true }
     }
 
-    /// Tokens a second.
+    /// Tokens per second.
     pub fn speed(&self) -> f64 {
         self.report.rates.tokens_per_second
     }
 
-    /// Bytes on each device.
+    /// Bytes per device.
     pub fn memory(&self) -> u64 {
         self.report.memory.total
     }
@@ -40,16 +40,16 @@ impl Point {
     }
 }
 
-/// The frontier of memory against speed.
+/// The Pareto frontier of memory and speed.
 #[derive(Debug, Clone, Serialize)]
 pub struct Frontier {
-    /// The bytes that a device has.
+    /// Bytes available per device.
     pub limit: u64,
-    /// The points that fit and of which no other is both smaller and faster, the smallest first.
+    /// The points on the frontier that fit, smallest first.
     pub points: Vec<Point>,
-    /// What was confirmed, in the order in which it was, whether it fits or not.
+    /// The confirmed points in the order they were tried, whether they fit or not.
     pub confirmed: Vec<Point>,
-    /// The fastest of what is believed: of what was confirmed, or of everything if nothing was.
+    /// The fastest point that fits: of the confirmed ones, or of all if none was confirmed.
     pub best: Option<Point>,
 }
 
@@ -59,21 +59,21 @@ impl Frontier {
         let mut all: Vec<Point> = estimated.into_iter().filter(|point| !known(point)).collect();
         all.extend(confirmed.iter().cloned());
         all.retain(Point::fits);
-        let believed: Vec<&Point> =
+        let trusted: Vec<&Point> =
             all.iter().filter(|point| point.confirmed || confirmed.is_empty()).collect();
-        let best = believed.into_iter().max_by(|a, b| a.speed().total_cmp(&b.speed())).cloned();
-        Frontier { limit, points: outermost(all), confirmed, best }
+        let best = trusted.into_iter().max_by(|a, b| a.speed().total_cmp(&b.speed())).cloned();
+        Frontier { limit, points: pareto(all), confirmed, best }
     }
 }
 
-/// The points of which no other is both smaller and faster.
-fn outermost(mut points: Vec<Point>) -> Vec<Point> {
+/// The points for which no other is both smaller and faster.
+fn pareto(mut points: Vec<Point>) -> Vec<Point> {
     points.sort_by(|a, b| a.memory().cmp(&b.memory()).then(b.speed().total_cmp(&a.speed())));
     let mut fastest = 0.0;
     points.retain(|point| {
-        let outside = point.speed() > fastest;
+        let on_frontier = point.speed() > fastest;
         fastest = point.speed().max(fastest);
-        outside
+        on_frontier
     });
     points
 }

@@ -1,4 +1,4 @@
-//! Steps that are planned in tests, both ways.
+//! Steps that are planned in tests, by formula and compiled.
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub use fullshard_core::Layout;
@@ -14,9 +14,9 @@ pub struct Case {
     pub machine: &'static str,
     /// The model.
     pub shape: Shape,
-    /// Sequences on each device.
+    /// Sequences per device.
     pub batch: usize,
-    /// Tokens in a sequence.
+    /// Tokens per sequence.
     pub tokens: usize,
     pub remat: Remat,
     pub optimizer: &'static str,
@@ -31,12 +31,12 @@ pub struct Case {
 pub enum Shape {
     /// Layers, width and heads.
     Gpt2(usize, usize, usize),
-    /// Layers, width, heads, heads of keys, inner width and vocabulary.
+    /// Layers, width, heads, key-value heads, inner width and vocabulary.
     Llama(usize, usize, usize, usize, usize, usize),
 }
 
 impl Shape {
-    /// Its config, as Hugging Face writes it.
+    /// Its Hugging Face config.
     pub fn config(self, positions: usize) -> String {
         match self {
             Shape::Gpt2(layers, width, heads) => format!(
@@ -62,7 +62,7 @@ impl Shape {
 }
 
 impl Case {
-    /// A step of GPT-2 as the post runs it: rows of layers that are a loop and computed again.
+    /// A step of GPT-2 as in the blog post: sharded on dim 0, scanned layers, full remat.
     pub fn new(machine: &'static str, shape: Shape, batch: usize) -> Case {
         Case {
             machine,
@@ -114,7 +114,7 @@ impl Case {
         StepSpec::new(model, placement, optimizer, batch, Some(1.0)).unwrap()
     }
 
-    /// What it is called in the recording.
+    /// Its key in the recording.
     pub fn name(&self) -> String {
         let Case { machine, shape, batch, tokens, remat, optimizer, strategy, .. } = self;
         let layers = if self.scan { "loop" } else { "written out" };
@@ -132,14 +132,15 @@ const SMALL: Shape = Shape::Gpt2(12, 768, 12);
 const MEDIUM: Shape = Shape::Gpt2(24, 1024, 16);
 const LARGE: Shape = Shape::Gpt2(36, 1280, 20);
 const XL: Shape = Shape::Gpt2(48, 1600, 25);
-const POST: Shape = Shape::Gpt2(18, 3072, 24);
+/// The 2B model of the blog post.
+const GPT2_2B: Shape = Shape::Gpt2(18, 3072, 24);
 const LLAMA: Shape = Shape::Llama(16, 2048, 32, 8, 8192, 32000);
 
 /// The steps that the quick model was fitted on.
 pub fn fitted() -> Vec<Case> {
     let short = |machine, batch| Case { tokens: 256, ..Case::new(machine, SMALL, batch) };
     vec![
-        Case::new("v4-8", POST, 32),
+        Case::new("v4-8", GPT2_2B, 32),
         Case::new("v4-128", Shape::Gpt2(24, 8192, 64), 8),
         Case { remat: Remat::None, optimizer: "adamw", ..Case::new("v4-8", SMALL, 8) },
         Case { remat: Remat::Dots, ..short("v4-8", 32) },
@@ -158,7 +159,7 @@ pub fn fitted() -> Vec<Case> {
     ]
 }
 
-/// And those that it was not. Most are of short sequences, which compile faster.
+/// The steps that it was not fitted on. Most have short sequences, which compile faster.
 pub fn held_out() -> Vec<Case> {
     let short = |machine, shape, batch| Case { tokens: 256, ..Case::new(machine, shape, batch) };
     let adamw = |case: Case| Case { optimizer: "adamw", ..case };
@@ -168,18 +169,18 @@ pub fn held_out() -> Vec<Case> {
         adamw(short("v4-8", MEDIUM, 32)),
         with(Remat::Dots, short("v4-8", MEDIUM, 16)),
         short("v4-8", LARGE, 64),
-        with(Remat::Dots, short("v4-8", POST, 16)),
+        with(Remat::Dots, short("v4-8", GPT2_2B, 16)),
         short("v4-8", LLAMA, 32),
         Case { layout: Layout::Flat, ..short("v4-8", MEDIUM, 32) },
-        Case { ahead: true, ..short("v4-8", POST, 32) },
+        Case { ahead: true, ..short("v4-8", GPT2_2B, 32) },
         Case { scan: false, ..short("v4-8", wide, 32) },
         adamw(Case { strategy: Strategy::ShardGradOp, ..short("v4-8", MEDIUM, 32) }),
         adamw(Case { strategy: Strategy::NoShard, ..short("v4-8", SMALL, 32) }),
-        short("v4-32", POST, 64),
+        short("v4-32", GPT2_2B, 64),
         adamw(short("v5e-4", MEDIUM, 32)),
         short("v5e-8", XL, 16),
         short("v5e-8", LLAMA, 8),
-        with(Remat::Dots, short("v6e-8", POST, 16)),
+        with(Remat::Dots, short("v6e-8", GPT2_2B, 16)),
         short("v6e-8", LLAMA, 32),
         adamw(short("v5p-8", XL, 64)),
         with(Remat::Dots, short("v5p-8", LLAMA, 64)),
@@ -192,21 +193,21 @@ pub fn held_out() -> Vec<Case> {
     ]
 }
 
-/// A step on GPUs, where layers are written out.
+/// A step on GPUs, with unrolled layers.
 fn on(machine: &'static str, shape: Shape, batch: usize, remat: Remat) -> Case {
     Case { remat, optimizer: "adamw", scan: false, ..Case::new(machine, shape, batch) }
 }
 
 const NARROW: Shape = Shape::Gpt2(4, 1024, 16);
 
-/// Steps on GPUs, which the quick model was adjusted on.
+/// Steps on GPUs that the quick model was fitted on.
 pub fn on_gpus() -> Vec<Case> {
     vec![
         on("h200", SMALL, 32, Remat::None),
-        on("h200", POST, 16, Remat::None),
-        on("h200", POST, 32, Remat::None),
-        on("h200", POST, 32, Remat::Dots),
-        Case { optimizer: "adafactor", ..on("h200", POST, 32, Remat::Full) },
+        on("h200", GPT2_2B, 16, Remat::None),
+        on("h200", GPT2_2B, 32, Remat::None),
+        on("h200", GPT2_2B, 32, Remat::Dots),
+        Case { optimizer: "adafactor", ..on("h200", GPT2_2B, 32, Remat::Full) },
         Case { tokens: 2048, ..on("h200", LLAMA, 8, Remat::None) },
         on("h200", NARROW, 32, Remat::Full),
         on("a100:4", NARROW, 16, Remat::None),
@@ -215,13 +216,13 @@ pub fn on_gpus() -> Vec<Case> {
     ]
 }
 
-/// Steps that the quick model is known to be wrong of: for B200 the compiler fuses less than for
-/// other GPUs, and nobody has measured one.
-pub fn unlike_others() -> Vec<Case> {
+/// Steps that the quick model is known to be wrong about: for B200 the compiler fuses less than
+/// for other GPUs, and there are no measurements.
+pub fn inaccurate() -> Vec<Case> {
     vec![on("b200:2", NARROW, 32, Remat::Dots)]
 }
 
 /// All of them.
 pub fn all() -> Vec<Case> {
-    [fitted(), held_out(), on_gpus(), unlike_others()].concat()
+    [fitted(), held_out(), on_gpus(), inaccurate()].concat()
 }

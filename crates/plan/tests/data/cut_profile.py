@@ -1,19 +1,18 @@
-"""Cuts a profile of training steps and the program they ran down to a few stretches of the step.
+"""Reduces a profile of training steps and their program to a few ranges of the step.
 
     python3 cut_profile.py PROFILE.xplane.pb PROGRAM.pb STEPS FOLDER FIRST-LAST ...
 
-The files here are of GPT-2 2B (`examples/configs/gpt2_config.json`), AdamW, batch 16, on an H200,
-with attention in blocks, cut by `3 . 0-60 944-1104 1211-1309 3080-3084`: the embedding and the
-first layer, the loss, a layer backwards, and the gradient of the embedding.
+The files here are from GPT-2 2B (`examples/configs/gpt2_config.json`), AdamW, batch 16, on an H200,
+with attention in blocks, reduced with `3 . 0-60 944-1104 1211-1309 3080-3084`: the embedding and
+the first layer, the loss, the backward pass of a layer, and the gradient of the embedding.
 
-PROFILE is what `fullshard train --profile` wrote on a GPU, PROGRAM the optimized program as the
-plugin hands it out (`hlo_with_config`). Written are `breakdown.xplane.pb` and `breakdown.hlo.pb`,
-which fit each other, and `breakdown.json` with sums of the kernels by what their names begin with.
+PROFILE is the output of `fullshard train --profile` on a GPU, PROGRAM the optimized program as
+returned by the plugin (`hlo_with_config`). Writes `breakdown.xplane.pb` and `breakdown.hlo.pb`,
+which match each other, and `breakdown.json` with kernel times summed by name prefix.
 
-Stretches are given by the numbers of kernels in a step, and end at kernels whose instruction is
-certain, so that what is cut out is cut out of both. Operands from outside become parameters, the
-time between stretches is taken out, and of every message only what is read remains. Standard
-library only.
+Ranges are given by kernel indices within a step. They end at kernels whose instruction is certain,
+so the same parts are removed from both files. Operands from outside become parameters, time between
+ranges is removed, and only fields that are read remain in each message. Standard library only.
 """
 
 import json
@@ -130,7 +129,7 @@ class Program:
         return encoded(kept)
 
     def fused(self, instruction, number):
-        """An instruction inside a fusion, of which name and origin do not matter."""
+        """An instruction inside a fusion, whose name and metadata do not matter."""
         kept = [(n, v) for n, v in fields(self.slim(instruction)) if n not in (1, 7, 8)]
         kept = [(n, bare(v) if n == 3 else v) for n, v in kept]
         return encoded([(1, str(number))] + kept)
@@ -140,7 +139,7 @@ class Program:
         return encoded(pairs + [(9, number), (35, get(instruction, 35))])
 
     def cut(self, keep):
-        """The program with these instructions of its entry alone, by name."""
+        """The program with only these instructions of its entry computation, by name."""
         order = self.schedule[self.entry_id]
         kept = [i for i in order if get(self.entry[i], 1).decode() in keep]
         needed = {o for i in kept for o in ints(self.entry[i], 36)} - set(kept)
@@ -172,7 +171,7 @@ class Program:
 
 
 class Gpu:
-    """The kernels of the first GPU, in order: name, stats by name, begin and duration in ps."""
+    """The kernels of the first GPU, in order: name, stats by name, start and duration in ps."""
 
     def __init__(self, data):
         planes = [value for number, value in fields(data) if number == 1]
@@ -221,7 +220,7 @@ def profile(kernels):
 
 
 def certain(program, step):
-    """The place in the schedule of kernels of a step, where it is certain."""
+    """The schedule positions of a step's kernels, where they are certain."""
     order = [program.entry[i] for i in program.schedule[program.entry_id]]
     names = {re.sub(r"\W", "_", get(v, 1).decode()): place for place, v in enumerate(order)}
     unique = [i for i, name in enumerate(step) if step.count(name) == 1 and name in names]
@@ -236,7 +235,7 @@ def certain(program, step):
 
 
 def kernel_names(stretches, step, places, order, keep):
-    """New names of kernels that equal instructions share, where the one that named it is cut out."""
+    """New names for kernels shared by equal instructions whose naming instruction is removed."""
     symbol = lambda name: re.sub(r"\W", "_", name)
     kept, every, names = {symbol(name) for name in keep}, {symbol(name) for name in order}, {}
     for at in (at for first, end in stretches for at in range(first, end)):
@@ -265,7 +264,7 @@ def main(profile_path, program_path, steps, folder, ranges):
             for at in range(first, end):
                 start, duration, name, said = kernels[turn * each + at]
                 name = names.get(name, name)
-                # A stretch begins when the one before it ended.
+                # A range starts when the previous one ends.
                 gap = start - before if at > first else 0
                 now += gap
                 kept.append((now, duration, name, said))

@@ -1,4 +1,4 @@
-//! The results of a run: as files, and as they are printed.
+//! The results of a run, as files and as printed.
 
 use super::values::{Number, Values};
 use fullshard_checkpoint::{Error, Result, write_json};
@@ -29,7 +29,7 @@ fn read_object(path: &Path) -> Result<Map<String, Value>> {
     };
     serde_json::from_slice(&text).map_err(|error| Error::Damaged {
         path: path.to_owned(),
-        reason: format!("it is no JSON object ({error})"),
+        reason: format!("it is not a JSON object ({error})"),
     })
 }
 
@@ -62,12 +62,12 @@ fn show(name: &str, number: Number) -> String {
     }
 }
 
-/// Units of two to the `bits` that fit into a number. Operations are more than an `i64` counts.
+/// A number in units of 2^`bits`. FLOP counts can exceed an `i64`.
 fn shifted(number: Number, bits: u32) -> i128 {
     number.as_f64() as i128 >> bits
 }
 
-/// Hours, minutes, seconds and hundredths, with days before them as Python's `timedelta` has it.
+/// Hours, minutes, seconds and hundredths, with days before them as in Python's `timedelta`.
 fn duration(seconds: f64) -> String {
     let whole = seconds.trunc() as i64;
     let hundredths = ((seconds - seconds.trunc()).abs() * 100.0) as i64;

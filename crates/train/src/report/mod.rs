@@ -1,8 +1,7 @@
-//! What a run leaves behind, as Hugging Face's Trainer leaves it: its state with all that was
-//! logged, its results as files and as printed, TensorBoard's event files and a picture of the
-//! loss.
+//! The outputs of a run, as Hugging Face's Trainer writes them: the trainer state with all logs,
+//! results as files and as printed, TensorBoard event files and a plot of the loss.
 //!
-//! Nothing here knows of the loop: everything is made from the values that are given.
+//! This module is independent of the training loop: everything is made from the values passed.
 
 mod curve;
 mod metrics;

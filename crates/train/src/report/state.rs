@@ -1,4 +1,4 @@
-//! `trainer_state.json`: where a run stands and all that it logged.
+//! `trainer_state.json`: the progress of a run and its logs.
 
 use super::values::Values;
 use fullshard_checkpoint::{Result, write_json};
@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// The state of a run, with the fields that `transformers` gives it.
+/// The state of a run, with the fields of `transformers`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TrainerState {
-    /// Epochs done, with a fraction of the present one.
+    /// Epochs done, with a fraction of the current one.
     pub epoch: f64,
     /// Updates done.
     pub global_step: u64,
-    /// Updates to be done in all.
+    /// Total number of updates.
     pub max_steps: u64,
     /// Updates between logs.
     pub logging_steps: u64,
@@ -22,33 +22,33 @@ pub struct TrainerState {
     pub eval_steps: u64,
     /// Updates between checkpoints.
     pub save_steps: u64,
-    /// Sequences in a device's batch.
+    /// Sequences per device in a batch.
     pub train_batch_size: Option<u64>,
-    /// Epochs to be done in all, the last perhaps in part.
+    /// Total number of epochs; the last may be partial.
     pub num_train_epochs: u64,
     /// Tokens trained on, if they are counted.
     pub num_input_tokens_seen: u64,
     /// Floating-point operations done.
     pub total_flos: f64,
-    /// All logs, each with the epoch and step it was made at.
+    /// All logs, each with its epoch and step.
     pub log_history: Vec<Values>,
-    /// The best value of the metric that models are chosen by.
+    /// The best value of the model selection metric.
     pub best_metric: Option<f64>,
-    /// The step that had it.
+    /// The step with the best metric.
     pub best_global_step: Option<u64>,
-    /// The checkpoint that has it.
+    /// The checkpoint with the best metric.
     pub best_model_checkpoint: Option<String>,
     /// Whether this process writes for its machine.
     pub is_local_process_zero: bool,
     /// Whether this process writes for all machines.
     pub is_world_process_zero: bool,
-    /// Whether the run is one of a search. Ours never is, nor has it what belongs to one.
+    /// Whether the run is part of a hyperparameter search; always false here.
     pub is_hyper_param_search: bool,
-    /// The search's name for the run.
+    /// The name of the trial.
     pub trial_name: Option<String>,
-    /// What the search has chosen for it.
+    /// The hyperparameters of the trial.
     pub trial_params: Option<Map<String, Value>>,
-    /// What callbacks remember, by their class; ours have nothing to.
+    /// The state of callbacks by class; always empty here.
     pub stateful_callbacks: Map<String, Value>,
 }
 
@@ -80,7 +80,7 @@ impl Default for TrainerState {
 }
 
 impl TrainerState {
-    /// Adds a log, with the present epoch and step.
+    /// Adds a log, with the current epoch and step.
     pub fn log(&mut self, mut values: Values) {
         values.insert("epoch".to_owned(), self.epoch.into());
         values.insert("step".to_owned(), self.global_step.into());

@@ -1,12 +1,12 @@
-//! TensorBoard's event files: one record an event, a protocol buffer between two checksums.
+//! TensorBoard event files: one record per event, a protocol buffer between two checksums.
 //!
-//! The messages are those fields of TensorFlow's `event.proto` and `summary.proto` that are used
-//! here. A record is written and handed to the system at once, so that TensorBoard can follow a
-//! run; an event file is a log, and alone among our files is not put in place when complete.
+//! The messages have the fields of TensorFlow's `event.proto` and `summary.proto` that are used
+//! here. Records are written immediately, so that TensorBoard can follow a run; an event file is a
+//! log and, unlike other files here, is not renamed into place when complete.
 
 use super::values::Values;
+use chrono::{Local, Utc};
 use fullshard_checkpoint::{Error, Result};
-use jiff::{Timestamp, Zoned};
 use prost::Message;
 use std::fs::File;
 use std::io::{self, Write};
@@ -34,7 +34,7 @@ struct Summary {
 struct SummaryValue {
     #[prost(string, tag = "1")]
     tag: String,
-    // Optional, since zero must be written too.
+    // Optional, since zero must be written as well.
     #[prost(float, optional, tag = "2")]
     simple_value: Option<f32>,
     #[prost(message, optional, tag = "8")]
@@ -77,7 +77,7 @@ struct TensorDim {
     size: i64,
 }
 
-/// TensorFlow's number for strings.
+/// TensorFlow's dtype of strings.
 const DT_STRING: i32 = 7;
 
 /// Writes an event file.
@@ -88,21 +88,21 @@ pub struct EventWriter {
 }
 
 impl EventWriter {
-    /// Begins an event file where Hugging Face's Trainer would:
+    /// Creates an event file where Hugging Face's Trainer does:
     /// `{output_dir}/runs/{time}_{host}/events.out.tfevents.{seconds}.{host}.{process}.0`.
     pub fn create(output_dir: impl AsRef<Path>) -> Result<EventWriter> {
-        let now = Zoned::now();
+        let now = Local::now();
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let folder = output_dir
             .as_ref()
             .join("runs")
-            .join(format!("{}_{host}", now.strftime("%b%d_%H-%M-%S")));
-        let (seconds, process) = (now.timestamp().as_second(), std::process::id());
+            .join(format!("{}_{host}", now.format("%b%d_%H-%M-%S")));
+        let (seconds, process) = (now.timestamp(), std::process::id());
         let name = format!("events.out.tfevents.{seconds}.{host}.{process}.0");
         EventWriter::create_at(folder.join(name), seconds as f64)
     }
 
-    /// Begins an event file at a path, at a time in seconds since 1970.
+    /// Creates an event file at a path, at a time in seconds since 1970.
     pub fn create_at(path: impl Into<PathBuf>, wall_time: f64) -> Result<EventWriter> {
         let path = path.into();
         let open = || {
@@ -124,8 +124,8 @@ impl EventWriter {
         &self.path
     }
 
-    /// Adds a log, under the names that Trainer gives its values: `eval_loss` is `eval/loss`, and
-    /// what is not of an evaluation is of the training, `loss` being `train/loss`.
+    /// Adds a log with Trainer's tags: `eval_loss` is `eval/loss`, and values that are not of an
+    /// evaluation are of training, so `loss` is `train/loss`.
     pub fn log(&mut self, step: u64, values: &Values) -> Result<()> {
         self.log_at(wall_time(), step, values)
     }
@@ -176,7 +176,7 @@ impl EventWriter {
 }
 
 fn wall_time() -> f64 {
-    Timestamp::now().as_microsecond() as f64 / 1e6
+    Utc::now().timestamp_micros() as f64 / 1e6
 }
 
 fn tag(name: &str) -> String {
@@ -195,7 +195,7 @@ fn framed(bytes: &[u8]) -> Vec<u8> {
     [&length[..], &checksum(&length), bytes, &checksum(bytes)].concat()
 }
 
-/// A CRC-32C, masked since records may hold checksums themselves.
+/// A CRC-32C, masked since records may contain checksums.
 fn masked_checksum(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }

@@ -1,9 +1,9 @@
-//! Named numbers: what is logged and what comes out.
+//! Named numbers: logs and results.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 
-/// Named numbers, sorted by name as Hugging Face's files have them.
+/// Named numbers, sorted by name as in Hugging Face's files.
 pub type Values = BTreeMap<String, Number>;
 
 /// A number that is written without a decimal point if it counts something.
@@ -12,8 +12,7 @@ pub type Values = BTreeMap<String, Number>;
 pub enum Number {
     /// A count.
     Count(i64),
-    /// A measure. JSON has no numbers that are not finite; they are written as null and read
-    /// as NaN.
+    /// A measurement. JSON has no non-finite numbers; they are written as null and read as NaN.
     Measure(#[serde(deserialize_with = "nan_if_null")] f64),
 }
 
@@ -22,7 +21,7 @@ fn nan_if_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Err
 }
 
 impl Number {
-    /// Its value, whatever it is of.
+    /// Its value.
     pub fn as_f64(self) -> f64 {
         match self {
             Number::Count(count) => count as f64,

@@ -5,7 +5,7 @@ pub use fullshard_testing::CLIENT;
 
 use fullshard_models::{AnyModel, from_json};
 use fullshard_optim::{AdamW, Optimizer};
-use fullshard_parallel::{Placement, PlacementOptions, Stored};
+use fullshard_parallel::{Placement, PlacementOptions, ShardedParam};
 use fullshard_pjrt::{CompileOptions, Flag, HostTensor};
 use fullshard_step::{BatchShape, StepSpec};
 use fullshard_train::{Compiler, Metrics, Runner};
@@ -15,7 +15,7 @@ pub fn model(config: &str) -> Box<dyn AnyModel> {
     from_json(config).unwrap()
 }
 
-/// A compiler that is quick rather than thorough with these many small programs.
+/// A compiler with low optimization, for many small programs.
 pub fn compiler(devices: usize) -> Compiler<'static> {
     // Level 0 is wrong in bf16: helpers are not inlined, and a kernel passes a bf16 argument as
     // an f32 to a function that reads it as a bf16. The attention of one sequence becomes zeros.
@@ -27,7 +27,7 @@ pub fn adamw() -> Box<dyn Optimizer> {
     Box::new(AdamW { weight_decay: 0.1, ..AdamW::default() })
 }
 
-/// A spec for a model on so many devices.
+/// A spec for a model on this number of devices.
 pub fn spec(
     config: &str,
     devices: usize,
@@ -40,7 +40,7 @@ pub fn spec(
     StepSpec::new(model, placement, optimizer, batch, Some(1.0)).unwrap()
 }
 
-/// Tokens `[accumulation, sequences, tokens]` for a step, different in every place.
+/// Tokens `[accumulation, sequences, tokens]` for a step, different at every position.
 pub fn tokens(batch: BatchShape, vocabulary: usize, step: usize) -> HostTensor {
     let count = batch.accumulation * batch.sequences * batch.tokens;
     let token = |i: usize| {
@@ -51,20 +51,20 @@ pub fn tokens(batch: BatchShape, vocabulary: usize, step: usize) -> HostTensor {
     HostTensor::from_values(&[batch.accumulation, batch.sequences, batch.tokens], &values).unwrap()
 }
 
-/// Numbers for a parameter, each its own, the same however it is stored.
-pub fn numbers(stored: &Stored) -> Vec<f32> {
+/// Distinct numbers for a parameter, independent of its layout.
+pub fn numbers(param: &ShardedParam) -> Vec<f32> {
     let name =
-        stored.template.bytes().fold(7_u64, |hash, byte| hash.wrapping_mul(31) ^ u64::from(byte));
-    let layers = match (stored.stack, stored.layer) {
+        param.template.bytes().fold(7_u64, |hash, byte| hash.wrapping_mul(31) ^ u64::from(byte));
+    let layers = match (param.stack, param.layer) {
         (Some(count), _) => 0..count,
         (None, layer) => layer.unwrap_or(0)..layer.unwrap_or(0) + 1,
     };
-    let elements: usize = stored.dims.iter().product();
+    let elements: usize = param.dims.iter().product();
     let number = |layer: usize, i: usize| {
         let hash = (name ^ (layer << 40) as u64 ^ i as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let unit = ((hash ^ (hash >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 40) as f32;
-        let centred = unit / (1 << 23) as f32 - 1.0;
-        if stored.dims.len() == 1 { 0.3 * centred } else { 0.1 * centred }
+        let centered = unit / (1 << 23) as f32 - 1.0;
+        if param.dims.len() == 1 { 0.3 * centered } else { 0.1 * centered }
     };
     layers.flat_map(|layer| (0..elements).map(move |i| number(layer, i))).collect()
 }
@@ -73,7 +73,7 @@ pub fn numbers(stored: &Stored) -> Vec<f32> {
 pub fn train(spec: &StepSpec, steps: usize) -> Vec<Metrics> {
     let compiler = compiler(spec.placement.devices());
     let mut runner =
-        Runner::with_parameters(&compiler, spec, 42, |stored| Ok(numbers(stored))).unwrap();
+        Runner::with_parameters(&compiler, spec, 42, |param| Ok(numbers(param))).unwrap();
     let vocabulary = spec.model.dimensions().vocabulary;
     let run = |step: usize| {
         let tokens = tokens(spec.batch, vocabulary, step % 3);

@@ -1,12 +1,12 @@
-"""Reads a report written by us with the packages it is meant for.
+"""Reads a fullshard report with the packages it is written for.
 
 cargo test -p fullshard-train --test report
 python read_report.py ../../../../target/tmp/report
 
 `transformers` must load trainer_state.json and save it with the same content, and TensorBoard must
-read the event file. What TensorBoard has read, with the SHA-256 of the event file, is written to
-events.json, which the test compares with what it gave and writes. Needs transformers and
-tensorboard, in one environment or, run twice, each in its own.
+read the event file. The values TensorBoard read and the SHA-256 of the event file are written to
+events.json, which the test compares with its inputs and its own file. Needs transformers and
+tensorboard, in one environment or, run twice, in separate ones.
 """
 
 import hashlib

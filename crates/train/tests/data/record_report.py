@@ -1,10 +1,10 @@
-"""Records what Hugging Face's Trainer writes and prints of given values, for the test of reports.
+"""Records what Hugging Face's Trainer writes and prints for given values, for the report tests.
 
 python record_report.py
 
-report.json has `state`, the text of a trainer_state.json, the `blocks` that log_metrics prints with
-the values they are of, and `results`, the texts of the files that save_metrics writes, the
-training's first. Numbers that JSON does not have are given as text.
+report.json has `state`, the text of a trainer_state.json; `blocks`, the output of log_metrics with
+its input values; and `results`, the texts of the files that save_metrics writes, training first.
+Numbers that JSON cannot represent are strings.
 """
 
 import contextlib

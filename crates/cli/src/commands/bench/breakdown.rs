@@ -1,18 +1,18 @@
-//! `--breakdown`: where the time of a step goes.
+//! `--breakdown`: prints where the time of a step goes.
 
 use fullshard::format;
 use fullshard_plan::{Breakdown, KernelTime, KindTime, ModuleShare};
 
-/// Kernels to print; JSON has all.
+/// Number of printed kernels; JSON has all.
 const KERNELS: usize = 30;
 
-/// Where the time went, for people, beside the step that was measured without a profile.
+/// The breakdown as text, compared with the step time measured without a profile.
 pub fn text(breakdown: &Breakdown, measured: f64) -> String {
     let Breakdown { device, steps, span, busy, idle, overlapped, .. } = breakdown;
     let mut lines = vec![
-        format!("where a step goes, by a profile of {steps} further steps ({device})"),
+        format!("breakdown of a step, from a profile of {steps} further steps ({device})"),
         format!(
-            "  {} from the first kernel to the last, {:.1} % of the step measured; busy {}, idle {}",
+            "  {} from first to last kernel, {:.1} % of the measured step; busy {}, idle {}",
             format::seconds(*span),
             100.0 * span / measured,
             format::seconds(*busy),
@@ -20,11 +20,11 @@ pub fn text(breakdown: &Breakdown, measured: f64) -> String {
         ),
     ];
     if *overlapped > 0.001 * busy {
-        lines.push(format!("  kernels for {} ran beside others", format::seconds(*overlapped)));
+        lines.push(format!("  {} of kernels overlapped with others", format::seconds(*overlapped)));
     }
     if breakdown.unknown > 0.001 * busy {
         let unknown = format::seconds(breakdown.unknown);
-        lines.push(format!("  kernels for {unknown} are of no instruction that is known"));
+        lines.push(format!("  {unknown} of kernels match no instruction"));
     }
     lines.extend(kinds(&breakdown.kinds));
     lines.extend(modules(&breakdown.modules, *span));
@@ -41,7 +41,7 @@ fn kinds(kinds: &[KindTime]) -> Vec<String> {
     [heading].into_iter().chain(kinds.iter().map(row)).collect()
 }
 
-/// Modules, with the ways there and back in one row.
+/// Modules, with forward and backward in one row.
 fn modules(modules: &[ModuleShare], span: f64) -> Vec<String> {
     let mut sums: Vec<(&str, [f64; 2])> = Vec::new();
     for row in modules {
@@ -72,7 +72,7 @@ fn kernels(kernels: &[KernelTime]) -> Vec<String> {
     let left: f64 = kernels.iter().skip(KERNELS).map(|row| row.seconds).sum();
     if left > 0.0 {
         let others = kernels.len() - KERNELS;
-        lines.push(format!("  {:>8.2} in {others} others, which --json has", 1e3 * left));
+        lines.push(format!("  {:>8.2} in {others} others, see --json", 1e3 * left));
     }
     lines
 }
@@ -95,7 +95,7 @@ fn kernel(row: &KernelTime) -> String {
     )
 }
 
-/// The name of a kernel with its instruction, which XLA's own are named for.
+/// The name of a kernel with its instruction; XLA's own kernels are named after it.
 fn name(row: &KernelTime) -> String {
     match &row.op {
         Some(op) if op.starts_with(&row.name) => op.clone(),
@@ -104,7 +104,7 @@ fn name(row: &KernelTime) -> String {
     }
 }
 
-/// A path for people.
+/// The path of a module.
 fn or_none(module: &str) -> &str {
     if module.is_empty() { "(no module)" } else { module }
 }
@@ -122,16 +122,16 @@ mod tests {
     const GPT2: &str = include_str!("../../../../../examples/configs/gpt2_config.json");
 
     #[test]
-    fn people_read_what_was_recorded() {
+    fn prints_the_recorded_profile() {
         let program = Module::decode("hlo_with_config", PROGRAM).unwrap();
         let (devices, model) = (read_profile(PROFILE).unwrap(), from_json(GPT2).unwrap());
         let chip = Chip::named("h200");
         let breakdown = Breakdown::new(&devices, &program, model.as_ref(), 3, chip).unwrap();
         let text = text(&breakdown, breakdown.span);
         for line in [
-            "  49.14 ms from the first kernel to the last, 100.0 % of the step measured; busy 48.88 \
-             ms, idle 262.5 µs",
-            "  matrix products                          34.50    70.2%        31",
+            "  49.14 ms from first to last kernel, 100.0 % of the measured step; busy 48.88 ms, \
+             idle 262.5 µs",
+            "  matmuls                                  34.50    70.2%        31",
             "  transformer.h.*.mlp.c_fc                  1.83      4.17   12.2%",
             "      0.45   0.9%       1   3570     74%        -  loop_convert_tanh_fusion.17, \
              transformer.h.*.mlp",

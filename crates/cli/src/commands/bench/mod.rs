@@ -1,4 +1,4 @@
-//! `fullshard bench`: how fast a model trains here, and on what it spends its memory.
+//! `fullshard bench`: measures the speed and memory of training.
 
 mod breakdown;
 mod print;
@@ -20,7 +20,7 @@ pub struct BenchArgs {
 
 #[derive(Subcommand)]
 enum What {
-    /// Measure training steps on made-up tokens.
+    /// Measure training steps on synthetic tokens.
     #[command(allow_negative_numbers = true)]
     Step(Box<StepArgs>),
 }
@@ -29,33 +29,33 @@ enum What {
 pub struct StepArgs {
     #[command(flatten)]
     step: Flagged<StepFlags>,
-    /// Sequences per micro-batch, over all devices [default: 8].
+    /// Global micro-batch size in sequences [default: 8].
     #[arg(long, value_name = "B", value_parser = count)]
     batch: Option<usize>,
-    /// Tokens per sequence; by default all positions of the model.
+    /// Tokens per sequence; defaults to the positions of the model.
     #[arg(long, value_name = "S", value_parser = count)]
     seq: Option<usize>,
-    /// Steps to measure, once launched ahead and once one by one.
+    /// Number of steps to measure, once launched asynchronously and once one at a time.
     #[arg(long, value_name = "K", default_value = "10", value_parser = count)]
     steps: usize,
-    /// Steps before the clock runs.
+    /// Number of warmup steps.
     #[arg(long, value_name = "W", default_value_t = 2)]
     warmup: usize,
-    /// Report where the time of a step goes, by kind of work, module and kernel: from a profile of
-    /// three further steps. On NVIDIA GPUs.
+    /// Break down the step time by kind of work, module and kernel, from a profile of three further
+    /// steps. NVIDIA GPUs only.
     #[arg(long, conflicts_with_all = ["plan", "text"])]
     breakdown: bool,
     /// Use the same tokens in every step, so that the loss falls.
     #[arg(long = "fixed_batch")]
     fixed_batch: bool,
-    /// Print units and a memory estimate, and stop before touching a device.
+    /// Print FSDP units and a memory estimate, and exit without using a device.
     #[arg(long)]
     plan: bool,
-    /// Write the step as StableHLO text, to be compiled ahead of time, and stop before touching a
+    /// Write the step as StableHLO text, for ahead-of-time compilation, and exit without using a
     /// device.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["plan", "json"])]
     text: Option<PathBuf>,
-    /// Print JSON for machines.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
@@ -93,9 +93,12 @@ fn run_step(args: &StepArgs) -> Result<()> {
 }
 
 impl StepArgs {
-    /// The config with the size of the step.
+    /// The config with batch size and sequence length.
     fn config(&self) -> Result<RunConfig> {
         let mut config = self.step.config(|_| Ok(RunConfig::default()))?;
+        if !self.plan && self.text.is_none() {
+            config.count_devices()?;
+        }
         let devices = config.devices();
         let in_file = config.schedule != RunConfig::default().schedule;
         let default = if in_file { config.schedule.per_device_batch * devices } else { 8 };
@@ -126,6 +129,6 @@ fn warn(warnings: Vec<String>) {
 
 fn write_text(text: &str, path: &Path) -> Result<()> {
     fs::write(path, text).map_err(|error| Error::file(path, error))?;
-    println!("the step is written to {}", path.display());
+    println!("step written to {}", path.display());
     Ok(())
 }

@@ -1,11 +1,11 @@
-//! The report for people.
+//! Prints a benchmark.
 
 use super::breakdown;
 use crate::output::print_estimate;
 use fullshard::bench::{CollectiveReport, PlanReport, PlannedCollective, StepReport};
 use fullshard::format;
 
-/// The plan: model, units and what they should need.
+/// Prints the plan: model, units and estimated memory.
 pub fn plan(plan: &PlanReport) {
     let (model, settings) = (&plan.model, &plan.settings.step);
     println!(
@@ -22,49 +22,49 @@ pub fn plan(plan: &PlanReport) {
         steps => format!(" × {steps}"),
     };
     println!(
-        "{} × {} tokens{accumulated} a step, {} with gradients in {}, {}, remat {}, layers {}{}",
+        "{} × {} tokens{accumulated} per step, {} with gradients in {}, {}, remat {}, {} layers{}",
         settings.batch,
         settings.sequence,
         settings.compute_dtype,
         settings.reduce_dtype,
         settings.optimizer,
         settings.remat,
-        if settings.scan_layers { "in a loop" } else { "written out" },
+        if settings.scan_layers { "scanned" } else { "unrolled" },
         if settings.gather_ahead { ", gathered ahead" } else { "" },
     );
     println!("{}", plan.attention);
     println!("\n{}\n", plan.table);
     print_estimate(&plan.estimate);
     println!();
-    exchanges(plan.exchanges.as_deref());
+    planned_collectives(plan.planned_collectives.as_deref());
 }
 
-/// What a pass exchanges, unit by unit.
-fn exchanges(exchanges: Option<&[PlannedCollective]>) {
-    let exchanges = match exchanges {
-        None => return row("exchanges", "all gathered once and all reduced once a step"),
-        Some([]) => return row("exchanges", "none"),
-        Some(exchanges) => exchanges,
+/// The collectives of a pass, by unit.
+fn planned_collectives(collectives: Option<&[PlannedCollective]>) {
+    let collectives = match collectives {
+        None => return row("planned collectives", "all-gathered once and reduced once per step"),
+        Some([]) => return row("planned collectives", "none"),
+        Some(collectives) => collectives,
     };
-    println!("exchanges             dtype   a pass   bytes a pass  each");
+    println!("planned collectives   dtype per pass     bytes/pass  each");
     let mut above = None;
-    for exchange in exchanges {
-        if above.replace(&exchange.unit) != Some(&exchange.unit) {
-            let root = exchange.unit.is_empty();
-            println!("  {}", if root { "(root)" } else { &exchange.unit });
+    for collective in collectives {
+        if above.replace(&collective.unit) != Some(&collective.unit) {
+            let root = collective.unit.is_empty();
+            println!("  {}", if root { "(root)" } else { &collective.unit });
         }
         println!(
             "    {:<16} {:>6} {:>8} {:>14}  {}",
-            exchange.kind,
-            exchange.dtype,
-            exchange.count,
-            format::bytes(exchange.bytes_per_pass as u64),
-            range(Some(exchange.least_bytes as u64), Some(exchange.most_bytes as u64)),
+            collective.kind,
+            collective.dtype,
+            collective.count,
+            format::bytes(collective.bytes_per_pass as u64),
+            range(Some(collective.least_bytes as u64), Some(collective.most_bytes as u64)),
         );
     }
 }
 
-/// What was measured.
+/// Prints the measurements.
 pub fn measured(report: &StepReport) {
     println!();
     let cached = if report.compile.cached { " (from the cache)" } else { "" };
@@ -77,7 +77,7 @@ pub fn measured(report: &StepReport) {
         ),
     );
     if let Some(calls) = report.plan.attention.calls {
-        row("attention", &format!("{calls} calls of cuDNN's kernels a step"));
+        row("attention", &format!("{calls} cuDNN kernel calls per step"));
     }
     memory(report);
     collectives(&report.collectives);
@@ -86,8 +86,8 @@ pub fn measured(report: &StepReport) {
     for (what, values) in [("loss", &report.loss), ("gradient norm", &report.gradient_norm)] {
         row(what, &format!("{:.4} → {:.4}", values.first, values.last));
     }
-    if let Some(taken) = &report.breakdown {
-        println!("\n{}", breakdown::text(taken, report.time.step));
+    if let Some(breakdown) = &report.breakdown {
+        println!("\n{}", breakdown::text(breakdown, report.time.step));
     }
 }
 
@@ -100,13 +100,13 @@ fn speed(report: &StepReport) {
             "{} over {}, {}",
             format::seconds(time.step),
             format::count(steps, "step"),
-            if time.ahead { "launched ahead" } else { "one after another" }
+            if time.ahead { "launched asynchronously" } else { "one at a time" }
         ),
     );
     row(
-        "  one by one",
+        "  one at a time",
         &format!(
-            "{} median, {} to {} (half of them {} to {})",
+            "{} median, {} to {} (quartiles {} to {})",
             format::seconds(spread.median),
             format::seconds(spread.min),
             format::seconds(spread.max),
@@ -115,45 +115,48 @@ fn speed(report: &StepReport) {
         ),
     );
     row(
-        "tokens",
+        "tokens/s",
         &format!(
-            "{:.0}/s, {:.0}/s a device",
+            "{:.0}, {:.0} per device",
             report.tokens_per_second, report.tokens_per_second_per_device
         ),
     );
     let mfu = &report.mfu;
-    let text = match (mfu.peak, mfu.post, mfu.palm) {
-        (Some(peak), Some(post), Some(palm)) => format!(
-            "{:.1} % (6·N), {:.1} % (with attention, as PaLM counts) of {} ({}, {})",
-            100.0 * post,
+    let text = match (mfu.peak, mfu.mfu_6n, mfu.mfu_palm) {
+        (Some(peak), Some(six_n), Some(palm)) => format!(
+            "{:.1} % (6·N), {:.1} % (PaLM, with attention) of {} ({}, {})",
+            100.0 * six_n,
             100.0 * palm,
             format::flops_rate(peak),
             report.chip.map_or("?", |chip| chip.name),
             report.plan.settings.step.compute_dtype,
         ),
         _ => format!(
-            "unknown: no peak is known of `{}` in {}",
+            "unknown: no known peak FLOP/s of `{}` in {}",
             report.device_kind, report.plan.settings.step.compute_dtype
         ),
     };
     row("MFU", &text);
-    if let Some(products) = report.plan.settings.step.eight_bit_products {
-        let peak = report.chip.and_then(|chip| chip.fp8).map(format::flops_rate);
-        let peak = peak.map_or_else(String::new, |peak| format!(", for which the peak is {peak}"));
-        let products = format::count(products, "product");
-        row("  in 8 bits", &format!("{products} of layers{peak}"));
+    if let Some((six_n, palm)) = mfu.hfu_6n.zip(mfu.hfu_palm) {
+        let shares = format!("{:.1} % (6·N), {:.1} % (PaLM)", 100.0 * six_n, 100.0 * palm);
+        row("HFU", &shares);
     }
-    let rate = report.flops.post / report.time.step / report.plan.settings.step.devices as f64;
-    row("arithmetic", &format!("{} a device (6·N)", format::flops_rate(rate)));
+    if let Some(matmuls) = report.plan.settings.step.fp8_matmuls {
+        let peak = report.chip.and_then(|chip| chip.fp8).map(format::flops_rate);
+        let peak = peak.map_or_else(String::new, |peak| format!(", peak {peak}"));
+        row("  FP8", &format!("{}{peak}", format::count(matmuls, "layer matmul")));
+    }
+    let rate = report.flops.flops_6n / report.time.step / report.plan.settings.step.devices as f64;
+    row("throughput", &format!("{} per device (6·N)", format::flops_rate(rate)));
 }
 
 fn memory(report: &StepReport) {
     let memory = &report.memory.compiled;
-    row("compiled memory", &format!("{} a device", format::bytes(report.memory.total)));
+    row("compiled memory", &format!("{} per device", format::bytes(report.memory.total)));
     for (what, bytes) in [
         ("arguments", Some(memory.arguments)),
         ("results", Some(memory.outputs)),
-        ("of those donated", Some(memory.aliased)),
+        ("donated", Some(memory.aliased)),
         ("temporaries", Some(memory.temporaries)),
         ("code", Some(memory.code)),
         ("peak", memory.peak),
@@ -167,7 +170,7 @@ fn memory(report: &StepReport) {
         row(
             "device memory",
             &format!(
-                "{} in use, {} at most, of {}",
+                "{} in use, {} peak, of {}",
                 format::bytes(device.in_use),
                 shown(device.peak),
                 shown(device.limit)
@@ -176,13 +179,13 @@ fn memory(report: &StepReport) {
     }
 }
 
-/// The collectives, those of a kind and type in one row.
+/// The collectives, grouped by kind and dtype.
 fn collectives(collectives: &[CollectiveReport]) {
     if collectives.is_empty() {
         row("collectives", "none");
         return;
     }
-    println!("collectives           dtype   a step   bytes a step  each");
+    println!("collectives           dtype per step     bytes/step  each");
     let mut left: Vec<&CollectiveReport> = collectives.iter().collect();
     while let Some(&first) = left.first() {
         let (alike, others) = left.into_iter().partition(|other| first.is_like(other));

@@ -1,5 +1,4 @@
-//! `fullshard plan`: whether a run fits a machine that is not here, how fast it will be, and what
-//! slows it down.
+//! `fullshard plan`: memory, speed and bottlenecks of a run on a machine, without access to it.
 
 mod print;
 mod search;
@@ -19,7 +18,7 @@ use std::process::ExitCode;
 pub struct PlanArgs {
     #[command(flatten)]
     plan: PlanFlags,
-    /// Everything that `train` takes, so that what is planned is what is trained.
+    /// The flags of `train`, so that the planned step is the trained step.
     #[command(flatten)]
     train: TrainArgs,
 }
@@ -27,31 +26,31 @@ pub struct PlanArgs {
 #[derive(Args)]
 #[command(next_help_heading = "Plan")]
 struct PlanFlags {
-    /// The machine: a TPU slice such as v4-8 or v4:2x2x1, GPUs such as h200:8, or cpu:4.
+    /// Machine: a TPU slice such as v4-8 or v4:2x2x1, GPUs such as h200:8, or cpu:4.
     #[arg(long, value_name = "MACHINE", required_unless_present = "table1")]
     topology: Option<String>,
-    /// Estimate by formula, without a compiler.
+    /// Estimate by formula, without compiling.
     #[arg(long)]
     quick: bool,
-    /// Find the largest batch that fits and the best settings.
+    /// Search the largest batch that fits and the best settings.
     #[arg(long)]
     search: bool,
-    /// How many settings a search compiles at most; 0 believes the formula.
+    /// Maximum number of settings that a search compiles; 0 uses the formula only.
     #[arg(long, value_name = "N", default_value_t = 6, requires = "search")]
     compiles: usize,
-    /// Tokens to train on, for the days it takes.
+    /// Number of training tokens, to estimate days of training.
     #[arg(long, value_name = "N", value_parser = positive)]
     tokens: Option<f64>,
-    /// What a device costs per hour.
+    /// Price per device and hour in US dollars, to estimate the cost of training.
     #[arg(long, value_name = "X", value_parser = positive)]
     price: Option<f64>,
-    /// The six published runs of the post on FSDP for PyTorch/XLA, predicted beside measured.
+    /// Compare predictions with the six published runs of the PyTorch/XLA FSDP blog post.
     #[arg(long, conflicts_with_all = ["topology", "search", "html"])]
     table1: bool,
-    /// Write the report as a page to look at.
+    /// Write the report as an HTML page.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Print JSON for machines.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
@@ -81,7 +80,7 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
         check_place(path)?;
     }
     let machine = plan.machine()?;
-    let config = config.aimed_at(&machine)?;
+    let config = config.for_machine(&machine)?;
     let spec = config.planned_spec()?;
     for warning in config.warnings(&spec) {
         tracing::warn!("{warning}");
@@ -98,27 +97,27 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
     Ok(exit_code(&report))
 }
 
-/// Whether it fits.
+/// Success if the run fits.
 fn exit_code(report: &Report) -> ExitCode {
     if report.memory.fits() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Writes the page, if one was asked for.
+/// Writes the HTML page, if requested.
 fn write_page(path: Option<&Path>, report: &Report, frontier: Option<&Frontier>) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     Ok(write_file(path, page(report, frontier))?)
 }
 
-/// Says on standard error what is going on, if a person is watching.
+/// Prints progress to standard error, if it is a terminal.
 fn say(text: &str) {
     if std::io::stderr().is_terminal() {
         eprintln!("{text}");
     }
 }
 
-/// A number above zero, perhaps with an exponent.
+/// Parses a positive number, such as `3e11`.
 fn positive(text: &str) -> std::result::Result<f64, String> {
-    let number: f64 = text.parse().map_err(|_| "a number is needed, such as 3e11")?;
+    let number: f64 = text.parse().map_err(|_| "must be a number, such as 3e11")?;
     match number.is_finite() && number > 0.0 {
         true => Ok(number),
         false => Err("it must be above 0".into()),

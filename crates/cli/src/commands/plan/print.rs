@@ -1,9 +1,9 @@
-//! A plan for people.
+//! Prints a plan.
 
 use fullshard::format;
 use fullshard_plan::{Basis, Report};
 
-/// How many rows of modules and collectives are worth a line.
+/// Maximum number of printed modules and collectives.
 const ROWS: usize = 12;
 
 /// Prints a plan.
@@ -14,7 +14,7 @@ pub fn report(report: &Report) {
     rates(report);
     collectives(report);
     for warning in &report.warnings {
-        println!("\nin the way: {}\n  remedy: {}", warning.what, warning.remedy);
+        println!("\nwarning: {}\n  fix: {}", warning.what, warning.fix);
     }
     println!();
     for note in &report.notes {
@@ -37,7 +37,8 @@ fn head(report: &Report) {
         steps => format!(" × {steps}"),
     };
     println!(
-        "{} × {} tokens{accumulated} a step, {} with gradients in {}, {}, {}, remat {}, layers {}",
+        "{} × {} tokens{accumulated} per step, {} with gradients in {}, {}, {}, remat {}, {} \
+         layers",
         settings.batch,
         settings.sequence,
         settings.compute_name(),
@@ -45,13 +46,13 @@ fn head(report: &Report) {
         settings.fsdp,
         settings.optimizer,
         settings.remat,
-        if settings.scan_layers { "in a loop" } else { "written out" },
+        if settings.scan_layers { "scanned" } else { "unrolled" },
     );
     match &report.basis {
-        Basis::Quick => row("estimated", "by formula, nothing was compiled"),
+        Basis::Quick => row("estimated", "by formula, not compiled"),
         Basis::Compiled { seconds, cached, compiler } => {
-            let before = if *cached { " (kept from before)" } else { "" };
-            row("compiled in", &format!("{} by {compiler}{before}", format::seconds(*seconds)));
+            let cached = if *cached { " (cached)" } else { "" };
+            row("compiled in", &format!("{} by {compiler}{cached}", format::seconds(*seconds)));
         }
     }
     if let Some(program) = &report.program {
@@ -62,19 +63,19 @@ fn head(report: &Report) {
 fn memory(report: &Report) {
     let memory = &report.memory;
     let verdict = match memory.fits() {
-        true => "it fits".to_owned(),
-        false => format!("it does NOT fit, by {}", format::bytes(memory.total - memory.limit)),
+        true => "fits".to_owned(),
+        false => format!("does NOT fit, {} over", format::bytes(memory.total - memory.limit)),
     };
     println!();
     row(
-        "memory a device",
+        "memory per device",
         &format!("{} of {}: {verdict}", format::bytes(memory.total), format::bytes(memory.limit)),
     );
     for part in &memory.parts {
         row(&format!("  {}", part.what), &format::bytes(part.bytes));
     }
     if !memory.largest.is_empty() {
-        println!("  largest buffers at the peak");
+        println!("  largest buffers at peak");
     }
     for buffer in &memory.largest {
         let module = if buffer.module.is_empty() { "(no module)" } else { &buffer.module };
@@ -89,7 +90,7 @@ fn time(report: &Report) {
     for (what, seconds) in [
         ("  compute", time.compute),
         ("  communication", time.exposed),
-        ("  hidden behind", time.hidden),
+        ("  overlapped", time.hidden),
     ] {
         row(what, &format::seconds(seconds));
     }
@@ -101,10 +102,10 @@ fn time(report: &Report) {
     }
     for module in modules.into_iter().take(ROWS) {
         let name = if module.module.is_empty() { "(root)" } else { &module.module };
-        let way = if module.backward { " (back)" } else { "" };
+        let pass = if module.backward { " (backward)" } else { "" };
         println!(
             "    {:<36} {:>9} {:>14}",
-            format!("{name}{way}"),
+            format!("{name}{pass}"),
             format::seconds(module.compute),
             format::seconds(module.exposed)
         );
@@ -114,25 +115,24 @@ fn time(report: &Report) {
 fn rates(report: &Report) {
     let rates = &report.rates;
     println!();
-    row("tokens", &format!("{:.0}/s", rates.tokens_per_second));
-    let share =
+    row("tokens/s", &format!("{:.0}", rates.tokens_per_second));
+    let percent =
         |share: Option<f64>| share.map_or("?".into(), |share| format!("{:.1} %", 100.0 * share));
-    let pair = |post, palm| {
-        format!("{} (6·N), {} (with attention, as PaLM counts)", share(post), share(palm))
-    };
+    let pair =
+        |six_n, palm| format!("{} (6·N), {} (PaLM, with attention)", percent(six_n), percent(palm));
     match report.machine.peak {
         Some(peak) => {
             let of = format!("of {}", format::flops_rate(peak));
             row("MFU", &format!("{} {of}", pair(rates.mfu, rates.mfu_palm)));
             row("HFU", &pair(rates.hfu, rates.hfu_palm));
         }
-        None => row("MFU", "unknown: no peak is known of it"),
+        None => row("MFU", "unknown: no known peak FLOP/s"),
     }
     if let Some(days) = rates.days {
         row("days", &format!("{days:.2}"));
     }
-    if let Some(cost) = rates.cost {
-        row("cost", &format!("{cost:.2}"));
+    if let Some(cost) = rates.cost_usd {
+        row("cost", &format!("${}", format::grouped(cost.round() as usize)));
     }
 }
 
@@ -141,7 +141,7 @@ fn collectives(report: &Report) {
     if report.collectives.is_empty() {
         return row("collectives", "none");
     }
-    println!("collectives            axis  group   count       each       time     hidden");
+    println!("collectives            axis  group   count       each       time overlapped");
     for row in report.collectives.iter().take(ROWS) {
         println!(
             "  {:<18} {:>6} {:>6} {:>7} {:>10} {:>10} {:>10}",
@@ -157,7 +157,7 @@ fn collectives(report: &Report) {
     if report.collectives.len() > ROWS {
         let rest = &report.collectives[ROWS..];
         let seconds = rest.iter().map(|row| row.seconds).sum();
-        println!("  and {} more kinds, {}", rest.len(), format::seconds(seconds));
+        println!("  and {} more rows, {}", rest.len(), format::seconds(seconds));
     }
 }
 

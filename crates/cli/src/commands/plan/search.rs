@@ -1,4 +1,4 @@
-//! `fullshard plan --search`: the best settings for a machine, and the command line to use.
+//! `fullshard plan --search`: the best settings for a machine, and their command line.
 
 use super::{PlanFlags, print, say, write_page};
 use crate::output::{print_json, quoted};
@@ -8,11 +8,11 @@ use fullshard::{Error, Result, format};
 use std::process::ExitCode;
 
 pub fn run(plan: &PlanFlags, config: &RunConfig, machine: &Machine) -> Result<ExitCode> {
-    let tell = &mut |progress: Progress<'_>| say(&told(&progress));
-    let found = search(config, machine, plan.options(), plan.compiles, tell)?;
+    let progress = &mut |progress: Progress<'_>| say(&describe(&progress));
+    let found = search(config, machine, plan.options(), plan.compiles, progress)?;
     let Some((best, report)) = &found.best else {
         return Err(Error::Usage(format!(
-            "nothing fits {}: take more devices, or a smaller model",
+            "no settings fit {}: use more devices, or a smaller model",
             machine.name
         )));
     };
@@ -24,31 +24,31 @@ pub fn run(plan: &PlanFlags, config: &RunConfig, machine: &Machine) -> Result<Ex
     print::report(report);
     print_frontier(&found.frontier);
     let flags: Vec<String> = best.to_flags().iter().map(|flag| quoted(flag)).collect();
-    println!("\nthe best, as a command line:\n  fullshard train {}", flags.join(" "));
+    println!("\nbest command line:\n  fullshard train {}", flags.join(" "));
     Ok(ExitCode::SUCCESS)
 }
 
-fn told(progress: &Progress<'_>) -> String {
+fn describe(progress: &Progress<'_>) -> String {
     match progress {
         Progress::Estimated { combinations, candidates } => {
-            format!("{candidates} batches of {combinations} combinations estimated")
+            format!("estimated {candidates} candidates of {combinations} combinations")
         }
         Progress::Confirming { candidate, done, most } => {
             format!("compiling {} of at most {most}: {}", done + 1, candidate.flags().join(" "))
         }
         Progress::Confirmed { report, .. } => format!(
-            "  {} a step, {:.0} tokens/s, {} of {}",
+            "  {}/step, {:.0} tokens/s, {} of {}",
             format::seconds(report.time.step),
             report.rates.tokens_per_second,
             format::bytes(report.memory.total),
             format::bytes(report.memory.limit)
         ),
-        Progress::Refused { reason, .. } => format!("  {reason}"),
+        Progress::DoesNotFit { reason, .. } => format!("  {reason}"),
     }
 }
 
 fn print_frontier(frontier: &Frontier) {
-    println!("\nmemory against speed     memory      tokens/s     MFU  settings");
+    println!("\nmemory vs. speed         memory      tokens/s     MFU  settings");
     for point in &frontier.points {
         let mfu = point.report.rates.mfu;
         println!(

@@ -1,5 +1,5 @@
-//! `fullshard plan --table1`: the six runs that the post on FSDP for PyTorch/XLA measured, each
-//! planned here and set beside what was published. `examples/table1` says where shapes come from.
+//! `fullshard plan --table1`: plans the six runs of the PyTorch/XLA FSDP blog post and compares
+//! them with the published figures. `examples/table1` documents the shapes.
 
 use super::{PlanFlags, parse_machine, say};
 use crate::output::print_json;
@@ -9,23 +9,23 @@ use fullshard::{Result, format};
 use serde::Serialize;
 use std::process::ExitCode;
 
-/// A published run: sequences of 1024 tokens, Adafactor, layers computed again.
+/// A published run: sequences of 1024 tokens, Adafactor, gradient checkpointing.
 struct Row {
     name: &'static str,
     config: &'static str,
     slice: &'static str,
-    /// Sequences over all devices.
+    /// Global batch size in sequences.
     batch: usize,
     published: Published,
 }
 
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Published {
-    /// Seconds a step.
+    /// Seconds per step.
     step: f64,
-    /// Operations a step.
+    /// FLOPs per step.
     flops: f64,
-    /// The share of the peak, by `6·N`.
+    /// MFU with `6·N` FLOPs per token.
     mfu: f64,
 }
 
@@ -53,14 +53,14 @@ const ROWS: &[Row] = &[
     row!("128B", "128b.json", "v4-512", 1024, 30.460, 809.0, 0.377),
 ];
 
-/// A row with what is predicted of it.
+/// A row with its prediction.
 #[derive(Serialize)]
 struct Predicted {
     name: &'static str,
     published: Published,
-    /// Operations a step of the model that stands for it.
+    /// FLOPs per step of the model used here.
     flops: f64,
-    /// How far the predicted step is from the published one, as a share of it.
+    /// Relative error of the predicted step time.
     error: f64,
     report: Report,
 }
@@ -82,20 +82,20 @@ pub fn run(plan: &PlanFlags, config: &RunConfig) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The rows that the one factor there is may be fitted on; the others check it.
+/// The rows that the slowdown factor is fitted on; the others are held out.
 const FITTED: [&str; 2] = ["2B", "20B"];
 
-/// How far predictions are off: as they are, with nothing fitted, and with computing slower by the
-/// factor that suits two of the rows best. The runs that were published had another program, and
-/// waited for things that no compiler counts.
+/// Prints the errors of predictions, without fitting and with compute time scaled by a factor that
+/// is fitted on two rows. The published runs used another program, and had overheads that no
+/// compiler counts.
 fn print_errors(rows: &[Predicted]) {
     let summary = |errors: &[f64]| {
         let mean = errors.iter().map(|error| error.abs()).sum::<f64>() / errors.len() as f64;
-        let most = errors.iter().fold(0.0_f64, |most, error| most.max(error.abs()));
-        format!("{:.1} % on average, {:.1} % at most", 100.0 * mean, 100.0 * most)
+        let max = errors.iter().fold(0.0_f64, |max, error| max.max(error.abs()));
+        format!("{:.1} % mean, {:.1} % max", 100.0 * mean, 100.0 * max)
     };
     let errors: Vec<f64> = rows.iter().map(|row| row.error).collect();
-    println!("\nerror: {}, with nothing fitted", summary(&errors));
+    println!("\nerror: {}, without fitting", summary(&errors));
     let slowdowns = rows.iter().filter(|row| FITTED.contains(&row.name)).map(|row| {
         let time = &row.report.time;
         (row.published.step - time.exposed) / time.compute
@@ -105,25 +105,22 @@ fn print_errors(rows: &[Predicted]) {
         let time = &row.report.time;
         (slowdown * time.compute + time.exposed) / row.published.step - 1.0
     };
-    let (fitted, held): (Vec<&Predicted>, Vec<&Predicted>) =
+    let (fitted, held_out): (Vec<&Predicted>, Vec<&Predicted>) =
         rows.iter().partition(|row| FITTED.contains(&row.name));
     let each = |rows: &[&Predicted]| {
         let one = |row: &&Predicted| format!("{} {:+.1} %", row.name, 100.0 * slower(row));
         rows.iter().map(one).collect::<Vec<_>>().join(", ")
     };
-    println!(
-        "with computing {slowdown:.3} times as long, which suits {} best:",
-        FITTED.join(" and ")
-    );
-    println!("  those: {}", each(&fitted));
-    println!("  the others: {}", each(&held));
+    println!("with compute time × {slowdown:.3}, fitted on {}:", FITTED.join(" and "));
+    println!("  fitted: {}", each(&fitted));
+    println!("  held out: {}", each(&held_out));
     let errors: Vec<f64> = rows.iter().map(slower).collect();
     println!("  error: {}", summary(&errors));
 }
 
 fn predict(row: &Row, plan: &PlanFlags, config: &RunConfig) -> Result<Predicted> {
     let machine = parse_machine(row.slice)?;
-    let config = row_config(row, config)?.aimed_at(&machine)?;
+    let config = row_config(row, config)?.for_machine(&machine)?;
     let spec = config.planned_spec()?;
     let report = Planner::new(&config, &machine, plan.options()).plan(&spec)?;
     let error = report.time.step / row.published.step - 1.0;
@@ -131,7 +128,7 @@ fn predict(row: &Row, plan: &PlanFlags, config: &RunConfig) -> Result<Predicted>
     Ok(Predicted { name: row.name, published: row.published, flops, error, report })
 }
 
-/// The run of a row: as published, but for what the flags say.
+/// The run config of a row: as published, except for given flags.
 fn row_config(row: &Row, config: &RunConfig) -> Result<RunConfig> {
     let mut config = config.clone();
     if config.fsdp == RunConfig::default().fsdp {
@@ -154,8 +151,8 @@ fn row_config(row: &Row, config: &RunConfig) -> Result<RunConfig> {
 fn print(row: &Predicted, first: bool) {
     if first {
         println!(
-            "model  slice    PFLOP (post)   compiled  memory a chip   compute  exchange      step  \
-             published   error    MFU (post)"
+            "model  slice    PFLOP (blog)   compiled    memory/chip   compute      comm      step  \
+             published   error    MFU (blog)"
         );
     }
     let report = &row.report;

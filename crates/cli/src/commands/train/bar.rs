@@ -1,17 +1,17 @@
-//! Progress bars, which are only there on a terminal.
+//! Progress bars, shown only on a terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 
-/// A bar of so many bytes.
+/// A bar of bytes.
 pub fn bytes(what: &str, total: u64) -> ProgressBar {
     let template = "{prefix} {wide_bar} {bytes} of {total_bytes}, {msg}, {eta} left";
     bar(what, total, template, true)
 }
 
-/// A bar of so many steps.
+/// A bar of steps.
 pub fn steps(total: u64, shown: bool) -> ProgressBar {
-    let template = "{prefix} {wide_bar} {pos}/{len}, {msg}, {elapsed} gone, {eta} left";
+    let template = "{prefix} {wide_bar} {pos}/{len}, {msg}, {elapsed} elapsed, {eta} left";
     bar("training", total, template, shown)
 }
 

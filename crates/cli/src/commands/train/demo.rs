@@ -1,42 +1,40 @@
-//! What a newcomer reads before and after the demo.
+//! Text printed before and after the demo.
 
 use crate::output::say;
 use fullshard::run::DemoText;
 use fullshard_train::Evaluated;
 use std::path::Path;
 
-/// What is about to happen.
+/// Introduces the demo.
 pub fn introduce(demo: &DemoText, devices: usize, block: usize) {
     let source = demo.source();
-    say!("Fullshard's demo: a small GPT-2 learns a language that was made up for it.\n");
-    say!("The text is sentences drawn word by word from a random source.");
-    say!("How unpredictable that source is, is known exactly: no model can get its loss below");
+    say!("Fullshard demo: a small GPT-2 learns a synthetic language.\n");
+    say!("The text is sampled word by word from a random source with known entropy:");
     say!(
-        "{:.4} nats a word on blocks of {block} words. A model that only knew how often each",
+        "no model can get its loss below {:.4} nats per word on blocks of {block} words.",
         source.floor(block)
     );
     say!(
-        "word comes would have {:.4}, one that saw just the word before {:.4}.\n",
+        "A unigram model has a loss of {:.4}, a bigram model {:.4}.\n",
         source.unigram_entropy(),
         source.bigram_entropy()
     );
-    say!("It is trained on {devices} devices at once. Each holds a share of every weight, of its");
-    say!("gradient and of the optimizer's state, and gathers a layer only while it computes it:");
+    say!("The model is trained on {devices} devices. Each holds a shard of every parameter,");
+    say!("gradient and optimizer state, and all-gathers a layer only while computing it:");
     say!("fully sharded data parallelism (FSDP), as on a TPU pod.\n");
 }
 
-/// How near the floor the model came, and what to do next.
+/// Compares the loss with its lower bound, and suggests next commands.
 pub fn conclude(demo: &DemoText, evaluated: Option<&Evaluated>, folder: &Path, block: usize) {
     if let Some(evaluated) = evaluated {
         let floor = demo.source().floor(block);
         let above = 100.0 * (evaluated.loss / floor - 1.0);
         say!(
-            "On text it has never seen the model has a loss of {:.4}: {above:.1} % above the least \
-             possible, {floor:.4}.",
+            "The loss on unseen text is {:.4}: {above:.1} % above the minimum of {floor:.4}.",
             evaluated.loss
         );
     }
-    say!("\nWhat to try next:");
+    say!("\nNext steps:");
     say!("  fullshard train --num_cores 8             the same on eight devices");
     say!(
         "  fullshard train --train_file your.txt --model_type gpt2 --config_overrides \

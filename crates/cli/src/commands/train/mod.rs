@@ -1,4 +1,4 @@
-//! `fullshard train` and `fullshard run_clm`: text in, a trained model out.
+//! `fullshard train` and `fullshard run_clm`.
 
 mod bar;
 mod demo;
@@ -31,31 +31,30 @@ pub struct TrainArgs {
     unsupported: Unsupported,
 }
 
-/// Which of the two commands.
+/// The command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// `train`, which has a demo and trains unless told otherwise.
+    /// `train`, which has a demo and trains by default.
     Train,
-    /// `run_clm`, which does what Hugging Face's script of that name does.
+    /// `run_clm`, which behaves like Hugging Face's script.
     RunClm,
 }
 
 impl TrainArgs {
-    /// The config that the flags come to.
+    /// The config of the flags.
     pub fn config(&self, command: Command) -> Result<RunConfig> {
         self.unsupported.check()?;
         self.run.config(|given| base(given, command))
     }
 
-    /// The config of a run that is planned: for the machine that is named, whatever the
-    /// environment says of this one.
+    /// The config of a planned run, which ignores the environment of this machine.
     pub fn planned(&self) -> Result<RunConfig> {
         self.unsupported.check()?;
         self.run.config_of_flags(|_| Ok(RunConfig::default()))
     }
 }
 
-/// What the flags of a command are put over.
+/// The base config for the flags of a command.
 fn base(given: &Given, command: Command) -> Result<RunConfig> {
     match command {
         Command::Train => RunConfig::base(given),
@@ -79,7 +78,7 @@ pub fn run(args: &TrainArgs, command: Command) -> Result<ExitCode> {
     let compiler = run.compiler(&client)?;
     let ended = match training_set {
         Some(set) => train_and_evaluate(&run, &compiler, set, &corpora)?,
-        None => evaluate_alone(&run, &compiler, &corpora)?,
+        None => evaluate_only(&run, &compiler, &corpora)?,
     };
     let evaluated = match ended {
         Ended::Done(evaluated) => evaluated,
@@ -93,12 +92,13 @@ pub fn run(args: &TrainArgs, command: Command) -> Result<ExitCode> {
 
 /// How a run ended.
 enum Ended {
-    /// By itself, perhaps with an evaluation.
+    /// Completed, with the final evaluation if any.
     Done(Option<Evaluated>),
+    /// Stopped by a signal.
     Stopped(Signal),
 }
 
-/// Shows what is trained and what it takes, and refuses what cannot fit.
+/// Prints the run and its memory, and rejects it if it cannot fit.
 fn check(run: &Run, client: &Client) -> Result<()> {
     let (spec, settings) = (&run.spec, run.spec.settings());
     say!("");
@@ -111,7 +111,7 @@ fn check(run: &Run, client: &Client) -> Result<()> {
         settings.fsdp,
     );
     say!(
-        "computing in {} with gradients in {}, {}, remat {}",
+        "compute in {}, gradients in {}, {}, remat {}",
         settings.compute_name(),
         settings.reduce_dtype,
         run.config.optimizer.name,
@@ -121,14 +121,14 @@ fn check(run: &Run, client: &Client) -> Result<()> {
     match run.needed()? {
         Needed::Step(estimate) => print_estimate(&estimate),
         Needed::Parameters(bytes) => {
-            say!("{:<20} {} a device", "parameters", format::bytes(bytes));
+            say!("{:<20} {} per device", "parameters", format::bytes(bytes));
         }
     }
     if spec.placement.options.lowering.fused_attention {
         say!("{}", AttentionReport::new(spec));
     }
     if let Some(limit) = Limit::of(client, &run.config) {
-        say!("{:<20} {} ({})", "there are", format::bytes(limit.bytes), limit.of);
+        say!("{:<20} {} ({})", "available memory", format::bytes(limit.bytes), limit.of);
     }
     run.check(client)
 }
@@ -150,10 +150,10 @@ fn train_and_evaluate(
     print_compiled("step", runner.program(), compile_time);
 
     let signals = Signals::watch()?;
-    let stop = || signals.came().is_some();
+    let stop = || signals.received().is_some();
     let batch = run.spec.batch;
     say!(
-        "training for {} ({} an epoch), each on {} sequences of {} tokens",
+        "training for {} ({} per epoch), {} sequences of {} tokens per step",
         format::count(set.schedule.steps as usize, "step"),
         set.schedule.steps_per_epoch,
         batch.sequences * batch.accumulation,
@@ -168,11 +168,11 @@ fn train_and_evaluate(
     let colours = std::io::stdout().is_terminal();
     say!("{}", curve.terminal(&TerminalStyle { colours, ..TerminalStyle::default() }));
     let folder = run.output.folder().display();
-    say!("the model ({}) and the results are in {folder}", format::bytes(model_bytes));
-    if let Some(signal) = signals.came().filter(|_| trained.stopped) {
+    say!("model ({}) and results saved to {folder}", format::bytes(model_bytes));
+    if let Some(signal) = signals.received().filter(|_| trained.stopped) {
         say!(
-            "stopped by {} after step {} of {}: the model is as it was then, and nothing more was \
-             evaluated",
+            "stopped by {} after step {} of {}: the model of this step is saved, without a final \
+             evaluation",
             signal.name,
             trained.state.global_step,
             trained.state.max_steps
@@ -183,8 +183,8 @@ fn train_and_evaluate(
     conclude(run, evaluated, trained.state.epoch, evaluation.is_some(), &signals)
 }
 
-/// Evaluates the model that a run begins with, for which no step is compiled.
-fn evaluate_alone(run: &Run, compiler: &Compiler<'_>, corpora: &Corpora) -> Result<Ended> {
+/// Evaluates the initial model, without compiling a step.
+fn evaluate_only(run: &Run, compiler: &Compiler<'_>, corpora: &Corpora) -> Result<Ended> {
     let Some(evaluation): Option<Evaluation> = run.evaluation(corpora) else {
         return Ok(Ended::Done(None));
     };
@@ -195,12 +195,12 @@ fn evaluate_alone(run: &Run, compiler: &Compiler<'_>, corpora: &Corpora) -> Resu
         print_compiled("evaluation", program, start.elapsed().as_secs_f64());
     }
     let signals = Signals::watch()?;
-    let evaluated = runner.evaluate(&evaluation, &|| signals.came().is_some())?;
+    let evaluated = runner.evaluate(&evaluation, &|| signals.received().is_some())?;
     run.write_evaluation(evaluated.as_ref(), 0.0)?;
     conclude(run, evaluated, 0.0, true, &signals)
 }
 
-/// Tells what the last evaluation came to, or that it was not finished.
+/// Prints the final evaluation, or that it was stopped.
 fn conclude(
     run: &Run,
     evaluated: Option<Evaluated>,
@@ -214,8 +214,8 @@ fn conclude(
             say!("\n{}", metrics_block("eval", &values));
         }
         None => {
-            if let Some(signal) = signals.came().filter(|_| evaluates && run.mode.evaluate) {
-                say!("stopped by {} during the evaluation, of which nothing is kept", signal.name);
+            if let Some(signal) = signals.received().filter(|_| evaluates && run.mode.evaluate) {
+                say!("stopped by {} during evaluation, results discarded", signal.name);
                 return Ok(Ended::Stopped(signal));
             }
         }
@@ -224,8 +224,7 @@ fn conclude(
 }
 
 fn print_compiled(what: &str, program: &Compiled, seconds: f64) {
-    let cached =
-        if program.cached { format!(" (the {what} from the cache)") } else { String::new() };
+    let cached = if program.cached { format!(" ({what} from the cache)") } else { String::new() };
     say!("compiled in {}{cached}", format::seconds(seconds));
     say!("{what} program {}\n", program.hash);
 }

@@ -1,14 +1,14 @@
-//! Flags of Hugging Face's scripts that change nothing here or cannot be honoured, so that a
-//! command line that is known to work elsewhere is understood, and nothing is ignored in silence.
+//! Flags of Hugging Face's scripts that have no effect here or are not supported, so that their
+//! command lines parse and nothing is ignored silently.
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use fullshard::{Error, Result};
 
-/// Those that were given.
+/// The given ones.
 #[derive(Default)]
 pub struct Unsupported(Vec<(&'static Known, String)>);
 
-/// A flag, values of it that are fine, and what to say of any other.
+/// A flag, its accepted values, and the response to any other.
 struct Known {
     name: &'static str,
     fine: &'static [&'static str],
@@ -16,15 +16,13 @@ struct Known {
 }
 
 enum Answer {
-    /// It makes no difference here.
-    Nothing,
-    /// It changes nothing, and this is why.
+    /// No effect, with the reason.
     Warn(&'static str),
-    /// It cannot be honoured; this is the way out.
+    /// Not supported, with a fix.
     Refuse(&'static str),
 }
 
-use Answer::{Nothing, Refuse, Warn};
+use Answer::{Refuse, Warn};
 
 const OFF: &[&str] = &["false", "no", "none", "0", "0.0"];
 
@@ -34,52 +32,55 @@ const fn known(name: &'static str, fine: &'static [&'static str], answer: Answer
 
 const KNOWN: &[Known] = &[
     known("auto_find_batch_size", OFF, Refuse("lower --per_device_train_batch_size by hand")),
-    known("average_tokens_across_devices", &["true"], Refuse("losses always are averaged so")),
-    known("dataloader_num_workers", &[], Nothing),
-    known("dataloader_pin_memory", &[], Nothing),
-    known("ddp_timeout", &[], Nothing),
+    known("average_tokens_across_devices", &["true"], Refuse("losses are always averaged so")),
+    known("dataloader_num_workers", OFF, Warn("one thread prepares batches ahead of the devices")),
+    known("dataloader_pin_memory", &[], Warn("the runtime stages batches itself")),
+    known("ddp_timeout", &[], Warn("there is one process")),
     known("deepspeed", OFF, Refuse("--fsdp full_shard shards all that its stage 3 does")),
     known("fp16", OFF, Refuse("there is no loss scaling: use --bf16, which needs none")),
-    known("full_determinism", &[], Nothing),
-    known("greater_is_better", &[], Nothing),
+    known("greater_is_better", &[], Warn("checkpoints during training are not supported yet")),
     known("group_by_length", OFF, Refuse("all blocks have the same length")),
     known("hub_model_id", &[], Warn("nothing is pushed to the hub")),
-    known("ignore_data_skip", &[], Nothing),
-    known("include_num_input_tokens_seen", &[], Nothing),
-    known("label_smoothing_factor", OFF, Refuse("labels cannot be smoothed")),
-    known("load_best_model_at_end", OFF, Refuse("there are no checkpoints during a run yet")),
-    known("local_rank", &[], Nothing),
+    known("ignore_data_skip", OFF, Warn("checkpoints during training are not supported yet")),
+    known("include_num_input_tokens_seen", OFF, Warn("tokens/s is always logged")),
+    known("label_smoothing_factor", OFF, Refuse("label smoothing is not implemented")),
+    known(
+        "load_best_model_at_end",
+        OFF,
+        Refuse("checkpoints during training are not supported yet"),
+    ),
+    known("local_rank", &["-1", "0"], Warn("there is one process")),
     known("log_level", &[], Warn("use -v to show more, or the variable FULLSHARD_LOG")),
     known("logging_dir", &[], Warn("TensorBoard's files are in `runs` of the output folder")),
-    known("low_cpu_mem_usage", &[], Nothing),
-    known("metric_for_best_model", &[], Nothing),
+    known("low_cpu_mem_usage", &[], Warn("weights are read shard by shard")),
+    known("metric_for_best_model", &[], Warn("checkpoints during training are not supported yet")),
     known("model_revision", &["main"], Refuse("models are read from folders")),
-    known("neftune_noise_alpha", OFF, Refuse("noise cannot be added to embeddings")),
-    known("preprocessing_num_workers", &[], Nothing),
+    known("neftune_noise_alpha", OFF, Refuse("noise on embeddings is not implemented")),
+    known("preprocessing_num_workers", &[], Warn("text is tokenized on all cores")),
     known("push_to_hub", OFF, Refuse("upload the output folder by hand")),
-    known("remove_unused_columns", &[], Nothing),
+    known("remove_unused_columns", &[], Warn("only the text column is read")),
     known(
         "resume_from_checkpoint",
         OFF,
         Refuse(
-            "there are no checkpoints during a run yet; go on \
-        from a finished model with --model_name_or_path",
+            "checkpoints during training are not supported yet; initialize from a finished model \
+             with --model_name_or_path",
         ),
     ),
-    known("run_name", &[], Nothing),
-    known("save_on_each_node", &[], Nothing),
+    known("run_name", &[], Warn("runs are named after their output folder")),
+    known("save_on_each_node", OFF, Warn("there is one process")),
     known("save_safetensors", &["true"], Refuse("models are only written as safetensors")),
-    known("save_steps", &[], Warn("there are no checkpoints during a run yet")),
-    known("save_total_limit", &[], Warn("there are no checkpoints during a run yet")),
-    known("skip_memory_metrics", &[], Nothing),
-    known("streaming", OFF, Warn("text always is tokenised as a stream, in bounded memory")),
-    known("tf32", &[], Warn("XLA chooses how it multiplies in float32")),
+    known("save_steps", &[], Warn("checkpoints during training are not supported yet")),
+    known("save_total_limit", &[], Warn("checkpoints during training are not supported yet")),
+    known("skip_memory_metrics", &[], Warn("memory is always logged, at no cost")),
+    known("streaming", OFF, Warn("text is always tokenized as a stream, in bounded memory")),
+    known("tf32", &[], Warn("XLA chooses the precision of float32 matmuls")),
     known("token", &[], Warn("use the variable HF_TOKEN")),
-    known("torch_compile", &[], Nothing),
-    known("torch_dtype", &[], Warn("use --dtype for the type to compute in")),
+    known("torch_compile", &[], Warn("the whole step is always compiled, by XLA")),
+    known("torch_dtype", &[], Warn("use --dtype for the compute dtype")),
     known("trust_remote_code", OFF, Warn("no remote code is run")),
     known("use_cpu", OFF, Refuse("use --device cpu")),
-    known("use_fast_tokenizer", &["true"], Warn("tokenizers always are the fast ones")),
+    known("use_fast_tokenizer", &["true"], Warn("tokenizers are always the fast ones")),
 ];
 
 impl Known {
@@ -89,16 +90,15 @@ impl Known {
 }
 
 impl Unsupported {
-    /// Refuses what cannot be honoured and warns of what changes nothing.
+    /// Rejects unsupported flags and warns of flags without effect.
     pub fn check(&self) -> Result<()> {
         for (known, value) in &self.0 {
             let name = known.name;
             match known.answer {
-                Nothing => {}
                 _ if known.is_fine(value) => {}
-                Warn(why) => tracing::warn!("--{name} changes nothing: {why}"),
-                Refuse(way_out) => {
-                    let text = format!("--{name} {value} is not supported: {way_out}");
+                Warn(why) => tracing::warn!("--{name} has no effect: {why}"),
+                Refuse(fix) => {
+                    let text = format!("--{name} {value} is not supported: {fix}");
                     return Err(Error::Usage(text));
                 }
             }
@@ -132,5 +132,37 @@ impl FromArgMatches for Unsupported {
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         *self = Unsupported::from_arg_matches(matches)?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A value that no flag takes as the default.
+    const OTHER: &str = "7";
+
+    #[test]
+    fn no_flag_is_silent() {
+        for known in KNOWN {
+            assert!(!known.is_fine(OTHER), "--{}", known.name);
+            let (Warn(reason) | Refuse(reason)) = known.answer;
+            assert!(reason.len() > 10, "--{} has no reason", known.name);
+        }
+    }
+
+    #[test]
+    fn names_the_flag_that_is_not_supported() {
+        for known in KNOWN.iter().filter(|known| matches!(known.answer, Refuse(_))) {
+            let error = Unsupported(vec![(known, OTHER.to_owned())]).check().unwrap_err();
+            assert!(error.to_string().contains(&format!("--{} ", known.name)), "{error}");
+        }
+    }
+
+    #[test]
+    fn knows_no_flag_that_has_an_effect() {
+        for flag in fullshard::config::Flags::all() {
+            assert!(KNOWN.iter().all(|known| known.name != flag.name), "--{}", flag.name);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! What a person sees of a run: bars, and a line each time something is logged.
+//! Prints the progress of a run: bars, and a line per log.
 
 use super::bar;
 use crate::output::say;
@@ -10,12 +10,12 @@ use fullshard_train::{Callback, DeviceMemory, Error, Evaluated, Metrics};
 use indicatif::ProgressBar;
 use std::path::Path;
 
-/// Shows a run.
+/// Prints the progress of training.
 pub struct Watch {
     bar: ProgressBar,
     steps: u64,
     steps_per_epoch: u64,
-    /// Whether the memory that is logged is what the device says.
+    /// Whether the logged memory is measured by the device.
     measured: bool,
 }
 
@@ -33,7 +33,7 @@ impl Watch {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }
@@ -45,11 +45,16 @@ impl Watch {
     fn line(&self, step: u64, values: &Values) -> String {
         let of = |name: &str| values.get(name).map(|number| number.as_f64());
         let number = |name: &str| of(name).unwrap_or(f64::NAN);
-        let mfu = match (of("mfu"), of("mfu_palm")) {
-            (Some(post), Some(palm)) => {
-                format!("MFU {:.1} % (6N) {:.1} % (PaLM)", 100.0 * post, 100.0 * palm)
-            }
-            _ => "MFU unknown".to_owned(),
+        let percent = |name: &str| 100.0 * number(name);
+        let mfu = match of("mfu") {
+            Some(_) => format!(
+                "MFU {:.1} % (6·N) {:.1} % (PaLM)  HFU {:.1} % (6·N) {:.1} % (PaLM)",
+                percent("mfu"),
+                percent("mfu_palm"),
+                percent("hfu"),
+                percent("hfu_palm")
+            ),
+            None => "MFU unknown".to_owned(),
         };
         let memory = match of("device_memory") {
             Some(bytes) if self.measured => format!("{} in use", format::bytes(bytes as u64)),
@@ -58,7 +63,7 @@ impl Watch {
         };
         format!(
             "step {step}/{}  epoch {:.2}  loss {:.4}  grad norm {:.3}  lr {:.3e}  {:.0} tokens/s  \
-             {} a step  {mfu}  {memory}  input wait {}",
+             {}/step  {mfu}  {memory}  input wait {}",
             self.steps,
             step as f64 / self.steps_per_epoch as f64,
             number("loss"),
@@ -100,7 +105,7 @@ impl Callback for Watch {
     }
 }
 
-/// Shows how far text is tokenized.
+/// Shows the progress of tokenization.
 #[derive(Default)]
 pub struct DataBar {
     bar: Option<ProgressBar>,
@@ -108,14 +113,18 @@ pub struct DataBar {
 
 fn purpose_name(purpose: Purpose) -> &'static str {
     match purpose {
-        Purpose::Train => "text to train on",
-        Purpose::Evaluate => "text to evaluate on",
+        Purpose::Train => "training data",
+        Purpose::Evaluate => "evaluation data",
     }
 }
 
 impl DataProgress for DataBar {
     fn fetching(&mut self, dataset: &str) {
-        say!("fetching {dataset} unless it is here");
+        say!("downloading {dataset} unless cached");
+    }
+
+    fn column(&mut self, purpose: Purpose, column: &str) {
+        say!("{}: column `{column}`, since none is called `text`", purpose_name(purpose));
     }
 
     fn tokenizing(&mut self, purpose: Purpose, bytes: u64, of: u64, tokens: u64) {
@@ -134,7 +143,7 @@ impl DataProgress for DataBar {
             corpus.tokens(),
             corpus.blocks(),
             corpus.block_size(),
-            if corpus.reused() { ", tokenised before" } else { "" }
+            if corpus.reused() { ", from the token cache" } else { "" }
         );
     }
 }

@@ -4,33 +4,33 @@ use crate::layers::dims;
 use fullshard_graph::{Comparison, DType, Error, Result, Tensor, iota};
 use std::ops::Range;
 
-/// Which keys a query attends to: those that both the pattern and the keys of its row allow. A
-/// query without any gives zeros.
+/// Which keys a query attends to: those that both the pattern and the padding of its row allow. The
+/// output of a query without any is zero.
 #[derive(Debug, Clone)]
 pub struct Mask {
-    /// By the positions of the two.
+    /// The pattern by position.
     pub pattern: Pattern,
-    /// Which keys of each row there are, `[batch, keys]` in `i1`; the others are padding. By
-    /// default all.
+    /// The valid keys of each row, `[batch, keys]` in `i1`; the others are padding. By default
+    /// all.
     pub keys: Option<Tensor>,
 }
 
-/// Which keys a query attends to by the positions of the two, counted from the same start.
+/// Which keys a query attends to by position.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Pattern {
-    /// Those up to its own.
+    /// Keys up to its own position.
     #[default]
     Causal,
-    /// All. There may be more or fewer keys than queries.
+    /// All keys. There may be more or fewer keys than queries.
     Full,
-    /// The last ones up to its own, which counts: this number of them.
+    /// The last keys up to its own position, inclusive: this number of them.
     Window(usize),
-    /// Those up to its own, and all of this number of leading ones.
+    /// Keys up to its own position, and all of this number of leading keys.
     Prefix(usize),
 }
 
 impl Mask {
-    /// Keys up to the query's own.
+    /// Keys up to the query's position.
     pub fn causal() -> Mask {
         Mask::of(Pattern::Causal)
     }
@@ -40,12 +40,12 @@ impl Mask {
         Mask::of(Pattern::Full)
     }
 
-    /// The last `size` keys up to the query's own, which counts.
+    /// The last `size` keys up to the query's position, inclusive.
     pub fn window(size: usize) -> Mask {
         Mask::of(Pattern::Window(size))
     }
 
-    /// Keys up to the query's own, and all of the first `length`.
+    /// Keys up to the query's position, and all of the first `length`.
     pub fn prefix(length: usize) -> Mask {
         Mask::of(Pattern::Prefix(length))
     }
@@ -54,13 +54,13 @@ impl Mask {
         Mask { pattern, keys: None }
     }
 
-    /// Without the keys that are padding, `[batch, keys]`: those where this is zero or false.
+    /// Excludes padding keys: those where `[batch, keys]` is zero or false.
     pub fn without_padding(self, is_key: &Tensor) -> Result<Mask> {
         let [_, _] = dims("key mask", is_key)?;
         Ok(Mask { keys: Some(is_key.convert(DType::Bool)?), ..self })
     }
 
-    /// Without the keys that are beyond the length of their row, of lengths `[batch]` in `i32`.
+    /// Excludes keys beyond the length of their row, given lengths `[batch]` in `i32`.
     pub fn with_lengths(self, lengths: &Tensor, keys: usize) -> Result<Mask> {
         let [batch] = dims("lengths", lengths)?;
         let position = iota(lengths.dtype(), &[batch, keys], 1)?;
@@ -68,14 +68,14 @@ impl Mask {
         Ok(Mask { keys: Some(is_key), ..self })
     }
 
-    /// Refuses what does not fit the numbers of queries and keys.
+    /// Checks the mask against the numbers of queries and keys.
     pub(super) fn check(&self, batch: usize, queries: usize, keys: usize) -> Result<()> {
         if queries != keys && self.pattern != Pattern::Full {
             let reason = format!("a {} mask of {queries} queries and {keys} keys", self.pattern);
             return Err(Error::new("attention", reason));
         }
         if self.pattern == Pattern::Window(0) {
-            return Err(Error::new("attention", "a window of 0 keys, in which nothing is seen"));
+            return Err(Error::new("attention", "a window of 0 keys"));
         }
         match &self.keys {
             Some(mask) if mask.dims() != [batch, keys] => {
@@ -86,22 +86,22 @@ impl Mask {
         }
     }
 
-    /// The keys of a range, for the queries of a block.
+    /// The mask for a range of keys.
     pub(super) fn narrow(&self, keys: &Range<usize>) -> Result<Mask> {
         let narrow = |mask: &Tensor| mask.narrow(1, keys.start, keys.end);
         Ok(Mask { keys: self.keys.as_ref().map(narrow).transpose()?, ..*self })
     }
 
     /// Which scores `[..., queries, keys]` count: `None` if all do.
-    pub(super) fn seen(
+    pub(super) fn allowed(
         &self,
         queries: &Range<usize>,
         keys: &Range<usize>,
     ) -> Result<Option<Tensor>> {
-        let pattern = self.pattern.seen(queries, keys)?;
+        let pattern = self.pattern.allowed(queries, keys)?;
         let Some(mask) = &self.keys else { return Ok(pattern) };
         let [batch, count] = dims("key mask", mask)?;
-        // As wide as scores are deep: `[batch, key heads, queries of each, queries, keys]`.
+        // The rank of scores: `[batch, key heads, group, queries, keys]`.
         let mask = mask.reshape(&[batch, 1, 1, 1, count])?;
         match pattern {
             Some(pattern) => pattern.and(&mask).map(Some),
@@ -111,8 +111,8 @@ impl Mask {
 }
 
 impl Pattern {
-    /// The keys that any of a block of queries may attend to, of `keys` in all. Others are not
-    /// computed.
+    /// The range of keys, of `keys` in total, that any of a block of queries may attend to. Others
+    /// are not computed.
     pub fn keys(self, queries: &Range<usize>, keys: usize) -> Range<usize> {
         match self {
             Pattern::Causal => 0..queries.end,
@@ -124,7 +124,7 @@ impl Pattern {
 
     /// Which of a range of keys each of a range of queries attends to, `[queries, keys]`: `None`
     /// if all.
-    fn seen(self, queries: &Range<usize>, keys: &Range<usize>) -> Result<Option<Tensor>> {
+    fn allowed(self, queries: &Range<usize>, keys: &Range<usize>) -> Result<Option<Tensor>> {
         if self == Pattern::Full {
             return Ok(None);
         }
@@ -135,7 +135,7 @@ impl Pattern {
             key = (key + keys.start as f64)?;
         }
         let causal = key.compare(Comparison::LessEqual, &query)?;
-        let seen = match self {
+        let allowed = match self {
             Pattern::Causal | Pattern::Full => causal,
             Pattern::Window(size) => {
                 let first = (query - size as f64)?;
@@ -146,7 +146,7 @@ impl Pattern {
                 causal.or(&key.compare(Comparison::Less, &end)?)?
             }
         };
-        Ok(Some(seen))
+        Ok(Some(allowed))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The messages that say which devices hold or exchange what.
+//! The messages of shardings and replica groups.
 
 use prost::Message;
 
@@ -66,7 +66,7 @@ pub struct IotaTransform {
     pub transpose_perm: Vec<i64>,
 }
 
-/// A mesh axis, or the part of one that has `sub_axis.pre_size` to its left.
+/// A mesh axis, or the sub-axis with `sub_axis.pre_size` to its left.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub struct AxisRef {
     #[prost(int64, tag = "1")]

@@ -1,78 +1,78 @@
-//! What layers keep for their way back, and what one of them needs on it.
+//! Activations that layers save for the backward pass, and the working set of one layer in it.
 //!
-//! - With `full` remat they keep their inputs, with `dots` also the results of all products but the
-//!   last, which nothing needs, and of attention. Where the last layer has its way back next, it
-//!   keeps what layers do without remat.
-//! - Without it a layer that is written out keeps what its products take, each once, and what its
-//!   activation needs: the stream and the normal twice each, queries, keys, values and what they
-//!   mix, and a few times its inner width.
-//! - A loop then keeps every value that the way back uses, in the type that it was computed in, and
-//!   for each block of attention all keys and values it sees.
-//! - On its way back a layer has what its products take and give and as much for their gradients,
-//!   with the scores of one block.
+//! - With `full` remat layers save their inputs, with `dots` also the outputs of attention and of
+//!   all matmuls except the last, which is not needed. The last layer may skip remat, since its
+//!   backward pass runs next, and then saves what layers do without remat.
+//! - Without remat an unrolled layer saves the inputs of its matmuls, each once, and what its
+//!   activation function needs: the residual stream and the norm output twice each, queries, keys,
+//!   values and the attention output, and a few times its inner width.
+//! - A scan then saves every value that the backward pass uses, in the dtype that it was computed
+//!   in, and for each block of attention all keys and values it sees.
+//! - In the backward pass a layer holds the inputs and outputs of its matmuls and as much for
+//!   their gradients, with the scores of one block.
 
-use super::{F32, of_layers};
+use super::{F32, layer_params};
 use fullshard_models::layers::attention::{BLOCK, BLOCKWISE_FROM};
 use fullshard_parallel::Remat;
 use fullshard_pjrt::plugins::Platform;
 use fullshard_step::StepSpec;
 
-/// What layers remember.
-pub(super) struct Kept {
-    /// All of them.
+/// Bytes saved by layers for the backward pass.
+pub(super) struct Saved {
+    /// By all layers.
     pub all: u64,
-    /// What the last one remembers that the others do not.
-    pub more_of_last: u64,
+    /// What the last layer saves beyond the others.
+    pub extra_of_last: u64,
 }
 
-/// What layers remember.
-pub(super) fn kept(spec: &StepSpec, kind: Platform) -> Kept {
+/// Bytes saved by layers for the backward pass.
+pub(super) fn saved(spec: &StepSpec, kind: Platform) -> Saved {
     let layer = Layer::new(spec);
-    let everything = match spec.placement.options.scan_layers {
-        true => layer.everything_in_a_loop(kind),
-        false => layer.everything(kind),
+    let without_remat = match spec.placement.options.scan_layers {
+        true => layer.scanned(kind),
+        false => layer.unrolled(kind),
     };
-    let kept = match spec.placement.remat {
+    let saved = match spec.placement.remat {
         Remat::Full => layer.input(),
-        Remat::Dots => layer.input() + layer.products(),
-        Remat::None => everything,
+        Remat::Dots => layer.input() + layer.matmul_outputs(),
+        Remat::None => without_remat,
     };
-    let more = if spec.placement.keeps_last_layer() { everything - kept } else { 0 };
-    let all = spec.model.dimensions().layers * kept + more;
-    Kept { all: all as u64, more_of_last: more as u64 }
+    let extra = if spec.placement.saves_last_layer() { without_remat - saved } else { 0 };
+    let all = spec.model.dimensions().layers * saved + extra;
+    Saved { all: all as u64, extra_of_last: extra as u64 }
 }
 
-/// What one layer needs on its way back.
-pub(super) fn at_work(spec: &StepSpec) -> u64 {
-    let bytes = Layer::new(spec).at_work() as f64;
+/// Bytes that one layer needs in the backward pass.
+pub(super) fn working_set(spec: &StepSpec) -> u64 {
+    let bytes = Layer::new(spec).working_set() as f64;
     let share = if spec.placement.options.scan_layers { 1.0 } else { IN_ORDER };
     (share * bytes) as u64
 }
 
-/// The share of a layer on its way back that is alive at once where layers are written out, since
-/// the compiler orders what it sees.
+/// The share of an unrolled layer's working set that is live at once, since the compiler schedules
+/// across the layer.
 const IN_ORDER: f64 = 0.8;
 
-/// How often the inner width is kept without rematerialisation where layers are written out: what
-/// goes into an activation, what comes out and what its slope needs; of a gate also what it opens.
-/// TPUs compute a slope again, and so do steps in which activations are computed again.
+/// Tensors of the inner width saved by unrolled layers without rematerialization: the input and
+/// output of an activation function and what its derivative needs; with a gate also the gated
+/// value. TPUs recompute the derivative, and so do steps with recomputed activations.
 const INNER: usize = 4;
 const RECOMPUTED_INNER: usize = 2;
 const GATED_INNER: usize = 3;
 
-/// How many tensors a loop keeps of each width, in `f32` and in the type computed in: of the
+/// Tensors that a scan saves of each width, in `f32` and in the compute dtype: of the residual
 /// stream and its norms, of the inner width, and of the inner width with a gate.
-const LOOPED_HIDDEN: (usize, usize) = (6, 3);
-const LOOPED_INNER: (usize, usize) = (4, 1);
-const LOOPED_GATED_INNER: (usize, usize) = (2, 3);
+const SCANNED_HIDDEN: (usize, usize) = (6, 3);
+const SCANNED_INNER: (usize, usize) = (4, 1);
+const SCANNED_GATED_INNER: (usize, usize) = (2, 3);
 
 /// Sizes of one layer on one device.
 struct Layer {
-    /// Tokens on a device at once.
+    /// Tokens per device and microbatch.
     tokens: usize,
-    /// The bytes of a number that is computed with.
+    /// Bytes per element of the compute dtype.
     size: usize,
-    /// Scores of all pairs at once, where attention is not in blocks.
+    /// Scores of all pairs, where attention is not blockwise.
     scores: usize,
     /// Scores of a block.
     block_scores: usize,
@@ -81,12 +81,12 @@ struct Layer {
     hidden: usize,
     inner: usize,
     gated: bool,
-    /// What attention mixes, which is as wide as queries are.
-    mixed: usize,
-    /// What products take and give.
-    taken: usize,
-    given: usize,
-    /// Whether activations are computed again rather than kept.
+    /// The width of attention's output, which is that of the queries.
+    attn_out: usize,
+    /// Input and output widths of the matmuls, added up.
+    inputs: usize,
+    outputs: usize,
+    /// Whether activations are recomputed rather than saved.
     recomputed: bool,
 }
 
@@ -109,16 +109,16 @@ impl Layer {
         };
         Layer {
             tokens,
-            size: spec.placement.wire.compute.size(),
+            size: spec.placement.comm.compute.size(),
             scores,
             block_scores: if fused { 0 } else { all_scores / blocks },
             blocks,
             hidden: model.hidden,
             inner: model.inner,
             gated: gates > 1,
-            mixed: model.heads * model.head,
-            taken: sum.0 / layers,
-            given: sum.1 / layers,
+            attn_out: model.heads * model.head,
+            inputs: sum.0 / layers,
+            outputs: sum.1 / layers,
             recomputed: spec.placement.options.lowering.recomputed_activations,
         }
     }
@@ -127,36 +127,38 @@ impl Layer {
         self.tokens * self.size * self.hidden
     }
 
-    /// The results of products but the last, those of attention among them.
-    fn products(&self) -> usize {
-        self.size * self.tokens * (self.given - self.hidden + self.mixed)
+    /// The outputs of all matmuls except the last, including attention.
+    fn matmul_outputs(&self) -> usize {
+        self.size * self.tokens * (self.outputs - self.hidden + self.attn_out)
     }
 
-    fn everything(&self, kind: Platform) -> usize {
+    /// Saved by an unrolled layer without remat.
+    fn unrolled(&self, kind: Platform) -> usize {
         let inner = match kind {
             _ if self.gated => GATED_INNER,
             Platform::Tpu => RECOMPUTED_INNER,
             _ if self.recomputed => RECOMPUTED_INNER,
             Platform::Cpu | Platform::Cuda => INNER,
         };
-        let width = 4 * self.hidden + self.projected() + self.mixed + inner * self.inner;
+        let width = 4 * self.hidden + self.projected() + self.attn_out + inner * self.inner;
         self.tokens * self.size * width + self.scores * (F32 + self.size)
     }
 
-    fn everything_in_a_loop(&self, kind: Platform) -> usize {
+    /// Saved by a scanned layer without remat.
+    fn scanned(&self, kind: Platform) -> usize {
         let of = |(wide, narrow): (usize, usize)| wide * F32 + narrow * self.size;
         let inner = match self.gated {
-            true => LOOPED_GATED_INNER,
+            true => SCANNED_GATED_INNER,
             false if self.recomputed => (0, RECOMPUTED_INNER),
-            false => LOOPED_INNER,
+            false => SCANNED_INNER,
         };
-        // Block after block sees all keys and values so far.
-        let keys = (self.projected() - self.mixed.min(self.projected())) * (self.blocks + 1) / 2;
-        let bytes = of(LOOPED_HIDDEN) * self.hidden
+        // Each block sees all keys and values up to its end.
+        let keys = (self.projected() - self.attn_out.min(self.projected())) * (self.blocks + 1) / 2;
+        let bytes = of(SCANNED_HIDDEN) * self.hidden
             + of(inner) * self.inner
-            + (keys + self.mixed) * self.size;
-        // Of softmax, its results, and these as products take them; but for CPUs also what it shifts
-        // and its exponentials.
+            + (keys + self.attn_out) * self.size;
+        // Softmax results, in f32 and in the compute dtype for matmuls; except on CPU also the
+        // shifted scores and the exponentials.
         let wide_scores = if kind == Platform::Cpu { 1 } else { 3 };
         self.tokens * bytes + self.scores * (wide_scores * F32 + self.size)
     }
@@ -164,22 +166,22 @@ impl Layer {
     /// The width of queries, keys and values together.
     fn projected(&self) -> usize {
         let gates = if self.gated { 2 } else { 1 };
-        self.given.saturating_sub(2 * self.hidden + gates * self.inner)
+        self.outputs.saturating_sub(2 * self.hidden + gates * self.inner)
     }
 
-    /// What one layer needs on its way back.
-    fn at_work(&self) -> usize {
-        let widths = self.taken + 2 * self.given + self.mixed;
+    /// Bytes that one layer needs in the backward pass.
+    fn working_set(&self) -> usize {
+        let widths = self.inputs + 2 * self.outputs + self.attn_out;
         self.tokens * self.size * widths + self.block_scores * (F32 + self.size)
     }
 }
 
-/// What each product of all layers takes and gives.
+/// Input and output widths of the matmuls of all layers.
 fn widths(spec: &StepSpec) -> Vec<(usize, usize)> {
-    let widths = of_layers(spec).filter_map(|stored| match (stored.class, &stored.dims[..]) {
-        // Transposed, as GPT-2's weights are.
-        ("Conv1D", &[taken, given]) | (_, &[given, taken]) => {
-            Some(std::iter::repeat_n((taken, given), stored.stack.unwrap_or(1)))
+    let widths = layer_params(spec).filter_map(|param| match (param.class, &param.dims[..]) {
+        // GPT-2's weights are transposed.
+        ("Conv1D", &[input, output]) | (_, &[output, input]) => {
+            Some(std::iter::repeat_n((input, output), param.stack.unwrap_or(1)))
         }
         _ => None,
     });

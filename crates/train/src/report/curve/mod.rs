@@ -1,4 +1,4 @@
-//! A picture of the loss against steps, for the terminal and as an SVG file.
+//! A plot of the loss against steps, for the terminal and as an SVG file.
 
 mod scale;
 mod smooth;
@@ -11,20 +11,20 @@ use super::values::Values;
 use fullshard_checkpoint::{Result, write_file};
 use std::path::Path;
 
-/// What a run's losses look like.
+/// The loss curve of a run.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Curve {
-    /// What it is of.
+    /// The title of the plot.
     pub title: String,
     /// Steps and training losses, in order.
     pub losses: Vec<(f64, f64)>,
     /// Steps and evaluation losses, in order.
     pub evaluations: Vec<(f64, f64)>,
-    /// A loss that no model can get below, if it is known.
+    /// A lower bound of the loss, if known.
     pub floor: Option<Floor>,
 }
 
-/// A loss that no model can get below.
+/// A lower bound of the loss.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Floor {
     /// The loss.
@@ -34,7 +34,7 @@ pub struct Floor {
 }
 
 impl Curve {
-    /// The losses in a run's logs.
+    /// The loss curve of a run's logs.
     pub fn of(title: impl Into<String>, log_history: &[Values]) -> Curve {
         let series = |name: &str| {
             let points = log_history.iter().filter_map(|log| {
@@ -51,23 +51,23 @@ impl Curve {
         }
     }
 
-    /// With a loss that no model can get below.
+    /// Adds a lower bound of the loss.
     pub fn with_floor(mut self, value: f64, label: impl Into<String>) -> Curve {
         self.floor = Some(Floor { value, label: label.into() });
         self
     }
 
-    /// The picture in characters, lines each ended.
+    /// The plot as lines of text.
     pub fn terminal(&self, style: &TerminalStyle) -> String {
         terminal::draw(self, style)
     }
 
-    /// The picture as the text of an SVG file that needs nothing beside it.
+    /// The plot as a self-contained SVG file.
     pub fn svg(&self) -> String {
         svg::draw(self)
     }
 
-    /// Writes the picture as an SVG file.
+    /// Writes the plot as an SVG file.
     pub fn save_svg(&self, path: impl AsRef<Path>) -> Result<()> {
         write_file(path, self.svg())
     }

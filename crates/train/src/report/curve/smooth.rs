@@ -1,8 +1,8 @@
-//! Fewer points, and calmer ones.
+//! Thinning and smoothing of points.
 
 type Points = Vec<(f64, f64)>;
 
-/// At most `count` means of neighbouring points, so that a long run costs no more to draw.
+/// At most `count` means of neighboring points, so that a long run costs no more to draw.
 pub(super) fn thinned(points: &[(f64, f64)], count: usize) -> Points {
     let finite: Points =
         points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite()).collect();
@@ -16,8 +16,8 @@ fn mean(points: &[(f64, f64)]) -> (f64, f64) {
     (sum.0 / count, sum.1 / count)
 }
 
-/// Each point moved onto a line through its neighbours, those nearest counting most. Unlike a
-/// running mean this neither lags behind nor is off at the steep beginning.
+/// Each point moved onto a line fitted to its neighbors, with Gaussian weights. Unlike a running
+/// mean this neither lags nor is off at the steep start.
 pub(super) fn smoothed(points: &[(f64, f64)]) -> Points {
     let width = (points.len() as f64 / 40.0).max(1.5);
     let reach = (3.0 * width).ceil() as usize;

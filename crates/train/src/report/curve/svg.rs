@@ -1,5 +1,5 @@
-//! The loss as an SVG file: what was logged faintly, a smooth line through it, evaluations as
-//! dots, and the floor dashed.
+//! The loss as an SVG file: logged values as a faint line, a smoothed line, evaluations as dots,
+//! and the floor dashed.
 
 use super::scale::Scale;
 use super::smooth::{smoothed, thinned};
@@ -8,12 +8,12 @@ use std::fmt::Write as _;
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 460.0;
-/// The sides of the plot in the picture.
+/// The edges of the plot area.
 const LEFT: f64 = 76.0;
 const RIGHT: f64 = 832.0;
 const TOP: f64 = 84.0;
 const BOTTOM: f64 = 400.0;
-/// The most points that the eye can tell apart on a line.
+/// Maximum number of points on a line; more cannot be distinguished.
 const POINTS: usize = 600;
 
 const STYLE: &str = "\
@@ -33,7 +33,7 @@ text { font-family: -apple-system, 'Segoe UI', Inter, Helvetica, Arial, sans-ser
 .evaluation { fill: #db2777; stroke: #ffffff; stroke-width: 1.6; }
 ";
 
-/// Where the points of a curve are in the picture.
+/// Maps the points of a curve to coordinates.
 struct Frame {
     steps: Scale,
     losses: Scale,
@@ -41,11 +41,11 @@ struct Frame {
 
 impl Frame {
     fn x(&self, step: f64) -> f64 {
-        LEFT + self.steps.place(step) * (RIGHT - LEFT)
+        LEFT + self.steps.position(step) * (RIGHT - LEFT)
     }
 
     fn y(&self, loss: f64) -> f64 {
-        BOTTOM - self.losses.place(loss) * (BOTTOM - TOP)
+        BOTTOM - self.losses.position(loss) * (BOTTOM - TOP)
     }
 }
 
@@ -106,7 +106,7 @@ fn axes(frame: &Frame, parts: &mut Vec<String>) {
     ));
 }
 
-/// What the marks mean, below the title.
+/// The legend, below the title.
 fn legend(curve: &Curve, parts: &mut Vec<String>) {
     const Y: f64 = 59.0;
     let mut x = LEFT;
@@ -121,7 +121,7 @@ fn legend(curve: &Curve, parts: &mut Vec<String>) {
     }
 }
 
-/// The floor with its name below it, where no loss should be.
+/// The floor with its label below it, where no loss should be.
 fn floor_line(floor: &Floor, frame: &Frame, parts: &mut Vec<String>) {
     let y = frame.y(floor.value);
     let label = format!("{} {:.3}", floor.label, floor.value);
@@ -129,12 +129,12 @@ fn floor_line(floor: &Floor, frame: &Frame, parts: &mut Vec<String>) {
     parts.push(text("floor-label", LEFT + 10.0, y + 17.0, "start", &label));
 }
 
-/// Dots, the last with its number.
+/// Evaluations as dots, the last with its value.
 fn evaluations(curve: &Curve, frame: &Frame, parts: &mut Vec<String>) {
     let finite = curve.evaluations.iter().filter(|(s, l)| s.is_finite() && l.is_finite());
-    let places: Vec<(f64, f64)> = finite.copied().collect();
-    parts.extend(places.iter().map(|&(s, l)| dot("evaluation", frame.x(s), frame.y(l))));
-    if let Some(&(step, loss)) = places.last() {
+    let points: Vec<(f64, f64)> = finite.copied().collect();
+    parts.extend(points.iter().map(|&(s, l)| dot("evaluation", frame.x(s), frame.y(l))));
+    if let Some(&(step, loss)) = points.last() {
         let (x, y) = (frame.x(step), frame.y(loss));
         parts.push(text("last", x + 4.0, y - 13.0, "end", &format!("{loss:.3}")));
     }

@@ -1,18 +1,18 @@
-//! The loss in characters: a line of Braille dots, eight to a character.
+//! The loss as text: a line of Braille dots, eight per character.
 
 use super::scale::Scale;
 use super::smooth::thinned;
 use super::{Curve, Floor};
 use std::fmt::Write as _;
 
-/// How a picture in characters is made.
+/// The style of a plot in a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TerminalStyle {
-    /// Characters in a line.
+    /// Characters per line.
     pub width: usize,
-    /// Lines, all told.
+    /// Total number of lines.
     pub height: usize,
-    /// Whether the terminal shows colours.
+    /// Whether to use colors.
     pub colours: bool,
 }
 
@@ -22,7 +22,7 @@ impl Default for TerminalStyle {
     }
 }
 
-/// What a character of the plot shows.
+/// The content of a character of the plot.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Cell {
     /// Braille dots: those of the line, and those of the floor, shown where there is no line.
@@ -46,8 +46,8 @@ impl Cell {
         }
     }
 
-    /// The number of its colour among the sixteen that every terminal has.
-    fn colour(self) -> Option<u8> {
+    /// Its ANSI color code.
+    fn color(self) -> Option<u8> {
         match self {
             Cell::EMPTY => None,
             Cell::Dots { line: 0, .. } => Some(33),
@@ -57,7 +57,7 @@ impl Cell {
     }
 }
 
-/// The part of a picture inside its axes.
+/// The plot area inside the axes.
 struct Plot {
     width: usize,
     cells: Vec<Cell>,
@@ -68,8 +68,8 @@ impl Plot {
         &self.cells[row * self.width..(row + 1) * self.width]
     }
 
-    /// The dots of the line and of the floor that hold a dot, and the dot among them; there are
-    /// two across a character and four down.
+    /// The line and floor dots of the cell with a dot, and the bit of the dot; a cell is two dots
+    /// wide and four high.
     fn dot(&mut self, x: usize, y: usize) -> Option<(&mut u8, &mut u8, u8)> {
         const DOTS: [[u8; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
         match &mut self.cells[y / 4 * self.width + x / 2] {
@@ -105,34 +105,34 @@ pub(super) fn draw(curve: &Curve, style: &TerminalStyle) -> String {
     };
     let plot = plotted(curve, &steps, &losses, width, height);
 
-    let mut picture = String::new();
-    let _ = writeln!(picture, "{:margin$}  {}", "", curve.title);
+    let mut text = String::new();
+    let _ = writeln!(text, "{:margin$}  {}", "", curve.title);
     for row in 0..height {
         let tick = losses.ticks.iter().position(|&tick| row_of(&losses, tick, height) == row);
         let label = tick.map_or("", |tick| labels[tick].as_str());
         let edge = if tick.is_some() { '┤' } else { '│' };
-        let _ = write!(picture, "{label:>margin$} {edge}");
-        let line = plot.row(row).iter().map(|&cell| (cell.character(), cell.colour()));
-        picture.push_str(coloured(line, style.colours).trim_end());
-        picture.push('\n');
+        let _ = write!(text, "{label:>margin$} {edge}");
+        let line = plot.row(row).iter().map(|&cell| (cell.character(), cell.color()));
+        text.push_str(colored(line, style.colours).trim_end());
+        text.push('\n');
     }
-    picture.push_str(&step_axis(&steps, width, margin));
-    let _ = writeln!(picture, "{:margin$}  {}", "", legend(curve, style.colours));
-    picture
+    text.push_str(&step_axis(&steps, width, margin));
+    let _ = writeln!(text, "{:margin$}  {}", "", legend(curve, style.colours));
+    text
 }
 
 fn plotted(curve: &Curve, steps: &Scale, losses: &Scale, width: usize, height: usize) -> Plot {
     let mut plot = Plot { width, cells: vec![Cell::EMPTY; width * height] };
     let (dots_across, dots_down) = (2 * width, 4 * height);
     if let Some(floor) = curve.floor.as_ref().filter(|floor| floor.value.is_finite()) {
-        let y = at(1.0 - losses.place(floor.value), dots_down);
+        let y = at(1.0 - losses.position(floor.value), dots_down);
         // Every other character, so that it is dashed.
         (0..dots_across).filter(|x| x % 4 < 2).for_each(|x| plot.floor_dot(x, y));
     }
     let line: Vec<(usize, usize)> = thinned(&curve.losses, width)
         .into_iter()
         .map(|(step, loss)| {
-            (at(steps.place(step), dots_across), at(1.0 - losses.place(loss), dots_down))
+            (at(steps.position(step), dots_across), at(1.0 - losses.position(loss), dots_down))
         })
         .collect();
     for pair in line.windows(2) {
@@ -142,7 +142,7 @@ fn plotted(curve: &Curve, steps: &Scale, losses: &Scale, width: usize, height: u
         plot.line_dot(x, y);
     }
     for &(step, loss) in curve.evaluations.iter().filter(|(s, l)| s.is_finite() && l.is_finite()) {
-        let (row, column) = (row_of(losses, loss, height), at(steps.place(step), width));
+        let (row, column) = (row_of(losses, loss, height), at(steps.position(step), width));
         plot.cells[row * width + column] = Cell::Evaluation;
     }
     plot
@@ -151,30 +151,30 @@ fn plotted(curve: &Curve, steps: &Scale, losses: &Scale, width: usize, height: u
 /// Sets the dots from one point to another.
 fn connect(plot: &mut Plot, from: (usize, usize), to: (usize, usize)) {
     let between =
-        |a: usize, b: usize, part: f64| (a as f64 + (b as f64 - a as f64) * part).round() as usize;
+        |a: usize, b: usize, t: f64| (a as f64 + (b as f64 - a as f64) * t).round() as usize;
     let count = from.0.abs_diff(to.0).max(from.1.abs_diff(to.1)).max(1);
     for i in 0..=count {
-        let part = i as f64 / count as f64;
-        plot.line_dot(between(from.0, to.0, part), between(from.1, to.1, part));
+        let t = i as f64 / count as f64;
+        plot.line_dot(between(from.0, to.0, t), between(from.1, to.1, t));
     }
 }
 
-/// The place of a part of the whole among `count` of them.
-fn at(part: f64, count: usize) -> usize {
-    ((part * (count - 1) as f64).round().max(0.0) as usize).min(count - 1)
+/// The index of a fraction among `count` places.
+fn at(fraction: f64, count: usize) -> usize {
+    ((fraction * (count - 1) as f64).round().max(0.0) as usize).min(count - 1)
 }
 
-/// The line of characters that has the dots of a loss.
+/// The row of a loss.
 fn row_of(losses: &Scale, loss: f64, height: usize) -> usize {
-    at(1.0 - losses.place(loss), 4 * height) / 4
+    at(1.0 - losses.position(loss), 4 * height) / 4
 }
 
-/// The line below the plot and the steps below it.
+/// The step axis below the plot and its labels.
 fn step_axis(steps: &Scale, width: usize, margin: usize) -> String {
     let mut line = vec!['─'; width];
     let mut below = vec![' '; width];
     for &tick in &steps.ticks {
-        let column = at(steps.place(tick), width);
+        let column = at(steps.position(tick), width);
         let label = steps.label(tick);
         let start = column.saturating_sub(label.len() / 2).min(width.saturating_sub(label.len()));
         line[column] = '┬';
@@ -191,8 +191,8 @@ fn legend(curve: &Curve, colours: bool) -> String {
     const DASH: u8 = 0b0001_0010;
     let (line, floor) = (Cell::Dots { line: DASH, floor: 0 }, Cell::Dots { line: 0, floor: DASH });
     let part = |mark: &[Cell], text: &str| {
-        let mark = mark.iter().map(|cell| (cell.character(), cell.colour()));
-        format!("{} {text}", coloured(mark, colours))
+        let mark = mark.iter().map(|cell| (cell.character(), cell.color()));
+        format!("{} {text}", colored(mark, colours))
     };
     let mut parts = Vec::new();
     if !curve.losses.is_empty() {
@@ -207,18 +207,18 @@ fn legend(curve: &Curve, colours: bool) -> String {
     parts.join("   ")
 }
 
-/// Characters with their colours, each run of one colour marked once.
-fn coloured(characters: impl Iterator<Item = (char, Option<u8>)>, colours: bool) -> String {
+/// Characters with ANSI colors, one escape code per run of a color.
+fn colored(characters: impl Iterator<Item = (char, Option<u8>)>, colours: bool) -> String {
     let mut text = String::new();
-    let mut present = None;
-    for (character, colour) in characters {
-        if colours && colour != present {
-            let _ = write!(text, "\x1b[{}m", colour.unwrap_or(0));
-            present = colour;
+    let mut current = None;
+    for (character, color) in characters {
+        if colours && color != current {
+            let _ = write!(text, "\x1b[{}m", color.unwrap_or(0));
+            current = color;
         }
         text.push(character);
     }
-    if present.is_some() {
+    if current.is_some() {
         text.push_str("\x1b[0m");
     }
     text

@@ -1,4 +1,4 @@
-//! Models whose layers are a loop: the same as written out, with one of everything.
+//! Models with scanned layers match those with unrolled layers.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -10,14 +10,14 @@ use fullshard_graph::{
 use fullshard_models::{AnyModel, Body, Layer, LayerBody, Parameter, Place, Plain, Scope, Tracer};
 use std::collections::HashMap;
 
-/// Runs layers as a loop over stacked parameters, each recomputed in the backward pass.
-struct Looped {
+/// Scans layers over stacked parameters, each rematerialized in the backward pass.
+struct ScanTracer {
     parameters: HashMap<String, Tensor>,
 }
 
-impl Looped {
-    /// Takes parameters as [`Plain`] does.
-    fn new(model: &dyn AnyModel, parameters: &[Tensor]) -> Result<Looped> {
+impl ScanTracer {
+    /// Takes parameters in the order of [`Plain`].
+    fn new(model: &dyn AnyModel, parameters: &[Tensor]) -> Result<ScanTracer> {
         let tree = model.tree();
         let layers = model.dimensions().layers;
         let named = tree.named_parameters();
@@ -35,11 +35,11 @@ impl Looped {
                 known.insert(name.replacen(".0.", ".*.", 1), stacked);
             }
         }
-        Ok(Looped { parameters: known })
+        Ok(ScanTracer { parameters: known })
     }
 }
 
-impl Tracer for Looped {
+impl Tracer for ScanTracer {
     fn module(&self, _: &Place, body: Body<'_>) -> Result<Vec<Tensor>> {
         body()
     }
@@ -86,7 +86,7 @@ impl Tracer for Looped {
 }
 
 #[test]
-fn loops_over_layers_are_the_same_as_layers_written_out() {
+fn scanned_layers_match_unrolled_layers() {
     for case in ["gpt2_inverse", "llama_grouped"] {
         let recording = Recording::load(case);
         let model = model(&recording);
@@ -104,16 +104,16 @@ fn loops_over_layers_are_the_same_as_layers_written_out() {
             let (plain, mut results) = value_and_grad(&weights, |weights| {
                 loss(&Plain::new(&tree, &weights, DType::F32)?)
             })?;
-            let (looped, gradients) =
-                value_and_grad(&weights, |weights| loss(&Looped::new(&*model, &weights)?))?;
+            let (scanned, gradients) =
+                value_and_grad(&weights, |weights| loss(&ScanTracer::new(&*model, &weights)?))?;
             results.push(plain);
             results.extend(gradients);
-            results.push(looped);
+            results.push(scanned);
             Ok(results)
         });
-        let (plain, looped) = results.split_at(results.len() / 2);
-        for (i, (plain, looped)) in plain.iter().zip(looped).enumerate() {
-            let apart = difference(&looped.to_f64().unwrap(), &plain.to_f64().unwrap());
+        let (plain, scanned) = results.split_at(results.len() / 2);
+        for (i, (plain, scanned)) in plain.iter().zip(scanned).enumerate() {
+            let apart = difference(&scanned.to_f64().unwrap(), &plain.to_f64().unwrap());
             let name = names.get(i).map_or("the loss", String::as_str);
             assert!(apart < 1e-5, "{case}: {name} by {apart}");
         }

@@ -1,33 +1,33 @@
-//! Communication: the network with what it carries, and every kind of collective.
+//! Communication: the network with its traffic, and every kind of collective.
 
+use super::format::{Escaped, bytes, plural, seconds};
 use super::table as folding;
 use super::torus;
-use super::words::{Escaped, bytes, seconds, several};
-use crate::report::{Exchanged, MachineSummary, Report};
+use crate::report::{CollectiveTime, MachineSummary, Report};
 use std::fmt::Write;
 
 pub fn section(report: &Report) -> String {
-    let (machine, exchanged) = (&report.machine, &report.collectives);
+    let (machine, collective_times) = (&report.machine, &report.collectives);
     if machine.devices < 2 {
         return String::new();
     }
-    let sentence = match exchanged.is_empty() {
-        true => "Devices exchange nothing.".to_owned(),
+    let sentence = match collective_times.is_empty() {
+        true => "No collectives.".to_owned(),
         false => {
-            let all: u64 = exchanged.iter().map(|it| it.bytes.saturating_mul(it.count)).sum();
-            let times: u64 = exchanged.iter().map(|it| it.count).sum();
-            format!("{times} collectives a step, {} in all.", bytes(all))
+            let total = collective_times.iter().map(|it| it.bytes.saturating_mul(it.count)).sum();
+            let count: u64 = collective_times.iter().map(|it| it.count).sum();
+            format!("{count} collectives per step, {} in total.", bytes(total))
         }
     };
     let drawing = match machine.torus.is_empty() {
         true => switch(machine.devices),
-        false => torus::drawing(machine, &carried(machine, exchanged)),
+        false => torus::drawing(machine, &carried(machine, collective_times)),
     };
     format!(
         "<section id=\"communication\">\n<h2>Communication</h2>\n<p class=\"lead\">{sentence}</p>\n\
          <div class=\"two\">\n<div>{drawing}</div>\n<div>{}</div>\n</div>\n{}</section>\n",
-        links(machine, exchanged),
-        table(machine, exchanged)
+        links(machine, collective_times),
+        table(machine, collective_times)
     )
 }
 
@@ -36,7 +36,7 @@ pub fn letter(dim: usize) -> char {
     ['x', 'y', 'z'].get(dim).copied().unwrap_or('w')
 }
 
-/// The dimensions of the torus that a group of neighbours covers: the first ones first.
+/// The dimensions of the torus that a group of neighbors covers, starting with the first.
 fn covered(machine: &MachineSummary, group: usize) -> Vec<usize> {
     let chips = machine.torus.iter().product::<usize>().max(1);
     let mut left = group.div_ceil((machine.devices / chips).max(1));
@@ -50,10 +50,10 @@ fn covered(machine: &MachineSummary, group: usize) -> Vec<usize> {
     dims
 }
 
-/// The bytes of the collectives that go along each dimension.
-fn carried(machine: &MachineSummary, exchanged: &[Exchanged]) -> Vec<u64> {
+/// The bytes of the collectives along each dimension.
+fn carried(machine: &MachineSummary, collective_times: &[CollectiveTime]) -> Vec<u64> {
     let mut carried = vec![0_u64; machine.torus.len()];
-    for it in exchanged {
+    for it in collective_times {
         for dim in covered(machine, it.group) {
             carried[dim] = carried[dim].saturating_add(it.bytes.saturating_mul(it.count));
         }
@@ -61,15 +61,13 @@ fn carried(machine: &MachineSummary, exchanged: &[Exchanged]) -> Vec<u64> {
     carried
 }
 
-/// What each dimension is and carries.
-fn links(machine: &MachineSummary, exchanged: &[Exchanged]) -> String {
+/// The table of dimensions with their traffic.
+fn links(machine: &MachineSummary, collective_times: &[CollectiveTime]) -> String {
     if machine.torus.is_empty() {
-        let devices = several(machine.devices, "device");
-        return format!(
-            "<p class=\"dim\">{devices}, each connected to a switch and so to every other.</p>"
-        );
+        let devices = plural(machine.devices, "device");
+        return format!("<p class=\"dim\">{devices}, all connected through a switch.</p>");
     }
-    let carried = carried(machine, exchanged);
+    let carried = carried(machine, collective_times);
     let mut rows = String::new();
     for (dim, &length) in machine.torus.iter().enumerate().filter(|(_, length)| **length > 1) {
         let ring = machine.wrap.get(dim).copied().unwrap_or(false);
@@ -78,7 +76,7 @@ fn links(machine: &MachineSummary, exchanged: &[Exchanged]) -> String {
             (length, true) => format!("ring of {length}"),
             (length, false) => format!("line of {length}"),
         };
-        let kinds: Vec<String> = exchanged
+        let kinds: Vec<String> = collective_times
             .iter()
             .filter(|it| covered(machine, it.group).contains(&dim))
             .map(|it| it.kind.clone())
@@ -98,15 +96,16 @@ fn links(machine: &MachineSummary, exchanged: &[Exchanged]) -> String {
         );
     }
     format!(
-        "<table>\n<tr><th></th><th>dimension</th><th class=\"number\">a step</th><th>carries</th></tr>\n{rows}</table>"
+        "<table>\n<tr><th></th><th>dimension</th><th class=\"number\">bytes per step</th>\
+         <th>collectives</th></tr>\n{rows}</table>"
     )
 }
 
-fn table(machine: &MachineSummary, exchanged: &[Exchanged]) -> String {
-    if exchanged.is_empty() {
+fn table(machine: &MachineSummary, collective_times: &[CollectiveTime]) -> String {
+    if collective_times.is_empty() {
         return String::new();
     }
-    let row = |it: &Exchanged| {
+    let row = |it: &CollectiveTime| {
         let over = covered(machine, it.group);
         let over: String =
             over.iter().map(|&dim| format!("<span class=\"tag\">{}</span>", letter(dim))).collect();
@@ -126,12 +125,12 @@ fn table(machine: &MachineSummary, exchanged: &[Exchanged]) -> String {
             seconds(it.seconds)
         )
     };
-    let mut longest: Vec<&Exchanged> = exchanged.iter().collect();
+    let mut longest: Vec<&CollectiveTime> = collective_times.iter().collect();
     longest.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     let rows: Vec<String> = longest.into_iter().map(row).collect();
     let headings = "<th>kind</th><th>axis</th><th class=\"number\">devices</th>\
-                    <th class=\"number\">a step</th><th class=\"number\">each</th>\
-                    <th class=\"number\">time of all</th><th class=\"number\">hidden</th>";
+                    <th class=\"number\">per step</th><th class=\"number\">size</th>\
+                    <th class=\"number\">total time</th><th class=\"number\">hidden</th>";
     format!("<h3>Collectives</h3>\n{}", folding::table(headings, &rows))
 }
 
@@ -142,7 +141,7 @@ fn switch(devices: usize) -> String {
     let mut svg = format!(
         "<svg style=\"max-width:240px;margin:0 auto\" viewBox=\"0 0 240 240\" role=\"img\" \
          aria-label=\"{} around a switch\">\n",
-        several(devices, "device")
+        plural(devices, "device")
     );
     let places = (0..devices).map(|device| {
         let angle =

@@ -1,8 +1,8 @@
-//! Configs that are refused, and in which words.
+//! Configs that are rejected, with their error messages.
 
 use fullshard_parallel::FsdpConfig;
 
-fn refusal(json: &str) -> String {
+fn error(json: &str) -> String {
     FsdpConfig::from_json(json).unwrap_err().to_string()
 }
 
@@ -12,59 +12,59 @@ const KEYS: &str = "xla_fsdp_settings, transformer_layer_cls_to_wrap, min_num_pa
 
 const SETTINGS: &str = "compute_dtype, buffer_dtype, fp32_reduce_scatter, \
                         disable_reshard_on_root, flatten_parameters, shard_param_on_dim_0, \
-                        pin_layout_in_collective_ops, optimization_barrier_in_forward, \
-                        optimization_barrier_in_backward, coalesce_all_gather_ops, \
+                        coalesce_all_gather_ops, pin_layout_in_collective_ops, \
+                        optimization_barrier_in_forward, optimization_barrier_in_backward, \
                         reshard_after_forward, reduce_scatter_bucket_size_mb, \
                         gradient_divide_factors";
 
 #[test]
-fn unknown_keys_are_refused_with_the_nearest() {
+fn suggests_the_nearest_known_key() {
     for (json, message) in [
         (
             r#"{"fsdp_transformer_layers_cls_to_wrap": "A"}"#,
-            "there is no key `fsdp_transformer_layers_cls_to_wrap`, perhaps \
+            "unknown key `fsdp_transformer_layers_cls_to_wrap`, perhaps \
              `transformer_layer_cls_to_wrap` was meant",
         ),
-        (r#"{"XLA": true}"#, "there is no key `XLA`, perhaps `xla` was meant"),
+        (r#"{"XLA": true}"#, "unknown key `XLA`, perhaps `xla` was meant"),
         (
             r#"{"xla_fsdp_grad_checkpoint": true}"#,
-            "there is no key `xla_fsdp_grad_checkpoint`, perhaps `xla_fsdp_grad_ckpt` was meant",
+            "unknown key `xla_fsdp_grad_checkpoint`, perhaps `xla_fsdp_grad_ckpt` was meant",
         ),
         (
             r#"{"compute_dtype": "bfloat16"}"#,
-            "there is no key `compute_dtype`; it belongs inside `xla_fsdp_settings`",
+            "unknown key `compute_dtype`; it belongs inside `xla_fsdp_settings`",
         ),
     ] {
-        assert_eq!(refusal(json), format!("{message}; valid keys are {KEYS}"));
+        assert_eq!(error(json), format!("{message}; valid keys are {KEYS}"));
     }
     for (json, message) in [
         (
             r#"{"xla_fsdp_settings": {"compute_type": "bfloat16"}}"#,
-            "there is no key `xla_fsdp_settings.compute_type`, perhaps `compute_dtype` was meant",
+            "unknown key `xla_fsdp_settings.compute_type`, perhaps `compute_dtype` was meant",
         ),
         (
             r#"{"xla_fsdp_settings": {"xla_fsdp_grad_ckpt": true}}"#,
-            "there is no key `xla_fsdp_settings.xla_fsdp_grad_ckpt`; it belongs beside \
+            "unknown key `xla_fsdp_settings.xla_fsdp_grad_ckpt`; it belongs beside \
              `xla_fsdp_settings`, not inside it",
         ),
         (
             r#"{"xla_fsdp_settings": {"quantize": true}}"#,
-            "there is no key `xla_fsdp_settings.quantize`",
+            "unknown key `xla_fsdp_settings.quantize`",
         ),
     ] {
-        assert_eq!(refusal(json), format!("{message}; valid keys are {SETTINGS}"));
+        assert_eq!(error(json), format!("{message}; valid keys are {SETTINGS}"));
     }
 }
 
 #[test]
-fn bad_values_are_refused() {
+fn rejects_bad_values() {
     let class = "a class name or a list of them, such as [\"GPT2Block\"]";
     for (json, key, found, expected) in [
         (r#"{"xla": "true"}"#, "xla", r#""true""#, "true or false"),
         (r#"{"xla": 1}"#, "xla", "1", "true or false"),
         (r#"{"xla_fsdp_v2": "yes"}"#, "xla_fsdp_v2", r#""yes""#, "true or false"),
         (r#"{"fsdp_version": "2"}"#, "fsdp_version", r#""2""#, "a whole number"),
-        (r#"{"backward_prefetch": 1}"#, "backward_prefetch", "1", "a text"),
+        (r#"{"backward_prefetch": 1}"#, "backward_prefetch", "1", "a string"),
         (
             r#"{"xla_fsdp_settings": ["compute_dtype"]}"#,
             "xla_fsdp_settings",
@@ -120,23 +120,23 @@ fn bad_values_are_refused() {
             "\"TRANSFORMER_BASED_WRAP\", \"SIZE_BASED_WRAP\" or \"NO_WRAP\"",
         ),
     ] {
-        assert_eq!(refusal(json), format!("`{key}` is {found} but must be {expected}"));
+        assert_eq!(error(json), format!("`{key}` is {found} but must be {expected}"));
     }
 }
 
 #[test]
-fn bad_settings_are_refused() {
+fn rejects_bad_settings() {
     let dtypes = r#""float32", "bfloat16" or "float16""#;
-    let to_compute = "\"float32\", \"bfloat16\", \"float16\", or \"float8_e4m3fn\" for bfloat16 with \
-                      the matrix products of layers in 8 bits";
+    let compute_dtypes = "\"float32\", \"bfloat16\", \"float16\", or \"float8_e4m3fn\" for \
+                          bfloat16 with the matmuls of layers in FP8";
     let bucket = "a number of megabytes from 0, for no buckets, to 65536";
     let factors = "two positive numbers, [before, after]: summed gradients are divided by their \
                    product, and anything but the number of devices scales them";
     for (key, value, expected) in [
-        ("compute_dtype", r#""float64""#, to_compute),
-        ("compute_dtype", r#""float8_e5m2""#, to_compute),
-        ("compute_dtype", r#""bf16""#, to_compute),
-        ("compute_dtype", "16", to_compute),
+        ("compute_dtype", r#""float64""#, compute_dtypes),
+        ("compute_dtype", r#""float8_e5m2""#, compute_dtypes),
+        ("compute_dtype", r#""bf16""#, compute_dtypes),
+        ("compute_dtype", "16", compute_dtypes),
         ("buffer_dtype", r#""torch.float64""#, dtypes),
         ("buffer_dtype", r#""float8_e4m3fn""#, dtypes),
         ("flatten_parameters", "0", "true or false"),
@@ -153,24 +153,24 @@ fn bad_settings_are_refused() {
     ] {
         let json = format!(r#"{{"xla_fsdp_settings": {{"{key}": {value}}}}}"#);
         let message = format!("`xla_fsdp_settings.{key}` is {value} but must be {expected}");
-        assert_eq!(refusal(&json), message);
+        assert_eq!(error(&json), message);
     }
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_the_reason() {
-    let callable = "a function cannot stand in JSON. Say what to wrap with \
-                    transformer_layer_cls_to_wrap or min_num_params";
+fn rejects_unsupported_keys_with_a_reason() {
+    let callable =
+        "JSON cannot hold a function. Set transformer_layer_cls_to_wrap or min_num_params";
     let all = "all devices shard together. Leave it out";
-    let dummy = "a step with parts left out trains nothing. Leave it out; `fullshard exec \
-                 --profile` shows what a part costs";
+    let dummy = "a step without some of its ops trains nothing. Leave it out; `fullshard exec \
+                 --profile` shows what each costs";
     for (key, value, reason) in [
         ("auto_wrap_policy", r#""size""#, callable),
         ("auto_wrapper_callable", r#""wrap""#, callable),
         (
             "param_init_fn",
             r#""init""#,
-            "a function cannot stand in JSON, and parameters are made as shards",
+            "JSON cannot hold a function, and parameters are initialized as shards",
         ),
         ("sharding_groups", "[[0,1],[2,3]]", all),
         ("sharding_rank", "0", all),
@@ -183,11 +183,11 @@ fn what_cannot_be_is_refused_with_the_reason() {
     ] {
         let json = format!(r#"{{"xla_fsdp_settings": {{"{key}": {value}}}}}"#);
         let found = format!("`xla_fsdp_settings.{key}` is {value}");
-        assert_eq!(refusal(&json), format!("{found}, which is not supported: {reason}"));
+        assert_eq!(error(&json), format!("{found}, which is not supported: {reason}"));
     }
     let offload = "shards stay in device memory. Leave it out; more devices or gradient \
                    checkpointing make room";
-    let precision = "say the type to compute in with xla_fsdp_settings.compute_dtype";
+    let precision = "set xla_fsdp_settings.compute_dtype instead";
     for (key, value, reason) in [
         ("fsdp_cpu_offload", "true", offload),
         ("fsdp_offload_params", "true", offload),
@@ -196,7 +196,7 @@ fn what_cannot_be_is_refused_with_the_reason() {
         (
             "fsdp_sharding_strategy",
             r#""HYBRID_SHARD""#,
-            "say it with `--fsdp`: full_shard, shard_grad_op or no_shard",
+            "set `--fsdp` instead: full_shard, shard_grad_op or no_shard",
         ),
         (
             "ignored_modules",
@@ -205,16 +205,16 @@ fn what_cannot_be_is_refused_with_the_reason() {
         ),
     ] {
         let message = format!("`{key}` is {value}, which is not supported: {reason}");
-        assert_eq!(refusal(&format!(r#"{{"{key}": {value}}}"#)), message);
+        assert_eq!(error(&format!(r#"{{"{key}": {value}}}"#)), message);
     }
 }
 
 #[test]
-fn contradictions_are_refused() {
+fn rejects_contradictions() {
     for (json, message) in [
         (
             r#"{"min_num_params": 5, "fsdp_min_num_params": 5}"#,
-            "`min_num_params` and `fsdp_min_num_params` are one key: leave one of them out",
+            "`min_num_params` and `fsdp_min_num_params` are the same key: leave one of them out",
         ),
         (
             r#"{"min_num_params": 1e8, "transformer_layer_cls_to_wrap": ["GPT2Block"]}"#,
@@ -224,35 +224,35 @@ fn contradictions_are_refused() {
         (
             r#"{"activation_checkpointing": true, "xla_fsdp_grad_ckpt": false}"#,
             "`xla_fsdp_grad_ckpt: false` and `activation_checkpointing: true` contradict each \
-             other: they are one switch, leave one of them out",
+             other: they are the same option, leave one of them out",
         ),
         (
             r#"{"reshard_after_forward": true,
                 "xla_fsdp_settings": {"reshard_after_forward": false}}"#,
             "`xla_fsdp_settings.reshard_after_forward: false` and `reshard_after_forward: true` \
-             contradict each other: they are one switch, leave one of them out",
+             contradict each other: they are the same option, leave one of them out",
         ),
         (
-            r#"{"auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}"#,
+            r#"{"auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "transformer_layer_cls_to_wrap": []}"#,
             "`auto_wrap_policy: TRANSFORMER_BASED_WRAP` and nothing to wrap contradict each \
-             other: what is wrapped follows from transformer_layer_cls_to_wrap or \
+             other: the policy follows from transformer_layer_cls_to_wrap or \
              min_num_params, leave auto_wrap_policy out",
         ),
     ] {
-        assert_eq!(refusal(json), message);
+        assert_eq!(error(json), message);
     }
 }
 
 #[test]
-fn what_is_no_object_is_refused() {
+fn rejects_other_json_than_objects() {
     let message = "must be a JSON object, such as {\"xla\": true}";
-    assert_eq!(refusal("[]"), format!("the FSDP config is [] but {message}"));
-    assert_eq!(refusal("true"), format!("the FSDP config is true but {message}"));
+    assert_eq!(error("[]"), format!("the FSDP config is [] but {message}"));
+    assert_eq!(error("true"), format!("the FSDP config is true but {message}"));
     assert_eq!(
-        refusal(r#"{"xla": true,}"#),
+        error(r#"{"xla": true,}"#),
         "the FSDP config is not JSON: trailing comma at line 1 column 14"
     );
     let long = format!("\"{}\"", "x".repeat(100));
     let shown = format!("\"{}…", "x".repeat(59));
-    assert_eq!(refusal(&long), format!("the FSDP config is {shown} but {message}"));
+    assert_eq!(error(&long), format!("the FSDP config is {shown} but {message}"));
 }

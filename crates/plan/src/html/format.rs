@@ -1,8 +1,8 @@
-//! How figures and names are written on the page.
+//! Formatting of figures and names.
 
 use std::fmt::{self, Display};
 
-/// Text in which nothing is taken for markup.
+/// Text escaped for HTML.
 pub struct Escaped<'a>(pub &'a str);
 
 impl Display for Escaped<'_> {
@@ -21,7 +21,7 @@ impl Display for Escaped<'_> {
     }
 }
 
-/// Bytes, in binary units.
+/// Bytes in binary units.
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
@@ -34,9 +34,10 @@ pub fn bytes(bytes: u64) -> String {
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
-/// Seconds, in the unit that suits them, with three digits.
+/// Seconds in s, ms or µs, with three significant digits.
 pub fn seconds(seconds: f64) -> String {
-    let (value, unit) = match seconds {
+    // A sum of nothing is -0.0.
+    let (value, unit) = match seconds + 0.0 {
         s if s >= 1.0 || s == 0.0 => (s, "s"),
         s if s >= 1e-3 => (s * 1e3, "ms"),
         s => (s * 1e6, "µs"),
@@ -44,7 +45,7 @@ pub fn seconds(seconds: f64) -> String {
     format!("{} {unit}", three_digits(value))
 }
 
-/// A number with three digits that count.
+/// A number with three significant digits.
 fn three_digits(value: f64) -> String {
     let digits = match value.abs() {
         v if v >= 100.0 => 0,
@@ -54,12 +55,12 @@ fn three_digits(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// A share, in percent.
+/// A share in percent.
 pub fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// A large count, with three digits that count and a letter.
+/// A large count with three significant digits and a suffix.
 pub fn count(value: f64) -> String {
     let (value, unit) = match value {
         v if v >= 1e12 => (v / 1e12, " T"),
@@ -71,8 +72,8 @@ pub fn count(value: f64) -> String {
     format!("{}{unit}", three_digits(value))
 }
 
-/// One thing, or several.
-pub fn several(count: usize, what: &str) -> String {
+/// A count with a noun in singular or plural.
+pub fn plural(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_have_three_digits_and_a_unit() {
+    fn formats_three_digits_and_a_unit() {
         assert_eq!(bytes(0), "0 B");
         assert_eq!(bytes(1023), "1023 B");
         assert_eq!(bytes(81_390_000_000), "75.8 GiB");
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_no_markup() {
+    fn escapes_markup() {
         assert_eq!(Escaped("<b a='\"&").to_string(), "&lt;b a=&#39;&quot;&amp;");
     }
 }

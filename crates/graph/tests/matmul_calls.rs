@@ -1,20 +1,20 @@
-//! Products that are called by name: the same numbers as the compiler's own.
+//! Matmuls as custom calls: the same results as the compiler's.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
 use common::{assert_close, numbers, run};
-use fullshard_graph::{Argument, DType, Dialect, PRODUCT, Program, Tensor, TensorType, einsum};
+use fullshard_graph::{Argument, DType, Dialect, MATMUL, Program, Tensor, TensorType, einsum};
 use fullshard_pjrt::HostTensor;
 
-/// A product of two tensors, called or not.
-fn product(spec: &str, lhs: &[usize], rhs: &[usize], dtype: DType, called: bool) -> Program {
+/// A matmul of two tensors, as a custom call or not.
+fn matmul(spec: &str, lhs: &[usize], rhs: &[usize], dtype: DType, called: bool) -> Program {
     let arguments = [lhs, rhs].map(|dims| Argument::new(TensorType::new(DType::F32, dims)));
-    let program = Program::trace("product", &arguments, |inputs| {
+    let program = Program::trace("matmul", &arguments, |inputs| {
         let [lhs, rhs] = [&inputs[0], &inputs[1]].map(|input| input.convert(dtype));
         Ok(vec![einsum(spec, &lhs?, &rhs?)?.convert(DType::F32)?])
     });
-    program.unwrap().in_dialect(Dialect { called_products: called, ..Dialect::default() })
+    program.unwrap().in_dialect(Dialect { matmul_custom_calls: called, ..Dialect::default() })
 }
 
 fn random(dims: &[usize], seed: u64) -> HostTensor {
@@ -23,18 +23,18 @@ fn random(dims: &[usize], seed: u64) -> HostTensor {
     HostTensor::from_values(dims, &values).unwrap()
 }
 
-fn both(spec: &str, lhs: &[usize], rhs: &[usize], dtype: DType, tolerance: f64) {
+fn check(spec: &str, lhs: &[usize], rhs: &[usize], dtype: DType, tolerance: f64) {
     let inputs = [random(lhs, 1), random(rhs, 2)];
     let [called, compiled] = [true, false].map(|called| {
-        let program = product(spec, lhs, rhs, dtype, called);
-        assert_eq!(program.to_text().contains(PRODUCT), called, "{spec}");
+        let program = matmul(spec, lhs, rhs, dtype, called);
+        assert_eq!(program.to_text().contains(MATMUL), called, "{spec}");
         run(&program, &inputs)[0].to_f64().unwrap()
     });
     assert_close(&called, &compiled, tolerance);
 }
 
 #[test]
-fn every_orientation_gives_the_compilers_numbers() {
+fn every_orientation_matches_the_compiler() {
     for (spec, lhs, rhs) in [
         ("mk,kn->mn", &[37, 41][..], &[41, 53][..]),
         ("mk,nk->mn", &[37, 41], &[53, 41]),
@@ -47,13 +47,13 @@ fn every_orientation_gives_the_compilers_numbers() {
         ("bhqk,bqhd->bkhd", &[2, 3, 48, 56], &[2, 48, 3, 32]),
         ("bmk,bkn->bmn", &[5, 33, 34], &[5, 34, 35]),
     ] {
-        both(spec, lhs, rhs, DType::F32, 1e-5);
+        check(spec, lhs, rhs, DType::F32, 1e-5);
     }
 }
 
-/// Heads that are cut out of a projection, turned and grouped are read where they are.
+/// Heads sliced out of a projection, transposed and grouped are read in place.
 #[test]
-fn views_are_not_written_out() {
+fn views_are_not_materialized() {
     let dims = [2, 48, 3 * 96];
     let attend = |called: bool| {
         let argument = Argument::new(TensorType::new(DType::F32, &dims));
@@ -66,10 +66,10 @@ fn views_are_not_written_out() {
             let scores = einsum("bgrqd,bgkd->bgrqk", &query, &key)?;
             Ok(vec![einsum("bgrqk,bgkd->bgrqd", &scores, &key)?])
         });
-        program.unwrap().in_dialect(Dialect { called_products: called, ..Dialect::default() })
+        program.unwrap().in_dialect(Dialect { matmul_custom_calls: called, ..Dialect::default() })
     };
     let text = attend(true).to_text();
-    let call = text.lines().find(|line| line.contains(PRODUCT)).unwrap();
+    let call = text.lines().find(|line| line.contains(MATMUL)).unwrap();
     assert!(call.contains("(%arg0, %arg0)") && call.contains("[96, 192]"), "{call}");
     let inputs = [random(&dims, 3)];
     let [called, compiled] =
@@ -77,22 +77,22 @@ fn views_are_not_written_out() {
     assert_close(&called, &compiled, 1e-5);
 }
 
-/// Sums are in `f32`, as the compiler's are, and rounded once.
+/// Accumulated in `f32`, like the compiler's, and rounded once.
 #[test]
-fn short_types_are_summed_in_f32() {
-    both("mk,kn->mn", &[64, 128], &[128, 64], DType::Bf16, 0.01);
-    both("mk,kn->mn", &[64, 128], &[128, 64], DType::F16, 0.002);
+fn low_precision_types_accumulate_in_f32() {
+    check("mk,kn->mn", &[64, 128], &[128, 64], DType::Bf16, 0.01);
+    check("mk,kn->mn", &[64, 128], &[128, 64], DType::F16, 0.002);
 }
 
 #[test]
-fn what_calls_are_not_good_for_is_left_to_the_compiler() {
+fn unsupported_matmuls_are_left_to_the_compiler() {
     for (spec, lhs, rhs, dtype) in [
         ("mk,kn->mn", &[8, 8][..], &[8, 8][..], DType::F32),
         ("mk,kn->mn", &[1, 512], &[512, 512], DType::F32),
         ("mk,kn->mn", &[64, 64], &[64, 64], DType::F64),
         ("akb,kn->abn", &[8, 64, 8], &[64, 64], DType::F32),
     ] {
-        let program = product(spec, lhs, rhs, dtype, true);
-        assert!(!program.to_text().contains(PRODUCT), "{spec}");
+        let program = matmul(spec, lhs, rhs, dtype, true);
+        assert!(!program.to_text().contains(MATMUL), "{spec}");
     }
 }

@@ -1,10 +1,9 @@
-//! Matrix products that are called by name instead of being left to the compiler.
+//! Matmuls as custom calls instead of being left to the compiler.
 //!
-//! A platform that knows [`PRODUCT`] computes two operands of `f32` into a dense result, as its
-//! attributes say: `sizes` has two batch sizes, rows, columns and what is summed over; `lhs` and
-//! `rhs` have the strides of both batches, then of rows and sums, and of sums and columns;
-//! `offsets` where each begins. So an operand that is only a view of another tensor is not written
-//! out first.
+//! A platform that supports [`MATMUL`] multiplies two `f32` operands into a dense result.
+//! Attributes: `sizes` has two batch sizes, M, N and K; `lhs` and `rhs` have the strides of both
+//! batches, then of M and K for `lhs` and of K and N for `rhs`; `offsets` has the start of each
+//! operand. So an operand that is a view of another tensor is not materialized.
 
 use super::types::mlir;
 use super::view::View;
@@ -14,11 +13,11 @@ use crate::op::DotDims;
 use fullshard_core::{DType, TensorType};
 use std::rc::Rc;
 
-/// The name that platforms know products by.
-pub const PRODUCT: &str = "fullshard.product";
+/// The custom call target of matmuls.
+pub const MATMUL: &str = "fullshard.matmul";
 
-/// Below so many multiplications a matrix, a call costs more than it saves.
-const LEAST: usize = 1 << 15;
+/// Multiplications per matrix below which a call costs more than it saves.
+const MIN_MULTIPLICATIONS: usize = 1 << 15;
 
 /// A dimension in both operands: its size and strides.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -28,7 +27,7 @@ struct Shared {
     rhs: usize,
 }
 
-/// A product as sizes and strides.
+/// A matmul by sizes and strides.
 #[derive(PartialEq, Debug)]
 struct Strided {
     sizes: [usize; 5],
@@ -37,8 +36,8 @@ struct Strided {
 }
 
 impl Writer {
-    /// Writes a product of views as a call, if it is one that a call is good for.
-    pub(super) fn product_of(
+    /// Writes a matmul of views as a custom call, if one is supported and pays off.
+    pub(super) fn matmul_of(
         &mut self,
         graph: &Graph,
         node: &Node,
@@ -50,18 +49,18 @@ impl Writer {
         let [lhs_view, rhs_view] = views else { return None };
         let (lhs, rhs, result) = (graph.ty(lhs), graph.ty(rhs), graph.ty(node.outputs[0]));
         let strided = Strided::new(dims, &lhs.dims, [&lhs_view.strides, &rhs_view.strides], rhs)?;
-        let short = |ty: &TensorType| matches!(ty.dtype, DType::F32 | DType::Bf16 | DType::F16);
-        if !strided.is_large() || !short(lhs) || !short(result) {
+        let supported = |ty: &TensorType| matches!(ty.dtype, DType::F32 | DType::Bf16 | DType::F16);
+        if !strided.is_large() || !supported(lhs) || !supported(result) {
             return None;
         }
         let mut operands = Vec::new();
         for view in views {
             let name = names[view.base.index()].clone()?;
             let base = self.converted(&name, graph.ty(view.base), DType::F32, &node.path);
-            operands.push((base, wide(graph.ty(view.base))));
+            operands.push((base, as_f32(graph.ty(view.base))));
         }
         let text = format!(
-            "stablehlo.custom_call @{PRODUCT}({}, {}) {{api_version = 4 : i32, backend_config = \
+            "stablehlo.custom_call @{MATMUL}({}, {}) {{api_version = 4 : i32, backend_config = \
              {{lhs = {}, offsets = {}, rhs = {}, sizes = {}}}}}",
             operands[0].0,
             operands[1].0,
@@ -74,10 +73,10 @@ impl Writer {
             "({}, {}) -> {}",
             mlir(&operands[0].1),
             mlir(&operands[1].1),
-            mlir(&wide(result))
+            mlir(&as_f32(result))
         );
-        let product = self.op_one(&text, &types, &node.path);
-        Some(vec![self.converted(&product, &wide(result), result.dtype, &node.path)])
+        let matmul = self.op_one(&text, &types, &node.path);
+        Some(vec![self.converted(&matmul, &as_f32(result), result.dtype, &node.path)])
     }
 
     fn converted(
@@ -96,8 +95,8 @@ impl Writer {
 }
 
 impl Strided {
-    /// The product of two views, if rows, columns and sums have one stride each and there are at
-    /// most two batches.
+    /// The matmul of two views, if M, N and K have one stride each and there are at most two
+    /// batches.
     fn new(
         dims: &DotDims,
         lhs: &[usize],
@@ -114,17 +113,17 @@ impl Strided {
         };
         let free = |dims: &[usize], strides: &[usize], used: [&[usize]; 2]| -> Vec<Shared> {
             let free = (0..dims.len()).filter(|dim| !used.iter().any(|used| used.contains(dim)));
-            // The other operand does not have the dimension, so its stride never stands in the way.
+            // The other operand does not have the dimension, so its stride never prevents merging.
             merged(free.map(|dim| Shared { size: dims[dim], lhs: strides[dim], rhs: 0 }))
         };
         let batches = shared(&dims.lhs_batch, &dims.rhs_batch);
-        let rows = one(&free(lhs, lhs_strides, [&dims.lhs_batch, &dims.lhs_contract]))?;
-        let columns = one(&free(&rhs.dims, rhs_strides, [&dims.rhs_batch, &dims.rhs_contract]))?;
-        let sums = one(&shared(&dims.lhs_contract, &dims.rhs_contract))?;
-        let nothing = Shared { size: 1, lhs: 0, rhs: 0 };
+        let rows = single(&free(lhs, lhs_strides, [&dims.lhs_batch, &dims.lhs_contract]))?;
+        let columns = single(&free(&rhs.dims, rhs_strides, [&dims.rhs_batch, &dims.rhs_contract]))?;
+        let sums = single(&shared(&dims.lhs_contract, &dims.rhs_contract))?;
+        let unit = Shared { size: 1, lhs: 0, rhs: 0 };
         let [outer, inner] = match batches[..] {
-            [] => [nothing, nothing],
-            [inner] => [nothing, inner],
+            [] => [unit, unit],
+            [inner] => [unit, inner],
             [outer, inner] => [outer, inner],
             _ => return None,
         };
@@ -138,16 +137,16 @@ impl Strided {
     /// Whether a call saves more than it costs.
     fn is_large(&self) -> bool {
         let [.., rows, columns, sums] = self.sizes;
-        rows.min(columns).min(sums) > 1 && rows * columns * sums >= LEAST
+        rows.min(columns).min(sums) > 1 && rows * columns * sums >= MIN_MULTIPLICATIONS
     }
 }
 
-/// A type with its numbers in `f32`.
-fn wide(ty: &TensorType) -> TensorType {
+/// A type with its elements in `f32`.
+fn as_f32(ty: &TensorType) -> TensorType {
     TensorType::new(DType::F32, &ty.dims)
 }
 
-/// Dimensions with those put together that lie one inside the other in both operands.
+/// Dimensions, with those merged that are contiguous in both operands.
 fn merged(dims: impl Iterator<Item = Shared>) -> Vec<Shared> {
     let mut merged: Vec<Shared> = Vec::new();
     for dim in dims.filter(|dim| dim.size != 1) {
@@ -161,8 +160,8 @@ fn merged(dims: impl Iterator<Item = Shared>) -> Vec<Shared> {
     merged
 }
 
-/// The only dimension; none is one of size 1.
-fn one(dims: &[Shared]) -> Option<Shared> {
+/// The only dimension; no dimension is one of size 1.
+fn single(dims: &[Shared]) -> Option<Shared> {
     match dims {
         [] => Some(Shared { size: 1, lhs: 0, rhs: 0 }),
         [dim] => Some(*dim),
@@ -197,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_linear_layer_is_one_matrix_whatever_its_batch() {
+    fn linear_layer_is_one_matmul_for_any_batch() {
         let found = strided(&[4, 8, 16], &[16, 32], [&[], &[]], [&[2], &[0]]);
         let sizes = [1, 1, 32, 32, 16];
         let expected = Strided { sizes, lhs: [0, 0, 16, 1], rhs: [0, 0, 32, 1] };
@@ -205,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_need_no_transposing() {
+    fn heads_need_no_transpose() {
         // bqhd,bkhd->bhqk
         let shape = [2, 64, 3, 16];
         let found = strided(&shape, &shape, [&[0, 2], &[0, 2]], [&[3], &[3]]);
@@ -214,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn gradients_of_weights_sum_over_tokens() {
+    fn weight_gradients_contract_over_tokens() {
         let found = strided(&[4, 8, 16], &[4, 8, 32], [&[], &[]], [&[0, 1], &[0, 1]]);
         let expected =
             Strided { sizes: [1, 1, 16, 32, 32], lhs: [0, 0, 1, 16], rhs: [0, 0, 32, 1] };
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_single_stride_is_left_to_the_compiler() {
+    fn multiple_strides_are_left_to_the_compiler() {
         assert_eq!(strided(&[4, 8, 16], &[8, 32], [&[], &[]], [&[1], &[0]]), None);
     }
 }

@@ -1,0 +1,214 @@
+//! Every flag, and every key of a config file, has an effect or a message: none is silent.
+//!
+//! The table names for each what is expected of it: another step program, a run that goes another
+//! way, a warning or an error that names it. Each row is held against a run without it.
+#![allow(clippy::unwrap_used)]
+
+mod observe;
+
+use fullshard::config::{Flags, RunConfig};
+use observe::{Flag, Folder, Observed};
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// What is expected of a flag.
+#[derive(Clone, Copy)]
+enum Expect {
+    /// The programs of training and evaluation, or how they are compiled, are others.
+    Program,
+    /// The program is the same, and the run is another: steps, losses, logs, files.
+    Run,
+    /// A warning has these words.
+    Warns(&'static str),
+    /// An error has these words.
+    Fails(&'static str),
+    /// It needs what is not here; this test of another file covers it.
+    Elsewhere(&'static str, &'static str),
+}
+use Expect::{Elsewhere, Fails, Program, Run, Warns};
+
+/// A row: the flag with a value, flags that are given both times, and what is expected. A value of
+/// `-` takes a flag of the base away.
+type Row = (&'static str, &'static str, &'static [Flag], Expect);
+
+const TWO: Flag = ("num_cores", "2");
+const LLAMA: Flag = (
+    "config_name",
+    r#"{"model_type": "llama", "vocab_size": 96, "hidden_size": 16, "intermediate_size": 32,
+        "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 16}"#,
+);
+const WIDER: &str = r#"{"model_type": "gpt2", "vocab_size": 96, "n_positions": 16, "n_embd": 32,
+    "n_layer": 2, "n_head": 2}"#;
+const EVAL: Flag = ("do_eval", "true");
+const EPOCH: [Flag; 2] = [("max_steps", "-1"), ("num_train_epochs", "1")];
+const UNROLLED: Flag = ("scan_layers", "false");
+const DROPOUT_ON_GPU: [Flag; 2] = [("device", "cuda"), ("num_cores", "1")];
+
+#[rustfmt::skip]
+const ROWS: &[Row] = &[
+    ("model_name_or_path", "saved", &[("config_name", "-"), ("model_type", "gpt2")], Fails("model_type")),
+    ("config_name", WIDER, &[], Program),
+    ("model_type", "gpt2", &[("config_name", "-"), ("model_type", "llama")], Program),
+    ("config_overrides", "n_layer=1", &[("config_name", "-"), ("model_type", "gpt2")], Program),
+    ("freeze", "transformer.wte.*", &[], Program),
+    ("scan_layers", "false", &[], Program),
+    ("dataset_name", "fullshard/no-such-dataset", &[("train_file", "-"), ("validation_file", "-")], Fails("no-such-dataset")),
+    ("dataset_config_name", "other", &[], Fails("dataset_name")),
+    ("train_file", "validation.txt", &[], Run),
+    ("validation_file", "train.txt", &[EVAL], Run),
+    ("validation_split_percentage", "20", &[EVAL, ("validation_file", "-")], Run),
+    ("demo", "true", &[], Fails("train_file")),
+    ("demo", "true", &[], Elsewhere("crates/cli/tests/train.rs", "demo_prints_its_progress")),
+    ("tokenizer_name", "gpt2", &[], Fails("tokenizer `gpt2`")),
+    ("block_size", "8", &[], Program),
+    ("packing", "true", &[], Run),
+    ("keep_linebreaks", "false", &[], Run),
+    ("max_train_samples", "5", &[], Run),
+    ("max_eval_samples", "1", &[EVAL], Run),
+    ("dataloader_drop_last", "true", &[EPOCH[0], EPOCH[1], ("max_train_samples", "5")], Run),
+    ("data_seed", "9", &[], Run),
+    ("cache_dir", "other-cache", &[], Run),
+    ("overwrite_cache", "true", &[], Run),
+    ("device", "tpu", &[("num_cores", "1")], Program),
+    ("plugin", "no-such-plugin.so", &[], Fails("no-such-plugin.so")),
+    ("memory_fraction", "0.5", &[], Warns("--memory_fraction has no effect")),
+    ("preallocate", "false", &[], Warns("--preallocate has no effect")),
+    ("client_option", "nonsense", &[], Fails("--client_option")),
+    ("xla_flag", "xla_cpu_enable_fast_math=true", &[], Program),
+    ("no_cache", "true", &[], Run),
+    ("num_cores", "2", &[], Program),
+    ("fsdp", "no_shard", &[TWO], Program),
+    ("fsdp", "no_shard", &[], Warns("FSDP settings have no effect on one device: strategy")),
+    ("gather_ahead", "true", &[TWO], Program),
+    ("fsdp_transformer_layer_cls_to_wrap", "", &[TWO], Program),
+    ("fsdp_min_num_params", "600", &[TWO], Program),
+    ("fsdp_config", r#"{"min_num_params": 600}"#, &[TWO], Program),
+    ("fsdp.reshard_after_forward", "false", &[TWO], Program),
+    ("fsdp.disable_reshard_on_root", "false", &[TWO, UNROLLED], Program),
+    ("fsdp.flatten_parameters", "true", &[TWO], Program),
+    ("fsdp.shard_param_on_dim_0", "true", &[TWO], Program),
+    ("fsdp.coalesce_all_gather_ops", "true", &[TWO], Program),
+    ("fsdp.reduce_scatter_bucket_size_mb", "1.0", &[TWO], Program),
+    ("fsdp.fp32_reduce_scatter", "true", &[TWO, ("bf16", "true")], Program),
+    ("fsdp.fp32_reduce_scatter", "true", &[TWO], Warns("`xla_fsdp_settings.fp32_reduce_scatter` has no effect")),
+    ("fsdp.buffer_dtype", "\"bfloat16\"", &[LLAMA], Program),
+    ("fsdp.buffer_dtype", "\"bfloat16\"", &[], Warns("`buffer_dtype` has no effect")),
+    ("fsdp.gradient_divide_factors", "[2.0, 2.0]", &[TWO], Program),
+    ("fsdp.pin_layout_in_collective_ops", "false", &[], Warns("pin_layout_in_collective_ops` has no effect")),
+    ("fsdp.optimization_barrier_in_forward", "false", &[TWO, UNROLLED], Program),
+    ("fsdp.optimization_barrier_in_forward", "false", &[], Warns("`optimization_barrier_in_forward` has no effect")),
+    ("fsdp.optimization_barrier_in_backward", "false", &[TWO, UNROLLED], Program),
+    ("fsdp.optimization_barrier_in_backward", "false", &[], Warns("`optimization_barrier_in_backward` has no effect")),
+    ("dtype", "bfloat16", &[], Program),
+    ("bf16", "true", &[], Program),
+    ("fp8", "true", &[], Program),
+    ("remat", "full", &[], Program),
+    ("remat", "none", &[("fsdp_config", r#"{"xla_fsdp_grad_ckpt": true}"#)], Warns("`xla_fsdp_grad_ckpt` of the FSDP config has no effect")),
+    ("gradient_checkpointing", "true", &[], Program),
+    ("optim", "sgd", &[], Program),
+    ("optim_args", "beta1=0.9", &[("optim", "adafactor")], Program),
+    ("adafactor", "true", &[], Program),
+    ("learning_rate", "1e-3", &[], Run),
+    ("weight_decay", "0.1", &[], Program),
+    ("adam_beta1", "0.5", &[], Program),
+    ("adam_beta2", "0.5", &[], Program),
+    ("adam_epsilon", "1e-3", &[], Program),
+    ("max_grad_norm", "0.01", &[], Program),
+    ("do_train", "false", &[EVAL], Run),
+    ("per_device_train_batch_size", "4", &[], Program),
+    ("gradient_accumulation_steps", "2", &[], Program),
+    ("no_sync", "true", &[TWO, ("gradient_accumulation_steps", "2")], Program),
+    ("num_train_epochs", "2", &[EPOCH[0], ("max_train_samples", "5")], Run),
+    ("max_steps", "2", &[], Run),
+    ("lr_scheduler_type", "constant", &[], Run),
+    ("lr_scheduler_kwargs", r#"{"num_cycles": 2}"#, &[("lr_scheduler_type", "cosine_with_restarts")], Run),
+    ("warmup_steps", "2", &[], Run),
+    ("warmup_ratio", "0.5", &[], Run),
+    ("seed", "7", &[], Run),
+    ("full_determinism", "true", &[], Warns("--full_determinism has no effect")),
+    ("full_determinism", "true", &DROPOUT_ON_GPU, Program),
+    ("do_eval", "true", &[], Run),
+    ("eval_strategy", "steps", &[("eval_steps", "1")], Run),
+    ("eval_steps", "2", &[("eval_strategy", "steps")], Run),
+    ("eval_delay", "2", &[("eval_strategy", "steps"), ("eval_steps", "1")], Run),
+    ("per_device_eval_batch_size", "3", &[EVAL], Program),
+    ("logging_strategy", "no", &[], Run),
+    ("logging_steps", "2", &[], Run),
+    ("logging_first_step", "true", &[("logging_steps", "2")], Run),
+    ("report_to", "none", &[], Run),
+    ("disable_tqdm", "true", &[], Elsewhere("crates/cli/tests/train.rs", "disable_tqdm")),
+    ("profile", "profiles", &[], Fails("--profile is not supported")),
+    ("output_dir", "other-output", &[], Run),
+    ("overwrite_output_dir", "true", &[], Elsewhere("crates/cli/tests/config.rs", "add --overwrite_output_dir")),
+    ("save_strategy", "steps", &[], Fails("--save_strategy")),
+];
+
+fn check((flag, value, context, expect): &Row) {
+    let label = format!("--{flag} {value}");
+    let folder = Folder::new();
+    if let Elsewhere(file, test) = expect {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file);
+        assert!(std::fs::read_to_string(&path).unwrap().contains(test), "{label}: not in {file}");
+        return;
+    }
+    let with = || folder.config(context, Some((flag, value)));
+    if let Fails(words) = expect {
+        let error = with().and_then(|config| Observed::run(&config, &folder)).unwrap_err();
+        assert!(error.contains(words), "{label}: {error}");
+        return;
+    }
+    let without = folder.config(context, None).unwrap();
+    let program = Observed::program(&without);
+    let ((with, with_program), warnings) = observe::warned(|| {
+        let with = with().unwrap();
+        let program = Observed::program(&with);
+        (with, program)
+    });
+    match expect {
+        Program => assert_ne!(with_program, program, "{label} does not change the program"),
+        Warns(words) => assert!(warnings.contains(words), "{label}: {warnings:?}"),
+        _ => {
+            assert_eq!(with_program, program, "{label} changes the program");
+            let without = Observed::run(&without, &folder).unwrap();
+            let with = Observed::run(&with, &folder).unwrap();
+            assert_ne!(with, without, "{label} does not change the run");
+        }
+    }
+}
+
+/// Tests of slices of the table, which run beside each other.
+macro_rules! slices {
+    ($($name:ident $index:literal)*) => {
+        const SLICES: usize = [$($index),*].len();
+        $(#[test]
+        fn $name() {
+            let rows = ROWS.iter().skip($index).step_by(SLICES);
+            let failed: Vec<String> = rows
+                .filter_map(|row| std::panic::catch_unwind(|| check(row)).err())
+                .map(|error| error.downcast_ref::<String>().cloned().unwrap_or_default())
+                .collect();
+            assert!(failed.is_empty(), "{}", failed.join("\n"));
+        })*
+    };
+}
+slices! { rows_0 0 rows_1 1 }
+
+/// The keys of a config file that no flag sets, as `section.key`.
+fn keys_without_flags() -> BTreeSet<String> {
+    let Value::Object(sections) = serde_json::to_value(RunConfig::default()).unwrap() else {
+        panic!("a config is an object");
+    };
+    let fsdp = sections["fsdp"].as_object().unwrap();
+    let with_flags = ["strategy", "gather_ahead", "wrap", "min_num_params"];
+    let without = fsdp.keys().filter(|key| !with_flags.contains(&key.as_str()));
+    without.map(|key| format!("fsdp.{key}")).collect()
+}
+
+#[test]
+fn the_table_has_every_flag_and_key() {
+    let rows: BTreeSet<String> = ROWS.iter().map(|row| row.0.to_owned()).collect();
+    let flags = Flags::all().into_iter().map(|flag| flag.name.to_owned());
+    let expected: BTreeSet<String> = flags.chain(keys_without_flags()).collect();
+    let missing: Vec<_> = expected.difference(&rows).collect();
+    assert!(missing.is_empty(), "no row says what these do: {missing:?}");
+}
