@@ -17,12 +17,18 @@ use tracing_subscriber::{Layer, registry};
 pub fn start(verbose: u8) {
     let levels = [LevelFilter::WARN, LevelFilter::INFO, LevelFilter::DEBUG, LevelFilter::TRACE];
     let level = Targets::new().with_default(levels[usize::from(verbose).min(3)]);
-    let targets = std::env::var("FULLSHARD_LOG").ok().and_then(|text| text.parse().ok());
+    let given = std::env::var("FULLSHARD_LOG").ok().filter(|text| !text.is_empty());
+    let targets = given.as_ref().map(|text| text.parse::<Targets>());
     let lines = layer()
         .event_format(Line)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
-    registry().with(lines.with_filter(targets.unwrap_or(level))).init();
+    let invalid = matches!(targets, Some(Err(_)));
+    registry().with(lines.with_filter(targets.and_then(Result::ok).unwrap_or(level))).init();
+    if invalid {
+        let text = given.unwrap_or_default();
+        tracing::warn!("FULLSHARD_LOG has no effect: `{text}` is not a filter such as `debug`");
+    }
 }
 
 /// A line of the log.

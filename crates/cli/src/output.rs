@@ -13,11 +13,27 @@ macro_rules! say {
 }
 pub(crate) use say;
 
+/// Like `println!`, but ends the command with an error if standard output cannot be written.
+macro_rules! show {
+    () => { $crate::output::write_line(format_args!("")) };
+    ($($arguments:tt)*) => { $crate::output::write_line(format_args!($($arguments)*)) };
+}
+pub(crate) use show;
+
+/// Writes a line for [`show!`].
+pub fn write_line(line: std::fmt::Arguments<'_>) {
+    use std::io::Write;
+    if let Err(error) = writeln!(std::io::stdout(), "{line}") {
+        eprintln!("error: cannot write to standard output: {error}");
+        std::process::exit(1);
+    }
+}
+
 /// Prints a value as JSON.
 pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| Error::Usage(format!("cannot write JSON: {error}")))?;
-    println!("{text}");
+    show!("{text}");
     Ok(())
 }
 

@@ -265,3 +265,31 @@ fn search_keeps_given_settings() {
     assert!(points.iter().all(|line| line.contains("--remat full --scan_layers true")), "{stdout}");
     assert!(points.len() > 1, "{stdout}");
 }
+
+/// The blog post's 128B model: blocks are wrapped unless one unit is requested, and wrapping is the
+/// first fix of that.
+#[test]
+fn large_model_fits_with_full_shard_alone() {
+    let folder = Folder::new();
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/table1/128b.json");
+    let planned = |more: &[&str]| -> Value {
+        let flags = ["plan", "--quick", "--json", "--config", config, "--topology", "v4-512"];
+        let step = ["--per_device_train_batch_size", "4", "--block_size", "1024", "--bf16"];
+        let memory = ["--optim", "adafactor", "--remat", "full", "--fsdp", "full_shard"];
+        let output = folder.run(&[&flags[..], &step, &memory, more].concat());
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let bytes = |report: &Value| number(&report["memory"]["total"]) / f64::from(1 << 30);
+    let (default, named, one_unit) = (
+        planned(&[]),
+        planned(&["--fsdp_transformer_layer_cls_to_wrap", "GPT2Block"]),
+        planned(&["--fsdp_transformer_layer_cls_to_wrap", ""]),
+    );
+    assert_eq!(default, named);
+    assert!(bytes(&default) < 20.0 && bytes(&one_unit) > 400.0, "{}", bytes(&default));
+    let warning = &one_unit["warnings"][0];
+    assert!(warning["what"].as_str().unwrap().contains("the whole model is one FSDP unit"));
+    let fix = "wrap the blocks of the model with --fsdp_transformer_layer_cls_to_wrap GPT2Block";
+    assert_eq!(warning["fix"], fix);
+    assert!(one_unit["warnings"][1]["fix"].as_str().unwrap().starts_with(fix));
+}

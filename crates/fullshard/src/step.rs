@@ -48,12 +48,6 @@ impl RunConfig {
     pub fn warnings(&self, spec: &StepSpec) -> Vec<String> {
         let mut warnings = spec.placement.options.config.warnings();
         warnings.extend(self.settings_without_effect(spec));
-        if let Some(fix) = fullshard_plan::wrap_fix(spec) {
-            warnings.push(format!(
-                "the whole model is one FSDP unit, so that all parameters are unsharded at once: \
-                 {fix}"
-            ));
-        }
         if spec.placement.options.config.settings.fp8 && self.platform() != Platform::Cuda {
             warnings.push(format!(
                 "{} has no FP8 matmul units: values are rounded as on GPUs, and steps are slower \
@@ -71,6 +65,13 @@ impl RunConfig {
             ));
         }
         warnings
+    }
+
+    /// All warnings about a step that is about to run; a plan reports the last one itself.
+    pub fn run_warnings(&self, spec: &StepSpec) -> Vec<String> {
+        let one_unit = fullshard_plan::one_unit(spec);
+        let one_unit = one_unit.map(|warning| format!("{}: {}", warning.what, warning.fix));
+        self.warnings(spec).into_iter().chain(one_unit).collect()
     }
 
     /// Settings that have no effect on this model or platform, by name.

@@ -36,7 +36,7 @@ impl MachineSummary {
 }
 
 /// Warns of blocks that are not wrapped, so that the whole model is unsharded at once.
-pub(crate) fn one_unit(spec: &StepSpec) -> Option<Warning> {
+pub fn one_unit(spec: &StepSpec) -> Option<Warning> {
     let classes = spec.placement.unwrapped_blocks().join(", ");
     let bytes = spec.parameter_count() * spec.placement.comm.compute.size();
     (!classes.is_empty()).then(|| Warning {

@@ -18,7 +18,7 @@ mod search;
 
 pub use breakdown::{Breakdown, BreakdownError, KernelTime, Kind, KindTime, ModuleShare};
 pub use compiled::{AheadCompiler, CompiledStep, compiled};
-pub use describe::{Budget, memory_fix, wrap_fix};
+pub use describe::{Budget, memory_fix, one_unit, wrap_fix};
 pub use error::Error;
 pub use html::page;
 pub use machine::{Machine, MachineError};

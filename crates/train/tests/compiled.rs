@@ -27,7 +27,7 @@ const BLOCKS: &str = r#""transformer_layer_cls_to_wrap": "GPT2Block""#;
 const PARTS: &str = r#""transformer_layer_cls_to_wrap": "GPT2Attention,GPT2MLP""#;
 /// Wraps each attention and the rest of its block, which have 1696 elements or more.
 const BY_SIZE: &str = r#""min_num_params": 1650"#;
-const NONE: &str = r#""min_num_params": 0"#;
+const NONE: &str = r#""transformer_layer_cls_to_wrap": []"#;
 
 /// Scanned layers with the fields of an FSDP config and its settings.
 fn options(config: &str, settings: &str) -> PlacementOptions {

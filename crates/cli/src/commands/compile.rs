@@ -1,6 +1,6 @@
 //! `fullshard compile`: ahead-of-time compilation for other machines.
 
-use crate::output::print_json;
+use crate::output::{print_json, show};
 use crate::program::ProgramArgs;
 use clap::Args;
 use fullshard::config::Device;
@@ -209,7 +209,7 @@ fn write_hlo(path: &Path, optimized: &OptimizedProgram, module: &hlo::Module) ->
 }
 
 fn print(report: &Report) {
-    println!(
+    show!(
         "{} compiled for {} of {} ({}, {}, {}) in {}",
         report.program,
         format::count(report.devices, "device"),
@@ -227,7 +227,7 @@ fn print(report: &Report) {
         Some(limit) => format!(" of {}", format::bytes(limit)),
         None => String::new(),
     };
-    println!("memory per device    {}{limit}", format::bytes(report.memory_total));
+    show!("memory per device    {}{limit}", format::bytes(report.memory_total));
     for (what, bytes) in [
         ("arguments", memory.arguments),
         ("results", memory.outputs),
@@ -235,21 +235,21 @@ fn print(report: &Report) {
         ("temporaries", memory.temporaries),
         ("code", memory.code),
     ] {
-        println!("  {what:<18} {}", format::bytes(bytes));
+        show!("  {what:<18} {}", format::bytes(bytes));
     }
     print_collectives(&report.collectives);
-    println!("{} instructions", report.instructions);
+    show!("{} instructions", report.instructions);
     if let Some(path) = &report.hlo {
-        println!("optimized program written to {}", path.display());
+        show!("optimized program written to {}", path.display());
     }
 }
 
 fn print_collectives(collectives: &[Collective]) {
     if collectives.is_empty() {
-        println!("no collectives");
+        show!("no collectives");
         return;
     }
-    println!("collectives          count         each  group");
+    show!("collectives          count         each  group");
     for collective in collectives {
         let how = if collective.asynchronous { ", asynchronous" } else { "" };
         let place = match (collective.in_loop, collective.runs) {
@@ -257,7 +257,7 @@ fn print_collectives(collectives: &[Collective]) {
             (true, None) => ", in a loop of unknown length".into(),
             (false, _) => String::new(),
         };
-        println!(
+        show!(
             "  {:<18} {:>5} {:>12} {:>6}{how}{place}",
             collective.kind,
             collective.count,

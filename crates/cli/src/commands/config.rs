@@ -1,7 +1,7 @@
 //! `fullshard config`: prints the run config of the given flags.
 
 use super::train::{Command, TrainArgs};
-use crate::output::quoted;
+use crate::output::{quoted, show};
 use clap::{Args, ValueEnum};
 use fullshard::Result;
 
@@ -25,11 +25,11 @@ enum Format {
 pub fn run(args: &ConfigArgs) -> Result<()> {
     let config = args.train.config(Command::Train)?;
     match args.format {
-        Format::Toml => print!("{}", config.to_toml()?),
-        Format::Json => println!("{}", config.to_json()?),
+        Format::Toml => show!("{}", config.to_toml()?.trim_end()),
+        Format::Json => show!("{}", config.to_json()?),
         Format::Flags => {
             let flags: Vec<String> = config.to_flags().iter().map(|flag| quoted(flag)).collect();
-            println!("{}", flags.join(" "));
+            show!("{}", flags.join(" "));
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! `fullshard devices`: lists devices, their memory and their plugins.
 
 use crate::flags::{DeviceFlags, Flagged};
-use crate::output::print_json;
+use crate::output::{print_json, show};
 use clap::Args;
 use fullshard::config::{Device as DeviceConfig, RunConfig};
 use fullshard::format;
@@ -146,25 +146,25 @@ fn device_row(device: &Device) -> DeviceRow {
 }
 
 fn print(report: &Report) {
-    println!("{} ({})", report.kind, format::count(report.devices.len(), "device"));
+    show!("{} ({})", report.kind, format::count(report.devices.len(), "device"));
     if let Some(plugin) = &report.plugin {
-        println!("  plugin   {} ({})", plugin.path.display(), plugin.origin);
+        show!("  plugin   {} ({})", plugin.path.display(), plugin.origin);
         let stablehlo = plugin.stablehlo_version.as_deref().unwrap_or("unknown");
         let profiler = if plugin.profiler { "profiler" } else { "no profiler" };
-        println!("  version  PJRT API {}, StableHLO {stablehlo}, {profiler}", plugin.api_version);
+        show!("  version  PJRT API {}, StableHLO {stablehlo}, {profiler}", plugin.api_version);
         if let Some(version) = plugin.platform_version.as_deref().filter(|text| !text.is_empty()) {
-            println!("  platform {}", version.lines().collect::<Vec<_>>().join("; "));
+            show!("  platform {}", version.lines().collect::<Vec<_>>().join("; "));
         }
     }
     if let Some(problem) = &report.problem {
-        println!("  no devices: {problem}");
+        show!("  no devices: {problem}");
     }
     for device in &report.devices {
         let place = match &device.coordinates {
             Some(coordinates) => format!(" at {coordinates:?}"),
             None => String::new(),
         };
-        println!("  device {:<3} {}{place}, {}", device.id, device.kind, format_memory(device));
+        show!("  device {:<3} {}{place}, {}", device.id, device.kind, format_memory(device));
     }
 }
 

@@ -1,7 +1,7 @@
 //! `fullshard exec`: compiles and runs a program, and prints its results and time.
 
 use crate::flags::{DeviceFlags, Flagged};
-use crate::output::print_json;
+use crate::output::{print_json, show};
 use crate::program::ProgramArgs;
 use crate::tensors;
 use clap::Args;
@@ -202,7 +202,7 @@ fn print(report: &Report) {
         Some(CacheOutcome::Hit) => " (from the cache)",
         _ => "",
     };
-    println!(
+    show!(
         "{} on {} ({}), compiled in {}{cache}",
         report.program,
         format::count(report.devices, "device"),
@@ -210,7 +210,7 @@ fn print(report: &Report) {
         format::seconds(report.compile_seconds)
     );
     let memory = &report.memory;
-    println!(
+    show!(
         "memory per device: {} ({} arguments, {} results, {} temporaries)",
         format::bytes(memory.total()),
         format::bytes(memory.arguments),
@@ -221,21 +221,21 @@ fn print(report: &Report) {
         Some(flops) => format!(", {} per device", format::flops_rate(flops / report.time.seconds)),
         None => String::new(),
     };
-    println!(
+    show!(
         "time per run: {} over {}{rate}; latency {}",
         format::seconds(report.time.seconds),
         format::count(report.time.repeat, "run"),
         format::seconds(report.time.latency)
     );
     if let Some(path) = &report.profile {
-        println!("profile written to {}", path.display());
+        show!("profile written to {}", path.display());
     }
     if let Some(path) = &report.outputs {
-        println!("results written to {}", path.display());
+        show!("results written to {}", path.display());
         return;
     }
     for (i, result) in report.results.iter().enumerate() {
         let values: Vec<String> = result.first.iter().map(|value| format!("{value:.6}")).collect();
-        println!("result {i}: {} {}", result.ty, values.join(" "));
+        show!("result {i}: {} {}", result.ty, values.join(" "));
     }
 }

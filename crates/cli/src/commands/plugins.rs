@@ -1,6 +1,6 @@
 //! `fullshard plugins`: lists, installs and removes plugins.
 
-use crate::output::print_json;
+use crate::output::{print_json, show};
 use clap::{Args, Subcommand};
 use fullshard::Result;
 use fullshard::format;
@@ -76,7 +76,7 @@ fn report(json: bool, kind: Platform, outcome: &str, path: &str) -> Result<()> {
             "kind": kind, "outcome": outcome, "path": path,
         }));
     }
-    println!("{kind}: {outcome} ({path})");
+    show!("{kind}: {outcome} ({path})");
     Ok(())
 }
 
@@ -88,16 +88,16 @@ fn list(store: &Store, json: bool) -> Result<()> {
     for row in rows {
         let Row { kind, package, version, .. } = row;
         match (row.path, row.origin, row.problem) {
-            (Some(path), Some(origin), _) => println!("{kind:<5} {} ({origin})", path.display()),
-            (_, _, Some(problem)) => println!("{kind:<5} {problem}"),
-            _ => println!(
+            (Some(path), Some(origin), _) => show!("{kind:<5} {} ({origin})", path.display()),
+            (_, _, Some(problem)) => show!("{kind:<5} {problem}"),
+            _ => show!(
                 "{kind:<5} not installed; `fullshard plugins install {kind}` downloads {package} \
                  {version} ({})",
                 format::bytes(row.download_bytes)
             ),
         }
     }
-    println!("\nplugin cache: {}", store.folder().display());
+    show!("\nplugin cache: {}", store.folder().display());
     Ok(())
 }
 

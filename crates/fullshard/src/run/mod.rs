@@ -109,7 +109,7 @@ impl Run {
         check_vocabulary(&tokenizer, model.dimensions().vocabulary)?;
         let tokens = config.block_tokens(model.as_ref(), Some(&tokenizer))?;
         let spec = config.step_spec(model, tokens)?;
-        for warning in config.warnings(&spec) {
+        for warning in config.run_warnings(&spec) {
             tracing::warn!("{warning}");
         }
         let compile_options = config.compile_options(spec.model.attention_form())?;

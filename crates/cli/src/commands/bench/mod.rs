@@ -4,7 +4,7 @@ mod breakdown;
 mod print;
 
 use crate::flags::{Flagged, StepFlags, count};
-use crate::output::print_json;
+use crate::output::{print_json, show};
 use clap::{Args, Subcommand};
 use fullshard::bench::{BenchOptions, PlanReport, bench};
 use fullshard::config::RunConfig;
@@ -70,7 +70,7 @@ fn run_step(args: &StepArgs) -> Result<()> {
     let config = args.config()?;
     let options = args.options();
     let spec = config.bench_spec()?;
-    warn(config.warnings(&spec));
+    warn(config.run_warnings(&spec));
     let plan = PlanReport::new(&config, &options, &spec)?;
     if args.plan && args.json {
         return print_json(&plan);
@@ -129,6 +129,6 @@ fn warn(warnings: Vec<String>) {
 
 fn write_text(text: &str, path: &Path) -> Result<()> {
     fs::write(path, text).map_err(|error| Error::file(path, error))?;
-    println!("step written to {}", path.display());
+    show!("step written to {}", path.display());
     Ok(())
 }

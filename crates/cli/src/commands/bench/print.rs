@@ -1,14 +1,14 @@
 //! Prints a benchmark.
 
 use super::breakdown;
-use crate::output::print_estimate;
+use crate::output::{print_estimate, show};
 use fullshard::bench::{CollectiveReport, PlanReport, PlannedCollective, StepReport};
 use fullshard::format;
 
 /// Prints the plan: model, units and estimated memory.
 pub fn plan(plan: &PlanReport) {
     let (model, settings) = (&plan.model, &plan.settings.step);
-    println!(
+    show!(
         "{} of {} parameters on {} ({}), {}",
         model.class,
         format::grouped(model.parameters as usize),
@@ -21,7 +21,7 @@ pub fn plan(plan: &PlanReport) {
         steps if settings.no_sync => format!(" × {steps} (reduced once)"),
         steps => format!(" × {steps}"),
     };
-    println!(
+    show!(
         "{} × {} tokens{accumulated} per step, {} with gradients in {}, {}, remat {}, {} layers{}",
         settings.batch,
         settings.sequence,
@@ -32,10 +32,10 @@ pub fn plan(plan: &PlanReport) {
         if settings.scan_layers { "scanned" } else { "unrolled" },
         if settings.gather_ahead { ", gathered ahead" } else { "" },
     );
-    println!("{}", plan.attention);
-    println!("\n{}\n", plan.table);
+    show!("{}", plan.attention);
+    show!("\n{}\n", plan.table);
     print_estimate(&plan.estimate);
-    println!();
+    show!();
     planned_collectives(plan.planned_collectives.as_deref());
 }
 
@@ -46,14 +46,14 @@ fn planned_collectives(collectives: Option<&[PlannedCollective]>) {
         Some([]) => return row("planned collectives", "none"),
         Some(collectives) => collectives,
     };
-    println!("planned collectives   dtype per pass     bytes/pass  each");
+    show!("planned collectives   dtype per pass     bytes/pass  each");
     let mut above = None;
     for collective in collectives {
         if above.replace(&collective.unit) != Some(&collective.unit) {
             let root = collective.unit.is_empty();
-            println!("  {}", if root { "(root)" } else { &collective.unit });
+            show!("  {}", if root { "(root)" } else { &collective.unit });
         }
-        println!(
+        show!(
             "    {:<16} {:>6} {:>8} {:>14}  {}",
             collective.kind,
             collective.dtype,
@@ -66,7 +66,7 @@ fn planned_collectives(collectives: Option<&[PlannedCollective]>) {
 
 /// Prints the measurements.
 pub fn measured(report: &StepReport) {
-    println!();
+    show!();
     let cached = if report.compile.cached { " (from the cache)" } else { "" };
     row(
         "compiled in",
@@ -81,13 +81,13 @@ pub fn measured(report: &StepReport) {
     }
     memory(report);
     collectives(&report.collectives);
-    println!();
+    show!();
     speed(report);
     for (what, values) in [("loss", &report.loss), ("gradient norm", &report.gradient_norm)] {
         row(what, &format!("{:.4} → {:.4}", values.first, values.last));
     }
     if let Some(breakdown) = &report.breakdown {
-        println!("\n{}", breakdown::text(breakdown, report.time.step));
+        show!("\n{}", breakdown::text(breakdown, report.time.step));
     }
 }
 
@@ -185,7 +185,7 @@ fn collectives(collectives: &[CollectiveReport]) {
         row("collectives", "none");
         return;
     }
-    println!("collectives           dtype per step     bytes/step  each");
+    show!("collectives           dtype per step     bytes/step  each");
     let mut left: Vec<&CollectiveReport> = collectives.iter().collect();
     while let Some(&first) = left.first() {
         let (alike, others) = left.into_iter().partition(|other| first.is_like(other));
@@ -199,7 +199,7 @@ fn collectives(collectives: &[CollectiveReport]) {
         let sizes = || alike.iter().filter_map(|collective| collective.bytes);
         let notes = [(first.in_loop, ", in a loop"), (first.asynchronous, ", asynchronous")];
         let notes: String = notes.iter().filter(|note| note.0).map(|note| note.1).collect();
-        println!(
+        show!(
             "  {:<18} {:>6} {:>8} {:>14}  {}{notes}",
             first.kind,
             first.dtype.as_deref().unwrap_or("mixed"),
@@ -220,5 +220,5 @@ fn range(least: Option<u64>, most: Option<u64>) -> String {
 }
 
 fn row(what: &str, text: &str) {
-    println!("{what:<20} {text}");
+    show!("{what:<20} {text}");
 }

@@ -1,5 +1,6 @@
 //! Prints a plan.
 
+use crate::output::show;
 use fullshard::format;
 use fullshard_plan::{Basis, Report};
 
@@ -14,17 +15,17 @@ pub fn report(report: &Report) {
     rates(report);
     collectives(report);
     for warning in &report.warnings {
-        println!("\nwarning: {}\n  fix: {}", warning.what, warning.fix);
+        show!("\nwarning: {}\n  fix: {}", warning.what, warning.fix);
     }
-    println!();
+    show!();
     for note in &report.notes {
-        println!("note: {note}");
+        show!("note: {note}");
     }
 }
 
 fn head(report: &Report) {
     let (model, machine, settings) = (&report.model, &report.machine, &report.settings);
-    println!(
+    show!(
         "{} of {} parameters on {} ({} of {})",
         model.class,
         format::grouped(model.parameters as usize),
@@ -36,7 +37,7 @@ fn head(report: &Report) {
         1 => String::new(),
         steps => format!(" × {steps}"),
     };
-    println!(
+    show!(
         "{} × {} tokens{accumulated} per step, {} with gradients in {}, {}, {}, remat {}, {} \
          layers",
         settings.batch,
@@ -66,7 +67,7 @@ fn memory(report: &Report) {
         true => "fits".to_owned(),
         false => format!("does NOT fit, {} over", format::bytes(memory.total - memory.limit)),
     };
-    println!();
+    show!();
     row(
         "memory per device",
         &format!("{} of {}: {verdict}", format::bytes(memory.total), format::bytes(memory.limit)),
@@ -75,17 +76,17 @@ fn memory(report: &Report) {
         row(&format!("  {}", part.what), &format::bytes(part.bytes));
     }
     if !memory.largest.is_empty() {
-        println!("  largest buffers at peak");
+        show!("  largest buffers at peak");
     }
     for buffer in &memory.largest {
         let module = if buffer.module.is_empty() { "(no module)" } else { &buffer.module };
-        println!("    {:>10}  {:<28} {module}", format::bytes(buffer.bytes), buffer.shape);
+        show!("    {:>10}  {:<28} {module}", format::bytes(buffer.bytes), buffer.shape);
     }
 }
 
 fn time(report: &Report) {
     let time = &report.time;
-    println!();
+    show!();
     row("step", &format::seconds(time.step));
     for (what, seconds) in [
         ("  compute", time.compute),
@@ -98,12 +99,12 @@ fn time(report: &Report) {
     let all = |module: &fullshard_plan::ModuleTime| module.compute + module.exposed;
     modules.sort_by(|a, b| all(b).total_cmp(&all(a)));
     if !modules.is_empty() {
-        println!("  by module                                compute  communication");
+        show!("  by module                                compute  communication");
     }
     for module in modules.into_iter().take(ROWS) {
         let name = if module.module.is_empty() { "(root)" } else { &module.module };
         let pass = if module.backward { " (backward)" } else { "" };
-        println!(
+        show!(
             "    {:<36} {:>9} {:>14}",
             format!("{name}{pass}"),
             format::seconds(module.compute),
@@ -114,7 +115,7 @@ fn time(report: &Report) {
 
 fn rates(report: &Report) {
     let rates = &report.rates;
-    println!();
+    show!();
     row("tokens/s", &format!("{:.0}", rates.tokens_per_second));
     let percent =
         |share: Option<f64>| share.map_or("?".into(), |share| format!("{:.1} %", 100.0 * share));
@@ -137,13 +138,13 @@ fn rates(report: &Report) {
 }
 
 fn collectives(report: &Report) {
-    println!();
+    show!();
     if report.collectives.is_empty() {
         return row("collectives", "none");
     }
-    println!("collectives            axis  group   count       each       time overlapped");
+    show!("collectives            axis  group   count       each       time overlapped");
     for row in report.collectives.iter().take(ROWS) {
-        println!(
+        show!(
             "  {:<18} {:>6} {:>6} {:>7} {:>10} {:>10} {:>10}",
             row.kind,
             row.axis,
@@ -157,10 +158,10 @@ fn collectives(report: &Report) {
     if report.collectives.len() > ROWS {
         let rest = &report.collectives[ROWS..];
         let seconds = rest.iter().map(|row| row.seconds).sum();
-        println!("  and {} more rows, {}", rest.len(), format::seconds(seconds));
+        show!("  and {} more rows, {}", rest.len(), format::seconds(seconds));
     }
 }
 
 fn row(what: &str, text: &str) {
-    println!("{what:<20} {text}");
+    show!("{what:<20} {text}");
 }

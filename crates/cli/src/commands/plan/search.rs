@@ -1,7 +1,7 @@
 //! `fullshard plan --search`: the best settings for a machine, and their command line.
 
 use super::{PlanFlags, print, say, write_page};
-use crate::output::{print_json, quoted};
+use crate::output::{print_json, quoted, show};
 use fullshard::config::RunConfig;
 use fullshard::plan::{Frontier, Machine, Progress, search};
 use fullshard::{Error, Result, format};
@@ -24,7 +24,7 @@ pub fn run(plan: &PlanFlags, config: &RunConfig, machine: &Machine) -> Result<Ex
     print::report(report);
     print_frontier(&found.frontier);
     let flags: Vec<String> = best.to_flags().iter().map(|flag| quoted(flag)).collect();
-    println!("\nbest command line:\n  fullshard train {}", flags.join(" "));
+    show!("\nbest command line:\n  fullshard train {}", flags.join(" "));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -48,10 +48,10 @@ fn describe(progress: &Progress<'_>) -> String {
 }
 
 fn print_frontier(frontier: &Frontier) {
-    println!("\nmemory vs. speed         memory      tokens/s     MFU  settings");
+    show!("\nmemory vs. speed         memory      tokens/s     MFU  settings");
     for point in &frontier.points {
         let mfu = point.report.rates.mfu;
-        println!(
+        show!(
             "  {:<18} {:>10} {:>13.0} {:>7}  {}",
             if point.confirmed { "compiled" } else { "estimated" },
             format::bytes(point.memory()),

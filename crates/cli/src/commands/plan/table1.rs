@@ -2,7 +2,7 @@
 //! them with the published figures. `examples/table1` documents the shapes.
 
 use super::{PlanFlags, parse_machine, say};
-use crate::output::print_json;
+use crate::output::{print_json, show};
 use fullshard::config::{ConfigSource, FlagValue, Given, RunConfig};
 use fullshard::plan::{Basis, Planner, Report};
 use fullshard::{Result, format};
@@ -95,7 +95,7 @@ fn print_errors(rows: &[Predicted]) {
         format!("{:.1} % mean, {:.1} % max", 100.0 * mean, 100.0 * max)
     };
     let errors: Vec<f64> = rows.iter().map(|row| row.error).collect();
-    println!("\nerror: {}, without fitting", summary(&errors));
+    show!("\nerror: {}, without fitting", summary(&errors));
     let slowdowns = rows.iter().filter(|row| FITTED.contains(&row.name)).map(|row| {
         let time = &row.report.time;
         (row.published.step - time.exposed) / time.compute
@@ -111,11 +111,11 @@ fn print_errors(rows: &[Predicted]) {
         let one = |row: &&Predicted| format!("{} {:+.1} %", row.name, 100.0 * slower(row));
         rows.iter().map(one).collect::<Vec<_>>().join(", ")
     };
-    println!("with compute time × {slowdown:.3}, fitted on {}:", FITTED.join(" and "));
-    println!("  fitted: {}", each(&fitted));
-    println!("  held out: {}", each(&held_out));
+    show!("with compute time × {slowdown:.3}, fitted on {}:", FITTED.join(" and "));
+    show!("  fitted: {}", each(&fitted));
+    show!("  held out: {}", each(&held_out));
     let errors: Vec<f64> = rows.iter().map(slower).collect();
-    println!("  error: {}", summary(&errors));
+    show!("  error: {}", summary(&errors));
 }
 
 fn predict(row: &Row, plan: &PlanFlags, config: &RunConfig) -> Result<Predicted> {
@@ -150,7 +150,7 @@ fn row_config(row: &Row, config: &RunConfig) -> Result<RunConfig> {
 
 fn print(row: &Predicted, first: bool) {
     if first {
-        println!(
+        show!(
             "model  slice    PFLOP (blog)   compiled    memory/chip   compute      comm      step  \
              published   error    MFU (blog)"
         );
@@ -160,7 +160,7 @@ fn print(row: &Predicted, first: bool) {
         Basis::Compiled { seconds, .. } => format!("{seconds:.0} s"),
         Basis::Quick => "formula".to_owned(),
     };
-    println!(
+    show!(
         "{:<6} {:<7} {:>6.1} ({:>5}) {:>10} {:>14} {:>7.2} s {:>7.2} s {:>7.2} s {:>8.2} s {:>+6.1} % \
          {:>5.1} % ({:.1})",
         row.name,
