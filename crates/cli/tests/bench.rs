@@ -351,7 +351,7 @@ fn errors_come_before_a_device_is_used() {
         (&["--fsdp_config", "{"], "the FSDP config is not JSON"),
         (&["--fsdp_config", "list.json"], "list.json: the FSDP config is []"),
         (&["--fsdp_config", r#"{"wrap": 1}"#], "unknown key `wrap`"),
-        (&["--fsdp_config", &BLOCKS.replace("Block", "Blok")], "perhaps `GPT2Block` was meant"),
+        (&["--fsdp_config", &BLOCKS.replace("Block", "Blok")], "did you mean `GPT2Block`?"),
         (&["--fsdp_config", &BLOCKS.replace("GPT2Block", "ModuleList")], "wrap the modules in it"),
         (&["--fsdp_config", both], "wrapped by class or by size, leave one of them out"),
         (&["--fsdp_config", r#"{"xla_fsdp_settings": {"compute_dtype": "int8"}}"#], "\"bfloat16\""),

@@ -75,7 +75,7 @@ fn rejects_invalid_configs() {
     for (file, expected) in [
         ("newer.toml", "newer.toml: run config version 2 is not supported"),
         ("typo.toml", "unknown field `model_typ`"),
-        ("flags.json", "flags.json: unknown argument `model_typ`; perhaps `model_type`"),
+        ("flags.json", "flags.json: unknown argument `model_typ` (did you mean `model_type`?)"),
         ("missing.toml", "cannot read missing.toml: No such file"),
     ] {
         rejects(&folder, &["train", file], 1, expected);

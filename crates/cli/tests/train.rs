@@ -152,7 +152,7 @@ fn reads_arguments_from_a_file() {
     assert_eq!(losses[0], losses[1]);
 
     for (contents, expected) in [
-        (r#"{"num_core": 2}"#, "unknown argument `num_core`; perhaps `num_cores` was meant"),
+        (r#"{"num_core": 2}"#, "unknown argument `num_core` (did you mean `num_cores`?)"),
         (r#"["train"]"#, "expected an object of arguments"),
         (r#"{"num_cores": "#, "wrong.json: invalid JSON: EOF"),
     ] {

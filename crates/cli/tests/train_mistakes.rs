@@ -89,7 +89,7 @@ fn errors_leave_no_files() {
                 "--config_overrides",
                 "n_layers=2",
             ],
-            "perhaps `n_layer` was meant",
+            "did you mean `n_layer`?",
         ),
         (
             vec![

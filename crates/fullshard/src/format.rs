@@ -42,3 +42,14 @@ pub fn grouped(number: usize) -> String {
     let groups = groups.map(|group| group.iter().map(|&digit| char::from(digit)).collect());
     groups.collect::<Vec<String>>().join(",")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_time_has_no_sign() {
+        assert_eq!(seconds(-0.0), "0.0 µs");
+        assert_eq!(seconds(0.0025), "2.50 ms");
+    }
+}

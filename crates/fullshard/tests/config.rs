@@ -209,7 +209,7 @@ fn rejects_contradicting_flags() {
     }
     let mut flags = Given::default();
     let error = flags.add("num_train_epoch", vec!["1".to_owned()]).unwrap_err().to_string();
-    assert!(error.contains("perhaps `num_train_epochs` was meant"), "{error}");
+    assert!(error.contains("did you mean `num_train_epochs`?"), "{error}");
 }
 
 #[test]

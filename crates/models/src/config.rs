@@ -121,7 +121,7 @@ fn apply_override(config: &mut Map<String, Value>, pair: &str) -> Result<(), Str
     let (key, text) = pair.split_once('=').ok_or("expected key=value")?;
     let Some(old) = config.get(key) else {
         let suggestion = nearest(key, config.keys().map(String::as_str));
-        let suggestion = suggestion.map(|suggestion| format!("; perhaps `{suggestion}` was meant"));
+        let suggestion = suggestion.map(|suggestion| format!(" (did you mean `{suggestion}`?)"));
         return Err(format!("the config has no `{key}`{}", suggestion.unwrap_or_default()));
     };
     let value = match old {

@@ -85,7 +85,7 @@ impl Flags {
         let is_named = |flag: &&Flag| flag.name == name || flag.aliases.contains(&name);
         all.iter().find(is_named).cloned().ok_or_else(|| {
             let near = nearest(name, all.iter().map(|flag| flag.name));
-            let hint = near.map(|near| format!("; perhaps `{near}` was meant"));
+            let hint = near.map(|near| format!(" (did you mean `{near}`?)"));
             ConfigError::UnknownFlag { name: name.to_owned(), hint: hint.unwrap_or_default() }
         })
     }

@@ -83,7 +83,18 @@ macro_rules! one_word {
         }
     )*};
 }
-one_word!(u8, u64, i64, f32, f64, String);
+one_word!(u8, u64, i64, f32, String);
+
+impl FlagValue for f64 {
+    fn read(words: &[String]) -> Result<f64, String> {
+        parsed(words)
+    }
+
+    fn words(&self) -> Option<Vec<String>> {
+        let is_small = *self != 0.0 && self.abs() < 1e-4;
+        Some(vec![if is_small { format!("{self:e}") } else { self.to_string() }])
+    }
+}
 
 impl FlagValue for PathBuf {
     fn read(words: &[String]) -> Result<PathBuf, String> {

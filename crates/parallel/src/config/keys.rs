@@ -138,7 +138,7 @@ impl Keys {
             format!("; it belongs {}", others.place)
         } else {
             let near = nearest(key, self.known.iter().copied());
-            near.map(|near| format!(", perhaps `{near}` was meant")).unwrap_or_default()
+            near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default()
         };
         let valid = self.known.clone();
         Err(FsdpConfigError::UnknownKey { key: entry.written.clone(), hint, valid })

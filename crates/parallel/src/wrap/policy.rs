@@ -78,7 +78,7 @@ fn no_such_class(tree: &Module, modules: &[(String, &Module)], class: &str) -> W
         return WrapError::RootClass { class, known };
     }
     let near = nearest(&class, known.iter().copied());
-    let hint = near.map(|near| format!(", perhaps `{near}` was meant")).unwrap_or_default();
+    let hint = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
     WrapError::UnknownClass { class, hint, known }
 }
 

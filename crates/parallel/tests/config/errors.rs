@@ -22,13 +22,13 @@ fn suggests_the_nearest_known_key() {
     for (json, message) in [
         (
             r#"{"fsdp_transformer_layers_cls_to_wrap": "A"}"#,
-            "unknown key `fsdp_transformer_layers_cls_to_wrap`, perhaps \
-             `transformer_layer_cls_to_wrap` was meant",
+            "unknown key `fsdp_transformer_layers_cls_to_wrap` \
+             (did you mean `transformer_layer_cls_to_wrap`?)",
         ),
-        (r#"{"XLA": true}"#, "unknown key `XLA`, perhaps `xla` was meant"),
+        (r#"{"XLA": true}"#, "unknown key `XLA` (did you mean `xla`?)"),
         (
             r#"{"xla_fsdp_grad_checkpoint": true}"#,
-            "unknown key `xla_fsdp_grad_checkpoint`, perhaps `xla_fsdp_grad_ckpt` was meant",
+            "unknown key `xla_fsdp_grad_checkpoint` (did you mean `xla_fsdp_grad_ckpt`?)",
         ),
         (
             r#"{"compute_dtype": "bfloat16"}"#,
@@ -40,7 +40,7 @@ fn suggests_the_nearest_known_key() {
     for (json, message) in [
         (
             r#"{"xla_fsdp_settings": {"compute_type": "bfloat16"}}"#,
-            "unknown key `xla_fsdp_settings.compute_type`, perhaps `compute_dtype` was meant",
+            "unknown key `xla_fsdp_settings.compute_type` (did you mean `compute_dtype`?)",
         ),
         (
             r#"{"xla_fsdp_settings": {"xla_fsdp_grad_ckpt": true}}"#,

@@ -239,8 +239,8 @@ fn rejects_classes_that_cannot_be_wrapped() {
     let model =
         "GPT2Model, Embedding, GPT2Block, LayerNorm, GPT2Attention, Conv1D, GPT2MLP, Linear";
     for (class, message) in [
-        ("GPT2Blok", "no module is a `GPT2Blok`, perhaps `GPT2Block` was meant; the model has "),
-        ("gpt2block", "no module is a `gpt2block`, perhaps `GPT2Block` was meant; the model has "),
+        ("GPT2Blok", "no module is a `GPT2Blok` (did you mean `GPT2Block`?); the model has "),
+        ("gpt2block", "no module is a `gpt2block` (did you mean `GPT2Block`?); the model has "),
         ("LlamaDecoderLayer", "no module is a `LlamaDecoderLayer`; the model has "),
         ("ModuleDict", "no module is a `ModuleDict`; the model has "),
         (
