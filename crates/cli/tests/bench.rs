@@ -474,3 +474,15 @@ fn reports_the_attention_implementation() {
         assert!(output.contains(words), "{args:?}: {output}");
     }
 }
+
+/// With and without a number of devices: the message is that of whoever starts the client.
+#[test]
+fn without_a_tpu_the_way_out_is_named() {
+    let folder = Folder::new();
+    for devices in [&[][..], &["--num_cores", "2"]] {
+        let output = folder.step("tiny.json", &[&["--device", "tpu"], devices].concat());
+        let stderr = text(&output.stderr);
+        assert!(stderr.contains("error: no TPU available") && !output.status.success(), "{stderr}");
+        assert!(stderr.contains("`fullshard plan` plans the run for a TPU slice"), "{stderr}");
+    }
+}

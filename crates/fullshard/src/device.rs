@@ -71,7 +71,7 @@ impl RunConfig {
         if self.mesh.fsdp.is_some() || self.platform() == Platform::Cpu {
             return Ok(None);
         }
-        let (client, _) = self.device.client(1)?;
+        let client = self.start_client()?;
         self.mesh.fsdp = Some(client.devices().len());
         Ok(Some(client))
     }
@@ -81,7 +81,7 @@ impl RunConfig {
         if self.platform() == Platform::Cpu {
             fullshard_pjrt::keep_freed_memory();
         }
-        let (client, _) = self.device.client(self.devices())?;
+        let client = self.start_client()?;
         let (needed, available) = (self.devices(), client.devices().len());
         if needed <= available {
             return Ok(client);
@@ -91,6 +91,22 @@ impl RunConfig {
              devices with --device cpu",
             format::count(available, &format!("{} device", client.platform_name())),
         )))
+    }
+}
+
+impl RunConfig {
+    fn start_client(&self) -> Result<Client> {
+        match (self.platform(), self.device.client(self.devices())) {
+            (_, Ok((client, _))) => Ok(client),
+            (Platform::Tpu, Err(error @ (Error::Pjrt(_) | Error::Plugin(_)))) => {
+                Err(Error::Usage(format!(
+                    "no TPU available: {error}; `fullshard plan` plans the run for a TPU slice, \
+                     `bench step --plan` and `--text` need no device, and --device cpu runs on \
+                     virtual devices"
+                )))
+            }
+            (_, Err(error)) => Err(error),
+        }
     }
 }
 

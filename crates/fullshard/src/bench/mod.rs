@@ -46,13 +46,13 @@ const PROFILED: usize = 3;
 /// Measures the step of a config on the devices of this machine.
 pub fn bench(config: &RunConfig, options: &BenchOptions) -> Result<StepReport> {
     let mut config = config.clone();
-    let counted = count_devices(&mut config)?;
+    let counted = config.count_devices()?;
     let config = &config;
     let spec = config.bench_spec()?;
     let plan = PlanReport::new(config, options, &spec)?;
     let client = match counted {
         Some(client) => client,
-        None => client(config)?,
+        None => config.client()?,
     };
     if options.breakdown {
         check_breakdown(&client, config.platform())?;
@@ -92,28 +92,6 @@ impl RunConfig {
         let spec = self.step_spec(model, tokens)?;
         self.compile_options(spec.model.attention_form())?;
         Ok(spec)
-    }
-}
-
-/// Counts the devices of a config that does not state them.
-fn count_devices(config: &mut RunConfig) -> Result<Option<Client>> {
-    let platform = config.platform();
-    config.count_devices().map_err(|error| without_tpu(platform, error))
-}
-
-/// The client to measure on.
-fn client(config: &RunConfig) -> Result<Client> {
-    config.client().map_err(|error| without_tpu(config.platform(), error))
-}
-
-/// Without a TPU, `--plan` and `--text` still work.
-fn without_tpu(platform: Platform, error: Error) -> Error {
-    match (platform, error) {
-        (Platform::Tpu, error @ (Error::Pjrt(_) | Error::Plugin(_))) => Error::Usage(format!(
-            "no TPU available: {error}; --plan estimates the memory, --text writes the step for \
-             `fullshard compile`, and --device cpu measures on virtual devices"
-        )),
-        (_, error) => error,
     }
 }
 

@@ -8,58 +8,19 @@ use fullshard_parallel::nearest;
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// Runs an expression for each section of a config.
+/// Runs an expression for each section of a config, with its name.
 macro_rules! each_section {
-    ($config:expr, $section:ident => $run:expr) => {{
+    ($config:expr, $section:ident, $name:ident => $run:expr) => {
+        each_section!($config, $section, $name => $run,
+            model data device mesh fsdp precision remat optimizer schedule evaluation logging output)
+    };
+    ($config:expr, $section:ident, $name:ident => $run:expr, $($field:ident)*) => {{
         let config = $config;
-        {
-            let $section = &mut config.model;
+        $({
+            let ($section, $name) = (&mut config.$field, stringify!($field));
+            let _ = $name;
             $run
-        }
-        {
-            let $section = &mut config.data;
-            $run
-        }
-        {
-            let $section = &mut config.device;
-            $run
-        }
-        {
-            let $section = &mut config.mesh;
-            $run
-        }
-        {
-            let $section = &mut config.fsdp;
-            $run
-        }
-        {
-            let $section = &mut config.precision;
-            $run
-        }
-        {
-            let $section = &mut config.remat;
-            $run
-        }
-        {
-            let $section = &mut config.optimizer;
-            $run
-        }
-        {
-            let $section = &mut config.schedule;
-            $run
-        }
-        {
-            let $section = &mut config.evaluation;
-            $run
-        }
-        {
-            let $section = &mut config.logging;
-            $run
-        }
-        {
-            let $section = &mut config.output;
-            $run
-        }
+        })*
     }};
 }
 
@@ -74,9 +35,21 @@ impl Flags {
             S::flags()
         }
         let mut flags = Vec::new();
-        each_section!(&mut RunConfig::default(), section => flags.extend(of(section)));
+        each_section!(&mut RunConfig::default(), section, _name => flags.extend(of(section)));
         flags.extend(spelling::flags());
         flags
+    }
+
+    /// The keys of a config file that no flag sets, as `section.key`.
+    pub fn keys_without() -> Vec<String> {
+        fn of<S: Section>(_: &S) -> Vec<&'static str> {
+            S::keys_without_flags()
+        }
+        let mut keys = Vec::new();
+        each_section!(&mut RunConfig::default(), section, name => {
+            keys.extend(of(section).into_iter().map(|key| format!("{name}.{key}")));
+        });
+        keys
     }
 
     /// The flag with a name or alias.
@@ -157,7 +130,7 @@ impl Given {
         let mut config = base;
         for (name, words) in &self.0 {
             let mut set = None;
-            each_section!(&mut config, section => set = set.or_else(|| section.set(name, words)));
+            each_section!(&mut config, section, _name => set = set.or_else(|| section.set(name, words)));
             if let Some(Err(reason)) = set {
                 let (flag, value) = ((*name).to_owned(), words.join(" "));
                 return Err(ConfigError::Value { flag, value, reason });
@@ -174,7 +147,7 @@ impl RunConfig {
     pub fn to_flags(&self) -> Vec<String> {
         let of = |config: &RunConfig| {
             let mut words = Vec::new();
-            each_section!(&mut config.clone(), section => words.extend(section.words()));
+            each_section!(&mut config.clone(), section, _name => words.extend(section.words()));
             words
         };
         let mut flags = Vec::new();

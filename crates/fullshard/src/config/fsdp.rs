@@ -1,5 +1,6 @@
 //! Converts the FSDP section from and to `fsdp_config.json`, whose reader validates both.
 
+use super::section::Section;
 use super::sections::{Compute, Fsdp, WrapClasses};
 use fullshard_graph::DType;
 use fullshard_parallel::{FsdpConfig, FsdpConfigError, Settings, WrapPolicy};
@@ -13,33 +14,34 @@ impl Fsdp {
 
     /// The fields that have no flags, as an `fsdp_config.json` without defaults.
     pub(super) fn flagless_json(&self) -> Value {
-        let has_flag =
-            |key: &str| matches!(key, "strategy" | "gather_ahead" | "wrap" | "min_num_params");
-        self.json(has_flag)
+        self.json(|key| !Fsdp::keys_without_flags().contains(&key))
     }
 
     /// The keys that are not at their defaults and change only how several devices share the work.
     pub(crate) fn multi_device_keys(&self) -> Vec<String> {
-        let fields = |fsdp: &Fsdp| serde_json::to_value(fsdp).unwrap_or_default();
-        let (own, default) = (fields(self), fields(&Fsdp::default()));
         let others = ["buffer_dtype", "pin_layout_in_collective_ops"];
-        let keys = own.as_object().into_iter().flatten();
-        let keys = keys.filter(|(key, value)| default.get(*key) != Some(value));
-        keys.map(|(key, _)| key.clone()).filter(|key| !others.contains(&key.as_str())).collect()
+        let keys = self.changed().into_iter().map(|(key, _)| key);
+        keys.filter(|key| !others.contains(&key.as_str())).collect()
+    }
+
+    /// The fields that are not at their defaults.
+    fn changed(&self) -> Map<String, Value> {
+        let fields = |fsdp: &Fsdp| match serde_json::to_value(fsdp) {
+            Ok(Value::Object(fields)) => fields,
+            _ => Map::new(),
+        };
+        let (mut own, default) = (fields(self), fields(&Fsdp::default()));
+        own.retain(|key, value| default.get(key) != Some(value));
+        own
     }
 
     fn json(&self, left_out: impl Fn(&str) -> bool) -> Value {
-        let fields = |fsdp: &Fsdp| serde_json::to_value(fsdp).unwrap_or_default();
-        let (own, default) = (fields(self), fields(&Fsdp::default()));
         let (mut config, mut settings) = (Map::new(), Map::new());
-        for (key, value) in own.as_object().into_iter().flatten() {
-            if left_out(key) || default.get(key) == Some(value) {
-                continue;
-            }
+        for (key, value) in self.changed().into_iter().filter(|(key, _)| !left_out(key)) {
             match key.as_str() {
-                "wrap" => config.insert("transformer_layer_cls_to_wrap".into(), value.clone()),
-                "min_num_params" => config.insert(key.clone(), value.clone()),
-                _ => settings.insert(key.clone(), value.clone()),
+                "wrap" => config.insert("transformer_layer_cls_to_wrap".into(), value),
+                "min_num_params" => config.insert(key, value),
+                _ => settings.insert(key, value),
             };
         }
         if !settings.is_empty() {

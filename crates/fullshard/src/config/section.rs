@@ -38,6 +38,9 @@ pub(super) trait Section {
     /// The flags that set its fields.
     fn flags() -> Vec<Flag>;
 
+    /// The keys of its fields that no flag sets.
+    fn keys_without_flags() -> Vec<&'static str>;
+
     /// Sets the field of a flag; `None` if the section has no such flag.
     fn set(&mut self, flag: &str, words: &[String]) -> Option<Result<(), String>>;
 
@@ -87,6 +90,14 @@ macro_rules! section {
                     ));
                 )*
                 flags
+            }
+
+            fn keys_without_flags() -> Vec<&'static str> {
+                let keys = [$((
+                    stringify!($field),
+                    [$($flag,)? ""].len() > 1,
+                )),*];
+                keys.iter().filter(|(_, has_flag)| !has_flag).map(|(key, _)| *key).collect()
             }
 
             fn set(&mut self, flag: &str, words: &[String]) -> Option<Result<(), String>> {

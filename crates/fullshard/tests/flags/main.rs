@@ -6,9 +6,8 @@
 
 mod observe;
 
-use fullshard::config::{Flags, RunConfig};
+use fullshard::config::Flags;
 use observe::{Flag, Folder, Observed};
-use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// What is expected of a flag.
@@ -193,22 +192,11 @@ macro_rules! slices {
 }
 slices! { rows_0 0 rows_1 1 }
 
-/// The keys of a config file that no flag sets, as `section.key`.
-fn keys_without_flags() -> BTreeSet<String> {
-    let Value::Object(sections) = serde_json::to_value(RunConfig::default()).unwrap() else {
-        panic!("a config is an object");
-    };
-    let fsdp = sections["fsdp"].as_object().unwrap();
-    let with_flags = ["strategy", "gather_ahead", "wrap", "min_num_params"];
-    let without = fsdp.keys().filter(|key| !with_flags.contains(&key.as_str()));
-    without.map(|key| format!("fsdp.{key}")).collect()
-}
-
 #[test]
 fn the_table_has_every_flag_and_key() {
     let rows: BTreeSet<String> = ROWS.iter().map(|row| row.0.to_owned()).collect();
     let flags = Flags::all().into_iter().map(|flag| flag.name.to_owned());
-    let expected: BTreeSet<String> = flags.chain(keys_without_flags()).collect();
+    let expected: BTreeSet<String> = flags.chain(Flags::keys_without()).collect();
     let missing: Vec<_> = expected.difference(&rows).collect();
     assert!(missing.is_empty(), "no row says what these do: {missing:?}");
 }

@@ -73,7 +73,8 @@ impl Folder {
         let Some((key, value)) = key else { return Ok(config) };
         let mut object = serde_json::to_value(&config).unwrap();
         let value: Value = serde_json::from_str(value).unwrap();
-        object["fsdp"][key.trim_start_matches("fsdp.")] = value;
+        let (section, key) = key.split_once('.').unwrap();
+        object[section][key] = value;
         serde_json::from_value(object).map_err(|error| error.to_string())
     }
 }

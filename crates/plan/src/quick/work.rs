@@ -31,7 +31,7 @@ pub(super) struct Work {
     pub matmul_flops: f64,
     /// FLOPs of attention's matmuls, whose rate depends on the head size.
     pub attention_flops: f64,
-    /// Bytes read and written outside of matmuls.
+    /// Bytes of memory traffic outside of matmuls.
     pub bytes: f64,
     /// Bytes saved by a scan or read back.
     pub stacked: f64,
