@@ -167,6 +167,14 @@ fn every_key_round_trips_through_flags() {
     assert!(tried > 75, "{tried} keys");
 }
 
+/// Command lines carry Hugging Face's default of 0 beside a config that names classes.
+#[test]
+fn minimum_of_no_parameters_wraps_as_the_config_says() {
+    let fsdp = r#"{"transformer_layer_cls_to_wrap": "GPT2Block"}"#;
+    let config = resolved(&[("fsdp_min_num_params", &["0"]), ("fsdp_config", &[fsdp])]);
+    assert_eq!(config, resolved(&[("fsdp_config", &[fsdp])]));
+}
+
 #[test]
 fn rejects_other_versions_and_unknown_keys() {
     let folder = tempfile::tempdir().unwrap();

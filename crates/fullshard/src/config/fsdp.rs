@@ -53,10 +53,10 @@ impl Fsdp {
     /// Copies the wrap policy of an `fsdp_config.json`.
     pub(super) fn take_wrap(&mut self, policy: &WrapPolicy) {
         (self.wrap, self.min_num_params) = match policy {
-            WrapPolicy::Blocks => (None, None),
-            WrapPolicy::Root => (Some(WrapClasses::default()), None),
-            WrapPolicy::Classes(classes) => (Some(WrapClasses(classes.clone())), None),
-            WrapPolicy::MinSize(least) => (None, Some(*least)),
+            WrapPolicy::Blocks => (None, 0),
+            WrapPolicy::Root => (Some(WrapClasses::default()), 0),
+            WrapPolicy::Classes(classes) => (Some(WrapClasses(classes.clone())), 0),
+            WrapPolicy::MinSize(least) => (None, *least as u64),
         };
     }
 

@@ -208,8 +208,8 @@ super::section! {
         /// Module classes to wrap as FSDP units, separated by commas; defaults to the blocks of the
         /// model. Empty for one unit.
         wrap: Option<WrapClasses> = None, "fsdp_transformer_layer_cls_to_wrap", "CLASSES";
-        /// Wrap modules with at least this many parameters instead.
-        min_num_params: Option<usize> = None, "fsdp_min_num_params", "N";
+        /// Wrap modules with at least this many parameters instead; 0 does not.
+        min_num_params: u64 = 0, "fsdp_min_num_params", "N";
         /// Whether parameters are resharded after the forward pass; the strategy sets the default.
         reshard_after_forward: Option<bool> = None;
         /// Whether the root keeps its full parameters between the forward and backward pass.

@@ -110,7 +110,10 @@ fn apply_wrap(
 ) -> Result<(), ConfigError> {
     const CLASSES: &str = "fsdp_transformer_layer_cls_to_wrap";
     const MIN_SIZE: &str = "fsdp_min_num_params";
-    let flag = [CLASSES, MIN_SIZE].into_iter().find(|flag| given.has(flag));
+    // A minimum of 0 is Hugging Face's default and asks for nothing.
+    let by_size = config.fsdp.min_num_params > 0;
+    let flags = [(CLASSES, true), (MIN_SIZE, by_size)].into_iter();
+    let flag = flags.filter(|(flag, asks)| *asks && given.has(flag)).map(|(flag, _)| flag).next();
     match (flag, fsdp.map(|fsdp| &fsdp.wrap)) {
         (None, Some(policy)) => config.fsdp.take_wrap(policy),
         (None, None) | (Some(_), None | Some(WrapPolicy::Blocks)) => {}
