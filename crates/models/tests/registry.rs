@@ -80,8 +80,8 @@ fn overrides_have_the_type_of_the_default() {
     let error = |overrides| default_config("gpt2", overrides).unwrap_err().to_string();
     assert_eq!(
         error("n_layers=2"),
-        "the override `n_layers=2` is invalid: the config has no `n_layers`; perhaps `n_layer` was \
-         meant"
+        "the override `n_layers=2` is invalid: the config has no `n_layers` (did you mean \
+         `n_layer`?)"
     );
     assert!(error("n_layer=many").contains("`many` has another type than the default, 12"));
     assert!(error("n_layer").contains("expected key=value"));
