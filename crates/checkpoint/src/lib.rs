@@ -12,11 +12,13 @@
 mod config;
 mod error;
 mod export;
+mod format;
 mod import;
 mod place;
 
 pub use config::{ModelNames, write_config};
 pub use error::{Error, Result};
 pub use export::{ExportOptions, Exported, TensorEntry, export};
+pub use format::{Format, SavedTensor};
 pub use import::Weights;
 pub use place::{check_place, write_file, write_json};
