@@ -73,6 +73,43 @@ pub enum Error {
         /// What it is.
         found: String,
     },
+    /// A checkpoint without its marker.
+    #[error(
+        "{} is not a complete checkpoint: it has no file {}, which is written last. The run was \
+         stopped while it saved; use an older checkpoint",
+        path.display(),
+        crate::sharded::COMMITTED
+    )]
+    Uncommitted {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A checkpoint of another version of the format.
+    #[error(
+        "{} has version {found} of the format, but this fullshard reads {known}: use the one that \
+         wrote it",
+        path.display()
+    )]
+    Version {
+        /// The manifest.
+        path: PathBuf,
+        /// Its version.
+        found: u64,
+        /// The version that is read.
+        known: u32,
+    },
+    /// Another job runs in the folder.
+    #[error(
+        "{} is in use by another job, {holder}: wait for it, stop it, or name another \
+         --output_dir",
+        folder.display()
+    )]
+    Locked {
+        /// The folder.
+        folder: PathBuf,
+        /// The process that has it.
+        holder: String,
+    },
     /// No weights were found.
     #[error(
         "no weights in {}: it has neither model.safetensors nor model.safetensors.index.json",

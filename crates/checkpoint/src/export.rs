@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-pub(crate) const SINGLE_FILE: &str = "model.safetensors";
+/// The file of a model that is not sharded.
+pub const SINGLE_FILE: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
 /// Longer headers are rejected, as by `safetensors`.
@@ -120,11 +121,16 @@ fn shards(tensors: &[TensorEntry], max_bytes: u64) -> Result<Vec<&[TensorEntry]>
     Ok(shards)
 }
 
-fn shard_name(index: usize, of: usize) -> String {
+/// The name of a file of a given kind, such as `model`: one of several, or the only one.
+pub fn shard_file_name(kind: &str, index: usize, of: usize) -> String {
     match of {
-        1 => SINGLE_FILE.to_owned(),
-        _ => format!("model-{:05}-of-{of:05}.safetensors", index + 1),
+        1 => format!("{kind}.safetensors"),
+        _ => format!("{kind}-{:05}-of-{of:05}.safetensors", index + 1),
     }
+}
+
+fn shard_name(index: usize, of: usize) -> String {
+    shard_file_name("model", index, of)
 }
 
 fn write_shard<E>(

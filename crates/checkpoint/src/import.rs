@@ -169,6 +169,12 @@ impl Weights {
         }
     }
 
+    /// Reads a range of the elements of a tensor, by its name in the model, as `f32`.
+    pub fn read_range_f32(&self, name: &str, elements: std::ops::Range<usize>, out: &mut [f32]) -> Result<()> {
+        out.copy_from_slice(&self.read_f32(name)?[elements]);
+        Ok(())
+    }
+
     fn find(&self, name: &str) -> Result<(&Opened, &TensorInfo)> {
         self.saved_name(name)
             .and_then(|saved| {

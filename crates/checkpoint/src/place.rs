@@ -1,6 +1,7 @@
 //! Atomic file writes: to a temporary file in the same folder, then synced and renamed.
 
 use crate::error::{Error, Result};
+use crate::folder::UNFINISHED;
 use serde::Serialize;
 use serde_json::ser::{PrettyFormatter, Serializer};
 use std::fs::{FileType, Permissions};
@@ -29,7 +30,7 @@ impl Staged {
         let parent = parent.unwrap_or_else(|| Path::new("."));
         std::fs::create_dir_all(parent).map_err(error)?;
         let file = tempfile::Builder::new()
-            .prefix(".unfinished-")
+            .prefix(UNFINISHED)
             // The mode of any new file; temporary files are private by default.
             .permissions(Permissions::from_mode(0o666))
             .tempfile_in(parent)
@@ -48,6 +49,12 @@ impl Staged {
         file.persist(&path).map_err(|error| write_error(&path, error.error))?;
         Ok(path)
     }
+}
+
+/// Makes the names in a folder durable.
+pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
+    let synced = std::fs::File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(|source| write_error(folder, source))
 }
 
 pub(crate) fn write_error(path: &Path, source: io::Error) -> Error {

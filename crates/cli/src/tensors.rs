@@ -90,7 +90,7 @@ pub fn make_arguments(client: &Client, program: &LoadedExecutable) -> Result<Vec
         let fill = |tile: &fullshard_pjrt::Tile| {
             Ok(synthetic(dtype, count, Numbers::new(index as u64, tile.index as u64)))
         };
-        Ok(Array::fill(client, &array, program.devices(), fill)?)
+        Array::fill(client, &array, program.devices(), fill)
     };
     (0..program.signature().parameters.len()).map(make).collect()
 }

@@ -21,7 +21,7 @@ mod tokenizer;
 pub use corpus::{Corpus, Part, Preparation, Progress};
 pub use error::{Error, Result};
 pub use grouping::Grouping;
-pub use loader::{Batch, Batches, Loader};
+pub use loader::{Batch, BatchOrigin, Batches, Loader};
 pub use order::Order;
 pub use source::{Kind, Source};
 pub use tokenizer::Tokenizer;

@@ -24,6 +24,19 @@ pub struct Batches {
     pub sequences: usize,
     /// Whether to drop blocks that do not fill a step at the end of an epoch.
     pub drop_last: bool,
+    /// Where batches of another size ended.
+    pub origin: BatchOrigin,
+}
+
+/// A step, and the position of its first block in the data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BatchOrigin {
+    /// The step, counted over all epochs.
+    pub step: u64,
+    /// The epoch.
+    pub epoch: u64,
+    /// The position in the epoch.
+    pub block: u64,
 }
 
 impl Batches {
@@ -34,19 +47,35 @@ impl Batches {
 
     /// Steps per epoch.
     pub fn steps_per_epoch(&self) -> u64 {
+        self.steps_for(self.order.length())
+    }
+
+    /// Steps left in the epoch of the origin.
+    pub fn steps_left(&self) -> u64 {
+        self.steps_for(self.order.length().saturating_sub(self.origin.block))
+    }
+
+    fn steps_for(&self, blocks: u64) -> u64 {
         let rows = self.rows().max(1);
-        match self.drop_last {
-            true => self.order.length() / rows,
-            false => self.order.length().div_ceil(rows),
+        if self.drop_last { blocks / rows } else { blocks.div_ceil(rows) }
+    }
+
+    /// The epoch of a step, and the position of its first block in it.
+    pub fn position(&self, step: u64) -> (u64, u64) {
+        let BatchOrigin { step: start, epoch, block } = self.origin;
+        let (since, left) = (step.saturating_sub(start), self.steps_left());
+        if since < left {
+            return (epoch, block + since * self.rows());
         }
+        let (since, steps) = (since - left, self.steps_per_epoch().max(1));
+        (epoch + 1 + since / steps, since % steps * self.rows())
     }
 
     /// The blocks of a step, counted over all epochs; the last step of an epoch may have fewer.
     pub fn blocks(&self, step: u64) -> impl Iterator<Item = u64> {
-        let steps = self.steps_per_epoch().max(1);
-        let (epoch, step) = (step / steps, step % steps);
+        let (epoch, start) = self.position(step);
         let (order, rows) = (self.order, self.rows());
-        (step * rows..(step + 1) * rows).map_while(move |position| order.block(epoch, position))
+        (start..start + rows).map_while(move |position| order.block(epoch, position))
     }
 }
 

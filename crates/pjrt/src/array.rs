@@ -39,12 +39,12 @@ impl ArrayType {
 impl Array {
     /// Creates an array on `devices` (indices in the client, in tiling order), with `fill`
     /// returning the bytes of each tile. A tile that consecutive devices share is filled once.
-    pub fn fill(
+    pub fn fill<E: From<Error>>(
         client: &Client,
         array: &ArrayType,
         devices: &[usize],
-        mut fill: impl FnMut(&Tile) -> Result<Vec<u8>>,
-    ) -> Result<Array> {
+        mut fill: impl FnMut(&Tile) -> Result<Vec<u8>, E>,
+    ) -> Result<Array, E> {
         let tiling = &array.tiling;
         check_devices(tiling, devices.len())?;
         let shard_type = array.shard_type()?;

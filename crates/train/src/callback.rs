@@ -1,5 +1,6 @@
 //! Callbacks of a training run.
 
+use crate::checkpoint::SaveResult;
 use crate::error::Error;
 use crate::evaluation::Evaluated;
 use crate::report::Values;
@@ -24,6 +25,19 @@ pub trait Callback {
     /// Called when the model has been evaluated after a step.
     fn on_evaluate(&mut self, step: u64, evaluated: &Evaluated) -> Result<(), Error> {
         let _ = (step, evaluated);
+        Ok(())
+    }
+
+    /// Called when a checkpoint is about to be saved after a step, with its folder, to write other
+    /// files into it.
+    fn on_save(&mut self, step: u64, folder: &Path) -> Result<(), Error> {
+        let _ = (step, folder);
+        Ok(())
+    }
+
+    /// Called when a checkpoint is complete, or could not be saved; training goes on either way.
+    fn on_saved(&mut self, saved: &SaveResult) -> Result<(), Error> {
+        let _ = saved;
         Ok(())
     }
 

@@ -14,19 +14,15 @@ pub enum Error {
         expected: String,
     },
     /// A loss or gradient that is not finite.
-    #[error(
-        "step {step} has a loss of {loss} and a gradient norm of {gradient_norm}: training stopped \
-         before its update, and no model is written. Try a lower --learning_rate or some \
-         --warmup_steps, a smaller --max_grad_norm, --bf16 rather than float16, and check the \
-         data"
-    )]
-    NotFinite {
-        /// The first such step, counted from 1.
-        step: u64,
-        /// Its loss.
-        loss: f32,
-        /// The norm of its gradient.
-        gradient_norm: f32,
+    #[error("{0}")]
+    NotFinite(NotFinite),
+    /// A checkpoint of another run.
+    #[error("cannot resume from {}: {reason}", path.display())]
+    OtherCheckpoint {
+        /// The checkpoint.
+        path: std::path::PathBuf,
+        /// What does not match, and the way out.
+        reason: String,
     },
     /// An invalid length or interval of a run.
     #[error("--{what} is {value}, but must be {expected}")]
@@ -59,6 +55,22 @@ impl From<fullshard_step::CountMismatch> for Error {
     fn from(mismatch: fullshard_step::CountMismatch) -> Error {
         Error::Step(mismatch.into())
     }
+}
+
+/// A step whose loss or gradient is not finite.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[error(
+    "step {step} has a loss of {loss} and a gradient norm of {gradient_norm}: training stopped \
+     before its update. Try a lower --learning_rate or some --warmup_steps, a smaller \
+     --max_grad_norm, --bf16 rather than float16, and check the data"
+)]
+pub struct NotFinite {
+    /// The first such step, counted from 1.
+    pub step: u64,
+    /// Its loss.
+    pub loss: f32,
+    /// The norm of its gradient.
+    pub gradient_norm: f32,
 }
 
 /// A mismatch error.

@@ -5,7 +5,10 @@ use crate::error::Error;
 use crate::evaluation::{Evaluated, Evaluation};
 use crate::evaluator::{CompiledEval, Evaluator};
 use crate::parameters::Parameters;
-use crate::state::compile_with_state;
+use crate::checkpoint::{read_weights, saved_tensors};
+use crate::state::{compile_with_state, upload_all};
+use crate::weights::model_tensors;
+use fullshard_checkpoint::Weights;
 use fullshard_parallel::ShardedParam;
 use fullshard_pjrt::Array;
 use fullshard_step::{Ordered, StepSpec};
@@ -47,8 +50,26 @@ impl<'a> EvalRunner<'a> {
         let tensors = spec.parameter_state()?;
         let parameters = eval.arguments.parameters.zip(&tensors)?;
         let parameters = parameters.try_map(|(argument, tensor)| {
-            argument.upload_state(compiler.client, spec, tensor, &parameter)
+            argument.upload_initial(compiler.client, spec, tensor, &parameter)
         })?;
+        let evaluator = Evaluator::with_program(compiler, spec, eval);
+        Ok(EvalRunner { spec, parameters, evaluator })
+    }
+
+    /// Compiles the evaluation of batches of `sequences`, and reads its parameters from files,
+    /// straight into shards.
+    pub fn with_weights(
+        compiler: &'a Compiler<'a>,
+        spec: &'a StepSpec,
+        sequences: usize,
+        weights: &Weights,
+    ) -> Result<EvalRunner<'a>, Error> {
+        weights.check(&model_tensors(spec))?;
+        let eval = compiler.compile(&spec.eval_program(sequences)?)?;
+        let eval = CompiledEval::new(spec, eval, sequences)?;
+        let saved = saved_tensors(spec, &spec.parameter_state()?);
+        let arguments: Vec<_> = eval.arguments.parameters.iter().zip(saved).collect();
+        let parameters = upload_all(compiler.client, &arguments, &read_weights(weights))?;
         let evaluator = Evaluator::with_program(compiler, spec, eval);
         Ok(EvalRunner { spec, parameters, evaluator })
     }

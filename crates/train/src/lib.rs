@@ -7,7 +7,9 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod budget;
 mod callback;
+mod checkpoint;
 mod compiler;
 mod error;
 mod eval_runner;
@@ -17,6 +19,7 @@ mod meter;
 mod parameters;
 pub mod report;
 mod runner;
+mod saving;
 mod schedule;
 mod source;
 mod state;
@@ -25,16 +28,18 @@ mod weights;
 
 pub use bench::{Bench, Measured, Spread};
 pub use callback::Callback;
+pub use checkpoint::{SaveOptions, SaveResult, Saved, Saver, check_checkpoint};
 pub use compiler::{Compiled, Compiler};
-pub use error::Error;
+pub use error::{Error, NotFinite};
 pub use eval_runner::EvalRunner;
 pub use evaluation::{Evaluated, Evaluation};
 pub use evaluator::{Evaluator, PendingLoss};
 pub use meter::DeviceMemory;
 pub use parameters::Parameters;
 pub use runner::{Metrics, Pending, Runner};
-pub use schedule::{Every, TrainSchedule, TrainScheduleOptions};
+pub use saving::{BestMetric, Saving};
+pub use schedule::{Every, Origin, TrainSchedule, TrainScheduleOptions};
 pub use source::{BatchSource, HostBatch, HostBatches, TokenBatches};
 pub use state::initial_state;
-pub use trainer::{Trained, Training};
+pub use trainer::{Resumed, Trained, Training};
 pub use weights::model_tensors;

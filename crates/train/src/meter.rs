@@ -45,6 +45,8 @@ pub(crate) struct Meter {
     peak: Option<f64>,
     since: Instant,
     steps: u64,
+    /// Those of them that were done before the run was resumed.
+    resumed: u64,
     loss: f64,
     waited: Duration,
 }
@@ -63,6 +65,7 @@ impl Meter {
             peak: chip.and_then(|chip| chip.peak(spec.placement.comm.compute)),
             since: Instant::now(),
             steps: 0,
+            resumed: 0,
             loss: 0.0,
             waited: Duration::ZERO,
         }
@@ -75,6 +78,16 @@ impl Meter {
         self.waited += waited;
     }
 
+    /// The steps since the last log and the sum of their losses.
+    pub fn unlogged(&self) -> (u64, f64) {
+        (self.steps, self.loss)
+    }
+
+    /// Goes on from the steps since the last log of a run that is resumed, which took no time here.
+    pub fn resume(&mut self, steps: u64, loss: f64) {
+        (self.steps, self.loss, self.resumed) = (steps, loss, steps);
+    }
+
     /// Excludes time spent on something else.
     pub fn exclude(&mut self, time: Duration) {
         self.since += time;
@@ -84,14 +97,15 @@ impl Meter {
     pub fn log(&mut self, last: Metrics, rate: f64, memory: Option<DeviceMemory>) -> Values {
         let now = Instant::now();
         let steps = self.steps.max(1) as f64;
-        let step_time = now.duration_since(self.since).as_secs_f64() / steps;
+        let timed = self.steps.saturating_sub(self.resumed).max(1) as f64;
+        let step_time = now.duration_since(self.since).as_secs_f64() / timed;
         let mut values = Values::from([
             ("loss".to_owned(), (self.loss / steps).into()),
             ("grad_norm".to_owned(), f64::from(last.gradient_norm).into()),
             ("learning_rate".to_owned(), rate.into()),
             ("step_time".to_owned(), step_time.into()),
             ("tokens_per_second".to_owned(), (self.tokens as f64 / step_time).into()),
-            ("input_wait".to_owned(), (self.waited.as_secs_f64() / steps).into()),
+            ("input_wait".to_owned(), (self.waited.as_secs_f64() / timed).into()),
         ]);
         if let Some(peak) = self.peak {
             let (model, hardware) = self.flops;
@@ -109,6 +123,7 @@ impl Meter {
             values.insert("device_memory".to_owned(), memory.bytes().into());
         }
         (self.since, self.steps, self.loss, self.waited) = (now, 0, 0.0, Duration::ZERO);
+        self.resumed = 0;
         values
     }
 }

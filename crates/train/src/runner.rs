@@ -4,8 +4,14 @@ use crate::compiler::{Compiled, Compiler};
 use crate::error::{Error, mismatch};
 use crate::evaluation::{Evaluated, Evaluation};
 use crate::evaluator::{Evaluator, PendingLoss};
+use crate::checkpoint::{read_checkpoint, read_weights, saved_tensors};
 use crate::parameters::Parameters;
-use crate::state::{Argument, compile_with_state, numbers, seed_tensor, upload_batch};
+use crate::state::{
+    Argument, ReadSaved, compile_with_state, numbers, seed_tensor, upload_all, upload_batch,
+};
+use crate::weights::model_tensors;
+use fullshard_checkpoint::Weights;
+use fullshard_checkpoint::sharded::Checkpoint;
 use fullshard_parallel::ShardedParam;
 use fullshard_pjrt::{Array, Client, HostTensor};
 use fullshard_step::{
@@ -71,9 +77,66 @@ impl<'a> Runner<'a> {
         let arguments = Argument::of_program(&step.program, &spec.step_arguments()?)?;
         let tensors = spec.state()?;
         let state = arguments.state.zip(&tensors)?.try_map(|(argument, tensor)| {
-            argument.upload_state(compiler.client, spec, tensor, &parameter)
+            argument.upload_initial(compiler.client, spec, tensor, &parameter)
         })?;
         Runner::start(compiler, spec, seed, (step, arguments.inputs), state)
+    }
+
+    /// Compiles the programs of a spec and reads its parameters from files, straight into shards.
+    /// The seed is for dropout.
+    pub fn with_weights(
+        compiler: &'a Compiler<'a>,
+        spec: &'a StepSpec,
+        seed: u64,
+        weights: &Weights,
+    ) -> Result<Runner<'a>, Error> {
+        weights.check(&model_tensors(spec))?;
+        let step = compiler.compile(&spec.step_program()?)?;
+        let arguments = Argument::of_program(&step.program, &spec.step_arguments()?)?;
+        let state = upload_state(compiler.client, spec, &arguments.state, &read_weights(weights))?;
+        Runner::start(compiler, spec, seed, (step, arguments.inputs), state)
+    }
+
+    /// Compiles the programs of a spec and resumes from the first of some checkpoints whose values
+    /// are intact; `damaged` is called with each of those before it. Returns the index of the
+    /// checkpoint too, or the error of the last one.
+    pub fn resume(
+        compiler: &'a Compiler<'a>,
+        spec: &'a StepSpec,
+        seed: u64,
+        checkpoints: &[Checkpoint],
+        damaged: &mut dyn FnMut(&Error),
+    ) -> Result<(Runner<'a>, usize), Error> {
+        let step = compiler.compile(&spec.step_program()?)?;
+        let arguments = Argument::of_program(&step.program, &spec.step_arguments()?)?;
+        let mut last = mismatch("a checkpoint to resume from", "none", "one");
+        for (index, checkpoint) in checkpoints.iter().enumerate() {
+            let read = read_checkpoint(checkpoint);
+            match upload_state(compiler.client, spec, &arguments.state, &read) {
+                Ok(state) => {
+                    let compiled = (step, arguments.inputs);
+                    let mut runner = Runner::start(compiler, spec, seed, compiled, state)?;
+                    runner.steps = checkpoint.manifest().progress.step;
+                    return Ok((runner, index));
+                }
+                Err(error @ Error::Files(_)) => {
+                    damaged(&error);
+                    last = error;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last)
+    }
+
+    /// Replaces the parameters by those of a checkpoint.
+    pub fn load_parameters(&mut self, checkpoint: &Checkpoint) -> Result<(), Error> {
+        let arguments = Argument::of_program(&self.step.program, &self.spec.step_arguments()?)?;
+        let saved = saved_tensors(self.spec, &self.spec.parameter_state()?);
+        let arguments: Vec<_> = arguments.state.parameters.iter().zip(saved).collect();
+        let read = read_checkpoint(checkpoint);
+        self.state.parameters = upload_all(self.compiler.client, &arguments, &read)?;
+        Ok(())
     }
 
     fn start(
@@ -179,6 +242,18 @@ impl<'a> Runner<'a> {
     ) -> Result<Option<Evaluated>, Error> {
         evaluation.run(&mut self.evaluator, &self.state.parameters, stop)
     }
+}
+
+/// Uploads a state from saved tensors.
+fn upload_state(
+    client: &Client,
+    spec: &StepSpec,
+    arguments: &TrainState<Argument>,
+    read: &ReadSaved<'_>,
+) -> Result<TrainState<Array>, Error> {
+    let saved = saved_tensors(spec, &spec.state()?.flatten());
+    let arguments: Vec<_> = arguments.each_ref().flatten().into_iter().zip(saved).collect();
+    Ok(spec.state()?.unflatten(upload_all(client, &arguments, read)?)?)
 }
 
 impl Pending {

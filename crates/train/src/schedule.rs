@@ -30,6 +30,8 @@ pub struct TrainScheduleOptions {
     pub evaluation: Every,
     /// `eval_delay`: steps or epochs before the first evaluation.
     pub evaluation_delay: f64,
+    /// `save_strategy` and `save_steps`.
+    pub saving: Every,
 }
 
 impl Default for TrainScheduleOptions {
@@ -42,6 +44,7 @@ impl Default for TrainScheduleOptions {
             log_first: false,
             evaluation: Every::Never,
             evaluation_delay: 0.0,
+            saving: Every::Never,
         }
     }
 }
@@ -61,7 +64,22 @@ pub struct TrainSchedule {
     pub logging_steps: u64,
     /// Steps between evaluations; `steps_per_epoch` for [`Every::Epoch`].
     pub evaluation_steps: u64,
+    /// Steps between checkpoints; `steps_per_epoch` for [`Every::Epoch`].
+    pub saving_steps: u64,
     options: TrainScheduleOptions,
+    /// Where a run with other batches before was resumed.
+    origin: Origin,
+}
+
+/// A step from which on batches have another size, and the epochs done by then.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Origin {
+    /// The step.
+    pub step: u64,
+    /// The epochs, with a fraction of the current one.
+    pub epochs: f64,
+    /// Steps left in the current epoch.
+    pub left: u64,
 }
 
 impl TrainSchedule {
@@ -69,6 +87,16 @@ impl TrainSchedule {
     pub fn new(
         options: TrainScheduleOptions,
         steps_per_epoch: u64,
+    ) -> Result<TrainSchedule, Error> {
+        let origin = Origin { step: 0, epochs: 0.0, left: steps_per_epoch };
+        TrainSchedule::resumed(options, steps_per_epoch, origin)
+    }
+
+    /// The schedule of a run that had other batches before the origin.
+    pub fn resumed(
+        options: TrainScheduleOptions,
+        steps_per_epoch: u64,
+        origin: Origin,
     ) -> Result<TrainSchedule, Error> {
         let positive = |value: f64| value.is_finite() && value > 0.0;
         let invalid = |what, value: f64, expected| {
@@ -80,9 +108,11 @@ impl TrainSchedule {
         if !(options.warmup.is_finite() && options.warmup >= 0.0) {
             return invalid("warmup_steps", options.warmup, "a number of at least 0");
         }
-        for (what, every) in
-            [("logging_steps", options.logging), ("eval_steps", options.evaluation)]
-        {
+        for (what, every) in [
+            ("logging_steps", options.logging),
+            ("eval_steps", options.evaluation),
+            ("save_steps", options.saving),
+        ] {
             if let Every::Steps(steps) = every
                 && !positive(steps)
             {
@@ -97,7 +127,7 @@ impl TrainSchedule {
         }
         let steps = match options.max_steps {
             Some(steps) => steps,
-            None => (options.epochs * steps_per_epoch as f64).ceil() as u64,
+            None => origin.steps(options.epochs, steps_per_epoch),
         };
         let epochs = match options.max_steps {
             Some(steps) => steps.div_ceil(steps_per_epoch.max(1)),
@@ -120,13 +150,23 @@ impl TrainSchedule {
             warmup,
             logging_steps: interval(options.logging),
             evaluation_steps: interval(options.evaluation),
+            saving_steps: interval(options.saving),
             options,
+            origin,
         })
     }
 
     /// The number of epochs at a step.
     pub fn epoch(&self, step: u64) -> f64 {
-        step as f64 / self.steps_per_epoch.max(1) as f64
+        let Origin { step: start, epochs, left } = self.origin;
+        let end = epochs.floor() + 1.0;
+        match step.checked_sub(start) {
+            None => epochs * step as f64 / start as f64,
+            Some(since) if since <= left => {
+                epochs + (end - epochs) * since as f64 / left.max(1) as f64
+            }
+            Some(since) => end + (since - left) as f64 / self.steps_per_epoch.max(1) as f64,
+        }
     }
 
     /// Whether to log after a step, counted from 1.
@@ -145,12 +185,35 @@ impl TrainSchedule {
             && self.is_due(self.options.evaluation, self.evaluation_steps, step)
     }
 
+    /// Whether to save a checkpoint after a step, counted from 1: also after the last one.
+    pub fn saves_after(&self, step: u64) -> bool {
+        let last = step == self.steps && self.options.saving != Every::Never;
+        last || self.is_due(self.options.saving, self.saving_steps, step)
+    }
+
     fn is_due(&self, every: Every, interval: u64, step: u64) -> bool {
         match every {
             Every::Never => false,
             Every::Steps(_) => step.is_multiple_of(interval.max(1)),
-            Every::Epoch => step == self.steps || step.is_multiple_of(interval.max(1)),
+            Every::Epoch => step == self.steps || self.ends_epoch(step),
         }
+    }
+
+    fn ends_epoch(&self, step: u64) -> bool {
+        let after = step.checked_sub(self.origin.step + self.origin.left);
+        after.is_some_and(|after| after.is_multiple_of(self.steps_per_epoch.max(1)))
+    }
+}
+
+impl Origin {
+    /// The steps until a number of epochs is done.
+    fn steps(&self, epochs: f64, per_epoch: u64) -> u64 {
+        let (end, per_epoch) = (self.epochs.floor() + 1.0, per_epoch as f64);
+        let more = match epochs >= end {
+            true => self.left + ((epochs - end) * per_epoch).ceil() as u64,
+            false => ((epochs - self.epochs).max(0.0) * per_epoch).ceil() as u64,
+        };
+        self.step + more
     }
 }
 
@@ -213,6 +276,24 @@ mod tests {
         let evaluated: Vec<u64> = (1..=25).filter(|&step| schedule.evaluates_after(step)).collect();
         assert_eq!(evaluated, [20, 25]);
         assert_eq!(schedule.epoch(25), 2.5);
+    }
+
+    #[test]
+    fn epochs_go_on_after_an_origin() {
+        let options = TrainScheduleOptions {
+            epochs: 3.0,
+            saving: Every::Epoch,
+            ..TrainScheduleOptions::default()
+        };
+        // 10 examples: 7 steps of 2 were done (4 of 10 in the second epoch), now 3 per step.
+        let origin = Origin { step: 7, epochs: 1.4, left: 2 };
+        let schedule = TrainSchedule::resumed(options, 4, origin).unwrap();
+        assert_eq!(schedule.steps, 7 + 2 + 4);
+        assert_eq!(schedule.epoch(7), 1.4);
+        assert_eq!(schedule.epoch(9), 2.0);
+        assert_eq!(schedule.epoch(13), 3.0);
+        let saved: Vec<u64> = (8..=13).filter(|&step| schedule.saves_after(step)).collect();
+        assert_eq!(saved, [9, 13]);
     }
 
     #[test]

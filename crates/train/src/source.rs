@@ -1,7 +1,7 @@
 //! Sources of batches: a text corpus, or custom data.
 
 use crate::error::Error;
-use fullshard_data::{Batches, Corpus, Loader, Order};
+use fullshard_data::{BatchOrigin, Batches, Corpus, Loader, Order};
 use fullshard_pjrt::HostTensor;
 use std::ops::Range;
 use std::sync::Arc;
@@ -55,7 +55,8 @@ impl TokenBatches {
     /// Evaluation batches, all blocks once and in order: `[sequences, tokens]`.
     pub fn evaluation(corpus: Arc<Corpus>, sequences: usize) -> TokenBatches {
         let order = Order::sequential(corpus.blocks());
-        let batches = Batches { order, accumulation: 1, sequences, drop_last: false };
+        let origin = BatchOrigin::default();
+        let batches = Batches { order, accumulation: 1, sequences, drop_last: false, origin };
         let dims = vec![sequences, corpus.block_size()];
         TokenBatches { corpus, batches, dims }
     }

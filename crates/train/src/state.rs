@@ -1,13 +1,18 @@
 //! Uploads tensors to devices: parameters, optimizer state and batches.
 
+use crate::budget::Budget;
 use crate::compiler::{Compiled, Compiler};
 use crate::error::{Error, mismatch};
 use fullshard_graph::Program;
 use fullshard_parallel::ShardedParam;
 use fullshard_pjrt::{Array, ArrayType, Client, HostTensor, LoadedExecutable};
-use fullshard_step::{InitInputs, InitProgram, Ordered, StateTensor, StepSpec, TensorSpec};
+use fullshard_step::{
+    InitInputs, InitProgram, Ordered, SavedPart, SavedTensors, StateTensor, StepSpec, TensorSpec,
+};
 use std::borrow::Borrow;
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// An argument of a compiled program.
 #[derive(Debug, Clone)]
@@ -43,23 +48,89 @@ impl Argument {
     }
 
     /// Uploads a tensor of the initial state: a parameter from its full values, with stacked layers
-    /// concatenated, or an optimizer slot of zeros.
-    pub fn upload_state(
+    /// concatenated, or a slot of zeros.
+    pub fn upload_initial(
         &self,
         client: &Client,
         spec: &StepSpec,
         state: &StateTensor,
         parameter: &impl Fn(&ShardedParam) -> Result<Vec<f32>, Error>,
     ) -> Result<Array, Error> {
+        let saved = spec.saved(state);
+        if state.slot.is_some() {
+            return self.upload_saved(client, &saved, &|_, _, _| Ok(()));
+        }
         let param = &spec.placement.parameters[state.parameter];
-        let ty = &state.tensor.ty;
-        let tensor = match state.slot {
-            None => packed(param, &parameter(param)?)?,
-            Some(_) => HostTensor::from_values(&ty.dims, &vec![0.0_f32; ty.elements()])?,
-        };
-        self.upload(client, &tensor)
+        let values = parameter(param)?;
+        let (found, expected) = (values.len(), param.elements());
+        if found != expected {
+            return Err(mismatch(&param.name, &format!("{found} values"), &expected.to_string()));
+        }
+        self.upload_saved(client, &saved, &|saved, part, out| {
+            let start = part.tensor * saved.elements() + part.elements.start;
+            out.copy_from_slice(bytemuck::cast_slice(&values[start..][..part.elements.len()]));
+            Ok(())
+        })
+    }
+
+    /// Uploads a tensor of the state, one device's shard at a time, from the saved tensors that
+    /// `read` reads.
+    pub fn upload_saved(
+        &self,
+        client: &Client,
+        saved: &SavedTensors,
+        read: &ReadSaved<'_>,
+    ) -> Result<Array, Error> {
+        let width = self.array.ty.dtype.size();
+        Array::fill(client, &self.array, &self.devices, |tile| {
+            let elements: usize = tile.ranges.iter().map(ExactSizeIterator::len).product();
+            let mut bytes = vec![0; elements * width];
+            for part in saved.parts(&tile.ranges) {
+                let place = part.start * width..(part.start + part.elements.len()) * width;
+                read(saved, &part, &mut bytes[place])?;
+            }
+            Ok(bytes)
+        })
     }
 }
+
+/// Reads the `f32` values of a part of a saved tensor into bytes, which are zero before.
+pub(crate) type ReadSaved<'a> =
+    dyn Fn(&SavedTensors, &SavedPart, &mut [u8]) -> Result<(), Error> + Sync + 'a;
+
+/// The most bytes of tensors that are read at the same time, unless one alone has more.
+const READ_AHEAD: usize = 192 << 20;
+
+/// Uploads tensors of the state, several at a time within a bound of host memory.
+pub(crate) fn upload_all(
+    client: &Client,
+    arguments: &[(&Argument, SavedTensors)],
+    read: &ReadSaved<'_>,
+) -> Result<Vec<Array>, Error> {
+    let budget = Budget::new(READ_AHEAD);
+    let next = AtomicUsize::new(0);
+    let work = || -> Result<Vec<(usize, Array)>, Error> {
+        let mut done = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some((argument, saved)) = arguments.get(index) else { return Ok(done) };
+            let _held = budget.take(argument.array.shard_type()?.bytes());
+            done.push((index, argument.upload_saved(client, saved, read)?));
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(READERS);
+    let parts = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let joined = workers.into_iter().map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        joined.collect::<Result<Vec<_>, Error>>()
+    })?;
+    let mut arrays: Vec<(usize, Array)> = parts.into_iter().flatten().collect();
+    arrays.sort_by_key(|(index, _)| *index);
+    Ok(arrays.into_iter().map(|(_, array)| array).collect())
+}
+
+/// The most threads that read at the same time.
+const READERS: usize = 8;
 
 /// Uploads a batch to a program's devices.
 pub(crate) fn upload_batch<B: Borrow<HostTensor>>(
@@ -115,16 +186,6 @@ pub fn initial_state(
     }
     state.sort_by_key(|(place, _)| *place);
     Ok(state.into_iter().map(|(_, array)| array).collect())
-}
-
-/// The full values of a parameter in its sharded layout.
-fn packed(param: &ShardedParam, values: &[f32]) -> Result<HostTensor, Error> {
-    if values.len() != param.elements() {
-        let (found, expected) = (values.len(), param.elements());
-        let found = format!("{found} values");
-        return Err(mismatch(&param.name, &found, &format!("{expected}")));
-    }
-    Ok(HostTensor::from_values(&param.padded_dims(), &param.pack(values))?)
 }
 
 pub(crate) fn seed_tensor(seed: u64) -> Result<HostTensor, Error> {

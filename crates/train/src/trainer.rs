@@ -5,13 +5,16 @@
 //! steps themselves skip all updates from there on.
 
 use crate::callback::Callback;
-use crate::error::Error;
+use crate::checkpoint::Saver;
+use crate::error::{Error, NotFinite};
 use crate::evaluation::{Evaluated, Evaluation};
 use crate::meter::{DeviceMemory, Meter};
 use crate::report::{TrainerState, Values};
 use crate::runner::{Metrics, Pending, Runner};
+use crate::saving::Saving;
 use crate::schedule::TrainSchedule;
 use crate::source::{BatchSource, HostBatch};
+use fullshard_checkpoint::sharded::Progress;
 use fullshard_optim::Schedule;
 use fullshard_pjrt::{Profile, write_profile};
 use std::path::PathBuf;
@@ -34,6 +37,19 @@ pub struct Training<'a> {
     pub profile: Option<PathBuf>,
     /// Whether to stop after the current step.
     pub stop: &'a dyn Fn() -> bool,
+    /// When and how checkpoints are saved, if at all.
+    pub saving: Option<Saving<'a>>,
+    /// Where to go on, if the runner's state is of a checkpoint.
+    pub resumed: Option<Resumed>,
+}
+
+/// The progress of a run that is resumed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resumed {
+    /// The trainer state with all logs.
+    pub state: TrainerState,
+    /// The progress of the checkpoint.
+    pub progress: Progress,
 }
 
 /// The result of a run.
@@ -41,6 +57,11 @@ pub struct Training<'a> {
 pub struct Trained {
     /// Whether it was stopped early.
     pub stopped: bool,
+    /// The step whose loss or gradient was not finite, if training ended there. The state is that
+    /// of the step before.
+    pub not_finite: Option<NotFinite>,
+    /// The step of the best checkpoint, if its parameters were loaded at the end.
+    pub loaded_best: Option<u64>,
     /// Its metrics by the names that Trainer uses.
     pub values: Values,
     /// The last evaluation, if it was after the last step.
@@ -61,17 +82,20 @@ struct Launched {
 }
 
 /// A run in progress.
-struct Run<'r, 'a, 'c> {
-    training: &'r Training<'r>,
-    runner: &'r mut Runner<'a>,
-    callback: &'c mut dyn Callback,
-    state: TrainerState,
-    meter: Meter,
+pub(crate) struct Run<'r, 'a, 'c> {
+    pub training: &'r Training<'r>,
+    pub runner: &'r mut Runner<'a>,
+    pub callback: &'c mut dyn Callback,
+    pub state: TrainerState,
+    pub meter: Meter,
     in_flight: Option<Launched>,
     profile: Option<Profile>,
-    loss: f64,
-    samples: u64,
-    evaluated: Option<Evaluated>,
+    pub loss: f64,
+    pub samples: u64,
+    pub evaluated: Option<Evaluated>,
+    pub saver: Option<Saver>,
+    /// The step of the last checkpoint.
+    pub saved: Option<u64>,
 }
 
 impl Training<'_> {
@@ -84,21 +108,25 @@ impl Training<'_> {
         if let Some(evaluation) = &self.evaluation {
             runner.prepare_evaluation(evaluation)?;
         }
-        let state = self.initial_state(runner);
-        let meter = Meter::new(runner);
-        Run {
+        let saver = self.saving.as_ref().map(|saving| Saver::new(runner, saving.options.clone()));
+        let mut run = Run {
             training: self,
+            state: self.initial_state(runner),
+            meter: Meter::new(runner),
+            saver: saver.transpose()?,
             runner,
             callback,
-            state,
-            meter,
             in_flight: None,
             profile: None,
             loss: 0.0,
             samples: 0,
             evaluated: None,
+            saved: None,
+        };
+        if let Some(Resumed { state, progress }) = &self.resumed {
+            run.go_on(state, progress);
         }
-        .run()
+        run.run()
     }
 
     fn initial_state(&self, runner: &Runner<'_>) -> TrainerState {
@@ -108,6 +136,7 @@ impl Training<'_> {
             max_steps: self.schedule.steps,
             logging_steps: self.schedule.logging_steps,
             eval_steps: self.schedule.evaluation_steps,
+            save_steps: self.schedule.saving_steps,
             train_batch_size: Some(per_device as u64),
             num_train_epochs: self.schedule.epochs,
             ..TrainerState::default()
@@ -117,12 +146,25 @@ impl Training<'_> {
 
 impl Run<'_, '_, '_> {
     fn run(mut self) -> Result<Trained, Error> {
-        let Training { schedule, batches, .. } = self.training;
         let start = Instant::now();
         let mut stopped = false;
-        for batch in batches.batches(0..schedule.steps)? {
+        let not_finite = match self.steps(&mut stopped) {
+            Ok(()) => None,
+            Err(Error::NotFinite(not_finite)) => Some(not_finite),
+            Err(error) => return Err(error),
+        };
+        self.save_at_end(stopped || not_finite.is_some())?;
+        let loaded_best = if stopped { None } else { self.load_best()? };
+        self.finish(start.elapsed().as_secs_f64(), stopped, not_finite, loaded_best)
+    }
+
+    /// The steps until the end, a signal, or a loss that is not finite.
+    fn steps(&mut self, stopped: &mut bool) -> Result<(), Error> {
+        let Training { schedule, batches, .. } = self.training;
+        let first = self.state.global_step.min(schedule.steps);
+        for batch in batches.batches(first..schedule.steps)? {
             if (self.training.stop)() {
-                stopped = true;
+                *stopped = true;
                 break;
             }
             let batch = batch?;
@@ -130,13 +172,14 @@ impl Run<'_, '_, '_> {
             self.launch(&batch)?;
             let step = batch.step + 1;
             self.end_profile(step)?;
+            let mut best = false;
             if schedule.evaluates_after(step) {
                 self.catch_up()?;
-                self.evaluate()?;
+                best = self.evaluate()?;
             }
+            self.save_if_due(step, best)?;
         }
-        self.catch_up()?;
-        self.finish(start.elapsed().as_secs_f64(), stopped)
+        self.catch_up()
     }
 
     fn launch(&mut self, batch: &HostBatch) -> Result<(), Error> {
@@ -152,7 +195,7 @@ impl Run<'_, '_, '_> {
     }
 
     /// Waits for the step in flight.
-    fn catch_up(&mut self) -> Result<(), Error> {
+    pub fn catch_up(&mut self) -> Result<(), Error> {
         self.in_flight.take().map_or(Ok(()), |done| self.read(done))
     }
 
@@ -162,7 +205,7 @@ impl Run<'_, '_, '_> {
         let metrics = pending.wait()?;
         let Metrics { loss, gradient_norm, .. } = metrics;
         if !(loss.is_finite() && gradient_norm.is_finite()) {
-            return Err(Error::NotFinite { step, loss, gradient_norm });
+            return Err(Error::NotFinite(NotFinite { step, loss, gradient_norm }));
         }
         let tokens = self.runner.spec().tokens_per_step() as u64;
         self.state.global_step = step;
@@ -180,17 +223,18 @@ impl Run<'_, '_, '_> {
         Ok(())
     }
 
-    fn evaluate(&mut self) -> Result<(), Error> {
-        let Some(evaluation) = &self.training.evaluation else { return Ok(()) };
+    /// Evaluates, and returns whether the result is the best so far.
+    fn evaluate(&mut self) -> Result<bool, Error> {
+        let Some(evaluation) = &self.training.evaluation else { return Ok(false) };
         let start = Instant::now();
         let Some(evaluated) = self.runner.evaluate(evaluation, self.training.stop)? else {
-            return Ok(());
+            return Ok(false);
         };
         self.callback.on_evaluate(self.state.global_step, &evaluated)?;
         self.state.log(evaluated.values());
         self.evaluated = Some(evaluated);
         self.meter.exclude(start.elapsed());
-        Ok(())
+        Ok(self.note_best(&evaluated.values()))
     }
 
     /// The steps to profile: not the first ones, if there are enough others.
@@ -218,20 +262,30 @@ impl Run<'_, '_, '_> {
         Ok(())
     }
 
-    fn finish(mut self, runtime: f64, stopped: bool) -> Result<Trained, Error> {
+    fn finish(
+        mut self,
+        runtime: f64,
+        stopped: bool,
+        not_finite: Option<NotFinite>,
+        loaded_best: Option<u64>,
+    ) -> Result<Trained, Error> {
         let steps = self.state.global_step;
+        let before = self.training.resumed.as_ref().map(|resumed| &resumed.progress);
+        let done = steps - before.map_or(0, |progress| progress.step).min(steps);
+        let samples = self.samples - before.map_or(0, |progress| progress.samples);
         let flops = 6.0 * self.state.num_input_tokens_seen as f64;
         self.state.total_flos = flops * self.runner.spec().non_embedding_count() as f64;
         let values = Values::from([
             ("train_loss".to_owned(), (self.loss / steps.max(1) as f64).into()),
             ("train_runtime".to_owned(), runtime.into()),
-            ("train_samples_per_second".to_owned(), (self.samples as f64 / runtime).into()),
-            ("train_steps_per_second".to_owned(), (steps as f64 / runtime).into()),
+            ("train_samples_per_second".to_owned(), (samples as f64 / runtime).into()),
+            ("train_steps_per_second".to_owned(), (done as f64 / runtime).into()),
             ("total_flos".to_owned(), self.state.total_flos.into()),
         ]);
         self.state.log(values.clone());
         let mut values = values;
         values.insert("epoch".to_owned(), self.state.epoch.into());
-        Ok(Trained { stopped, values, evaluated: self.evaluated, state: self.state })
+        let evaluated = self.evaluated.filter(|_| loaded_best.is_none());
+        Ok(Trained { stopped, not_finite, loaded_best, values, evaluated, state: self.state })
     }
 }

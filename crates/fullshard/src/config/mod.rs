@@ -13,6 +13,7 @@ mod section;
 mod sections;
 mod source;
 mod spelling;
+mod types;
 mod value;
 
 pub use error::ConfigError;
@@ -20,10 +21,11 @@ pub use file::FILE_NAME;
 pub use flags::{Flags, Given};
 pub use section::Flag;
 pub use sections::{
-    Compute, Data, Device, Evaluation, Fsdp, Logging, Mesh, Model, Optimizer, Output, Precision,
-    Rematerialization, Scan, Schedule, When, WrapClasses,
+    Checkpoint, Data, Device, Evaluation, Fsdp, Logging, Mesh, Model, Optimizer, Output, Precision,
+    Rematerialization, Schedule,
 };
 pub use source::ConfigSource;
+pub use types::{Compute, ResumeFrom, SaveDtype, SaveWhen, Scan, Size, When, WrapClasses};
 pub use value::{FlagValue, Takes};
 
 use fullshard_core::Platform;
@@ -32,7 +34,7 @@ use section::section;
 use serde::{Deserialize, Serialize};
 
 /// The version of the file format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// All settings of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -64,6 +66,8 @@ pub struct RunConfig {
     pub logging: Logging,
     /// Output files.
     pub output: Output,
+    /// Checkpoints during training.
+    pub checkpoint: Checkpoint,
 }
 
 impl Default for RunConfig {
@@ -82,6 +86,7 @@ impl Default for RunConfig {
             evaluation: Evaluation::default(),
             logging: Logging::default(),
             output: Output::default(),
+            checkpoint: Checkpoint::default(),
         }
     }
 }

@@ -2,112 +2,14 @@
 //! the only place for a field's help and default.
 
 use super::source::ConfigSource;
-use super::value::{FlagValue, Takes, choices};
+use super::types::{
+    Compute, ResumeFrom, SaveDtype, SaveWhen, Scan, Size, When, WrapClasses,
+};
+use super::value::FlagValue;
 use fullshard_core::Platform;
 use fullshard_parallel::{Remat, Strategy};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
-
-choices! {
-    /// When an action runs during training.
-    When {
-        /// Never.
-        No = "no",
-        /// Every N steps.
-        Steps = "steps",
-        /// At the end of each epoch.
-        Epoch = "epoch",
-    }
-}
-
-choices! {
-    /// Whether identical layers are scanned (one body in a loop) or unrolled.
-    Scan {
-        /// By platform: always on CPU, above 8 layers on TPU, never on GPU.
-        Auto = "auto",
-        /// Scanned.
-        True = "true",
-        /// Unrolled.
-        False = "false",
-    }
-}
-
-choices! {
-    /// The compute dtype.
-    Compute {
-        /// Single precision.
-        Float32 = "float32",
-        /// bfloat16.
-        Bfloat16 = "bfloat16",
-        /// Half precision, without loss scaling.
-        Float16 = "float16",
-        /// bfloat16, with layer matmuls in FP8.
-        Float8 = "float8_e4m3fn",
-    }
-}
-
-/// Case-insensitive: `PJRT_DEVICE` is often upper case.
-impl FlagValue for Platform {
-    fn read(words: &[String]) -> Result<Platform, String> {
-        String::read(words)?
-            .to_ascii_lowercase()
-            .parse::<Platform>()
-            .map_err(|error| error.to_string())
-    }
-
-    fn words(&self) -> Option<Vec<String>> {
-        Some(vec![self.name().to_owned()])
-    }
-}
-
-/// Module classes; none for the root alone.
-#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-#[serde(transparent)]
-pub struct WrapClasses(pub Vec<String>);
-
-impl WrapClasses {
-    /// The given classes.
-    pub fn new<S: Into<String>>(classes: impl IntoIterator<Item = S>) -> WrapClasses {
-        WrapClasses(classes.into_iter().map(Into::into).collect())
-    }
-}
-
-impl FlagValue for WrapClasses {
-    fn read(words: &[String]) -> Result<WrapClasses, String> {
-        let classes = String::read(words)?;
-        let classes = classes.split(',').map(str::trim).filter(|class| !class.is_empty());
-        Ok(WrapClasses::new(classes))
-    }
-
-    fn words(&self) -> Option<Vec<String>> {
-        Some(vec![self.0.join(",")])
-    }
-}
-
-/// A bare `--fsdp` means `full_shard`.
-impl FlagValue for Strategy {
-    const TAKES: Takes = Takes::Switch;
-
-    fn read(words: &[String]) -> Result<Strategy, String> {
-        if words.is_empty() { Ok(Strategy::FullShard) } else { super::value::parsed(words) }
-    }
-
-    fn words(&self) -> Option<Vec<String>> {
-        Some(vec![self.name().to_owned()])
-    }
-}
-
-impl FlagValue for Remat {
-    const CHOICES: &'static [&'static str] = &["none", "dots", "full"];
-
-    fn read(words: &[String]) -> Result<Remat, String> {
-        super::value::parsed(words)
-    }
-
-    fn words(&self) -> Option<Vec<String>> {
-        Some(vec![self.name().to_owned()])
-    }
-}
 
 super::section! {
     /// The model to train.
@@ -347,20 +249,43 @@ super::section! {
         dir: PathBuf = "trainer_output".into(), "output_dir", "DIR";
         /// Overwrite an output folder that is not empty.
         overwrite: bool = false, "overwrite_output_dir", "BOOL";
-        /// When to save checkpoints during training; only `no` is supported. The model is always
-        /// saved at the end.
-        save_strategy: String = "no".to_owned(), "save_strategy", "WHEN";
+        /// Maximum size of a file of the saved model, such as 5GB.
+        max_shard_size: Size = Size(50_000_000_000), "max_shard_size", "SIZE";
+        /// Dtype of the saved model: float32, bfloat16 or float16.
+        save_dtype: SaveDtype = SaveDtype::Float32, "save_dtype", "TYPE";
+        /// Folder for the model if the output folder cannot be written at the end; defaults to the
+        /// system's folder for temporary files.
+        rescue_dir: Option<PathBuf> = None, "rescue_dir", "DIR";
     }
 }
 
-/// A JSON object.
-impl FlagValue for Map<String, Value> {
-    fn read(words: &[String]) -> Result<Map<String, Value>, String> {
-        let text = String::read(words)?;
-        serde_json::from_str(&text).map_err(|error| format!("it is not a JSON object: {error}"))
-    }
-
-    fn words(&self) -> Option<Vec<String>> {
-        (!self.is_empty()).then(|| vec![Value::Object(self.clone()).to_string()])
+super::section! {
+    /// Checkpoints during training.
+    Checkpoint, "Checkpoints" {
+        /// When to save checkpoints: no, steps, epoch, or best for each best evaluation. The model
+        /// is always saved at the end.
+        strategy: SaveWhen = SaveWhen::Steps, "save_strategy", "no|steps|epoch|best";
+        /// Number of steps between checkpoints; below 1, a fraction of all steps.
+        steps: f64 = 500.0, "save_steps", "X";
+        /// Maximum number of checkpoints to keep; the best one is kept beside them. Default: all.
+        total_limit: Option<usize> = None, "save_total_limit", "N";
+        /// Save the model without the optimizer's state, so that a run cannot resume from it.
+        only_model: bool = false, "save_only_model", "BOOL";
+        /// Resume from a checkpoint: its folder, or without a value the latest one of the output
+        /// folder.
+        resume: Option<ResumeFrom> = None, "resume_from_checkpoint", "DIR|BOOL";
+        /// After resuming, start the current epoch from its beginning.
+        ignore_data_skip: bool = false, "ignore_data_skip", "BOOL";
+        /// Save the best model at the end, by --metric_for_best_model, instead of the last.
+        load_best: bool = false, "load_best_model_at_end", "BOOL";
+        /// Metric of the best checkpoint; defaults to loss.
+        metric: Option<String> = None, "metric_for_best_model", "NAME";
+        /// Whether a greater metric is better; by default unless its name ends in loss.
+        greater_is_better: Option<bool> = None, "greater_is_better", "BOOL";
+        /// Maximum host memory for copies of the state while a checkpoint is written, such as
+        /// 16GB; defaults to half of what is available. Training waits if it is not enough.
+        memory: Option<Size> = None, "save_memory", "SIZE";
+        /// Seconds to save and exit after SIGTERM, SIGHUP or Ctrl-C.
+        grace: f64 = 60.0, "preemption_grace_s", "SECONDS";
     }
 }

@@ -1,0 +1,160 @@
+//! The folder of a run: its checkpoints, what killed processes left, and the lock that keeps a
+//! second job out.
+
+use crate::error::{Error, Result};
+use crate::place::write_error;
+use crate::sharded::{COMMITTED, Manifest};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+/// The start of names of files and folders that are not complete.
+pub(crate) const UNFINISHED: &str = ".unfinished-";
+
+const REPLACED: &str = ".unfinished-replaced-";
+
+/// The name of the file that a job locks.
+pub const LOCK: &str = ".fullshard.lock";
+
+const PREFIX: &str = "checkpoint-";
+
+/// The name of the checkpoint of a step.
+pub fn checkpoint_name(step: u64) -> String {
+    format!("{PREFIX}{step}")
+}
+
+/// A checkpoint in a folder.
+#[derive(Debug)]
+pub struct Listed {
+    /// Its folder.
+    pub path: PathBuf,
+    /// Its step, by its name.
+    pub step: u64,
+    /// Its manifest, or why it cannot be used.
+    pub manifest: Result<Manifest>,
+}
+
+/// The checkpoints in a folder, those saved last first; those without a manifest at the end.
+/// Shards are not read.
+pub fn list(folder: &Path) -> Result<Vec<Listed>> {
+    let mut listed: Vec<Listed> = checkpoints(folder)?
+        .into_iter()
+        .map(|(step, path)| Listed { manifest: crate::sharded::read_manifest(&path), path, step })
+        .collect();
+    let saved_at = |listed: &Listed| listed.manifest.as_ref().map_or(0.0, |found| found.saved_at);
+    listed.sort_by(|a, b| saved_at(b).total_cmp(&saved_at(a)).then_with(|| b.step.cmp(&a.step)));
+    Ok(listed)
+}
+
+/// The folders that are called `checkpoint-{step}`.
+fn checkpoints(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
+    let found = entries(folder)?.into_iter().filter_map(|(name, path)| {
+        let step = name.strip_prefix(PREFIX)?.parse().ok()?;
+        (checkpoint_name(step) == name && path.is_dir()).then_some((step, path))
+    });
+    Ok(found.collect())
+}
+
+/// The names and paths in a folder; none if it does not exist.
+fn entries(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let read = |source| Error::Read { path: folder.to_owned(), source };
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(read(error)),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(read)?;
+        if let Ok(name) = entry.file_name().into_string() {
+            found.push((name, entry.path()));
+        }
+    }
+    Ok(found)
+}
+
+/// Removes what killed processes left in a folder: unfinished files and checkpoints. The caller
+/// holds the lock of the folder. Returns the number of those removed.
+pub fn sweep(folder: &Path) -> Result<usize> {
+    let mut swept = 0;
+    for (name, path) in entries(folder)? {
+        if let Some(step) = name.strip_prefix(REPLACED) {
+            restore_replaced(&path, &folder.join(format!("{PREFIX}{step}")))?;
+        } else if name.starts_with(UNFINISHED) {
+            remove(&path)?;
+        } else {
+            continue;
+        }
+        swept += 1;
+    }
+    Ok(swept)
+}
+
+/// A checkpoint that was being replaced gets its name back, unless the new one is complete.
+fn restore_replaced(replaced: &Path, checkpoint: &Path) -> Result<()> {
+    if checkpoint.join(COMMITTED).exists() {
+        return remove(replaced);
+    }
+    if checkpoint.exists() {
+        remove(checkpoint)?;
+    }
+    fs::rename(replaced, checkpoint).map_err(|source| write_error(replaced, source))
+}
+
+/// Removes a checkpoint; a kill midway leaves none under its name.
+pub fn remove_checkpoint(path: &Path) -> Result<()> {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let doomed = path.with_file_name(format!("{UNFINISHED}removed-{}", name.unwrap_or_default()));
+    fs::rename(path, &doomed).map_err(|source| write_error(path, source))?;
+    remove(&doomed)
+}
+
+fn remove(path: &Path) -> Result<()> {
+    let removed = match path.is_dir() {
+        true => fs::remove_dir_all(path),
+        false => fs::remove_file(path),
+    };
+    removed.map_err(|source| write_error(path, source))
+}
+
+/// The bytes that can still be written to the file system of a path.
+pub fn free_bytes(path: &Path) -> Result<u64> {
+    let existing = path.ancestors().find(|path| path.exists());
+    let existing = existing.filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let stat = rustix::fs::statvfs(existing)
+        .map_err(|errno| Error::Read { path: existing.to_owned(), source: errno.into() })?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// The lock of a job on its folder. The first process of a job holds it, until it ends in any way.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Locks a folder, which is created; fails if another job has it.
+    pub fn acquire(folder: &Path) -> Result<Lock> {
+        let path = folder.join(LOCK);
+        let error = |source| write_error(&path, source);
+        fs::create_dir_all(folder).map_err(error)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let mut file = options.open(&path).map_err(error)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut holder = String::new();
+                let _ = file.read_to_string(&mut holder);
+                let (folder, holder) = (folder.to_owned(), holder.trim().to_owned());
+                return Err(Error::Locked { folder, holder });
+            }
+            // Some network file systems have no locks.
+            Err(TryLockError::Error(_)) => {}
+        }
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let holder = format!("process {} on {host}\n", std::process::id());
+        file.set_len(0).and_then(|()| file.write_all(holder.as_bytes())).map_err(error)?;
+        Ok(Lock { _file: file })
+    }
+}

@@ -1,0 +1,278 @@
+//! Writing a checkpoint: files side by side, then the manifest, then the marker.
+
+use super::manifest::{FileRecord, MANIFEST, Manifest, ShardChecksums, TensorRecord};
+use super::{COMMITTED, STEP};
+use crate::checksum::{Checksum, Summing};
+use crate::error::{Error, Result};
+use crate::export::INDEX;
+use crate::folder::{UNFINISHED, checkpoint_name};
+use crate::header;
+use crate::place::{sync_folder, write_error};
+use safetensors::tensor::TensorInfo;
+use serde_json::json;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::io::Write;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A part of a tensor, as long as one device holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece {
+    /// The name of the tensor.
+    pub tensor: String,
+    /// Its elements, in row-major order.
+    pub elements: Range<usize>,
+}
+
+/// A moment of a save.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SavePoint {
+    /// A file of shards is about to be written.
+    Writing,
+    /// Half of a file of shards is written.
+    Midway,
+    /// All files are written and synced, under another name.
+    Synced,
+    /// The folder has its name, but no marker.
+    Renamed,
+    /// The checkpoint is complete.
+    Committed,
+}
+
+/// Called at every point of a save, from the threads that write.
+pub type OnSave = Arc<dyn Fn(SavePoint) + Send + Sync>;
+
+/// A checkpoint that is being written. Dropping it removes it.
+pub struct Staging {
+    /// The folder of all checkpoints.
+    folder: PathBuf,
+    path: PathBuf,
+    step: u64,
+    files: Mutex<BTreeMap<String, FileRecord>>,
+    on_save: OnSave,
+}
+
+/// The length of single writes.
+const CHUNK: usize = 8 << 20;
+
+impl Staging {
+    /// Starts the checkpoint of a step in a folder.
+    pub fn begin(folder: &Path, step: u64, on_save: OnSave) -> Result<Staging> {
+        fs::create_dir_all(folder).map_err(|source| write_error(folder, source))?;
+        let path = folder.join(format!("{UNFINISHED}{}", checkpoint_name(step)));
+        remove_folder(&path)?;
+        fs::create_dir(&path).map_err(|source| write_error(&path, source))?;
+        let files = Mutex::new(BTreeMap::new());
+        Ok(Staging { folder: folder.to_owned(), path, step, files, on_save })
+    }
+
+    /// The folder that files are written into.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes a file of pieces and syncs it. `values` passes the bytes of the piece of a given
+    /// index on. Files may be written from several threads.
+    pub fn write_pieces(
+        &self,
+        name: &str,
+        pieces: &[Piece],
+        tensors: &BTreeMap<String, TensorRecord>,
+        mut values: impl FnMut(usize, &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,
+    ) -> Result<()> {
+        (self.on_save)(SavePoint::Writing);
+        let path = self.path.join(name);
+        let (header, bytes) = self.header(pieces, tensors)?;
+        let error = |source| write_error(&path, source);
+        let mut file = File::create_new(&path).map_err(error)?;
+        reserve(&file, bytes).map_err(error)?;
+        let mut sum = Summing::new();
+        let mut write = |bytes: &[u8]| {
+            for chunk in bytes.chunks(CHUNK) {
+                sum.add(chunk);
+                file.write_all(chunk).map_err(error)?;
+            }
+            Ok(())
+        };
+        write(&header)?;
+        let mut sums = Vec::with_capacity(pieces.len());
+        for (i, piece) in pieces.iter().enumerate() {
+            if i == pieces.len() / 2 {
+                (self.on_save)(SavePoint::Midway);
+            }
+            let expected = piece.elements.len() * tensors[&piece.tensor].width();
+            let (mut piece_sum, mut found) = (Summing::new(), 0);
+            values(i, &mut |bytes| {
+                found += bytes.len();
+                piece_sum.add(bytes);
+                write(bytes)
+            })?;
+            if found != expected {
+                return Err(Error::Count { name: piece.tensor.clone(), expected, found });
+            }
+            sums.push(piece_sum.finish());
+        }
+        let checksum = sum.finish();
+        file.sync_all().map_err(error)?;
+        let shards = Some(ShardChecksums { header: Checksum::of(&header), values: sums });
+        self.record(name, FileRecord { bytes, checksum, shards });
+        Ok(())
+    }
+
+    /// Writes another file, such as a config.
+    pub fn write_file(&self, name: &str, content: &[u8]) -> Result<()> {
+        write_synced(&self.path.join(name), content)?;
+        self.record(name, FileRecord::of(content));
+        Ok(())
+    }
+
+    /// Writes the index with which `transformers` loads full parameters in several files.
+    pub fn write_index(&self, files: &BTreeMap<&str, &str>, bytes: u64) -> Result<()> {
+        let index = json!({ "metadata": { "total_size": bytes }, "weight_map": files });
+        self.write_file(INDEX, format!("{index:#}\n").as_bytes())
+    }
+
+    /// Adds the files that were written into the folder by other means.
+    pub fn adopt_files(&self) -> Result<()> {
+        let error = |source| write_error(&self.path, source);
+        for entry in fs::read_dir(&self.path).map_err(error)? {
+            let entry = entry.map_err(error)?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if !self.lock().contains_key(&name) {
+                let content = fs::read(entry.path()).map_err(error)?;
+                File::open(entry.path()).and_then(|file| file.sync_all()).map_err(error)?;
+                self.record(&name, FileRecord::of(&content));
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of all files so far.
+    pub fn bytes(&self) -> u64 {
+        self.lock().values().map(|file| file.bytes).sum()
+    }
+
+    /// Writes the manifest, gives the folder its name and then the marker. The manifest's files
+    /// are those written.
+    pub fn commit(self, mut manifest: Manifest) -> Result<PathBuf> {
+        manifest.files = std::mem::take(&mut *self.lock());
+        let path = self.path.join(MANIFEST);
+        let json = serde_json::to_vec_pretty(&manifest)
+            .map_err(|error| write_error(&path, error.into()))?;
+        write_synced(&path, &json)?;
+        sync_folder(&self.path)?;
+        (self.on_save)(SavePoint::Synced);
+        let target = self.folder.join(checkpoint_name(self.step));
+        let replaced = self.folder.join(format!("{UNFINISHED}replaced-{}", self.step));
+        remove_folder(&replaced)?;
+        if target.exists() {
+            fs::rename(&target, &replaced).map_err(|source| write_error(&target, source))?;
+        }
+        fs::rename(&self.path, &target).map_err(|source| write_error(&target, source))?;
+        sync_folder(&self.folder)?;
+        (self.on_save)(SavePoint::Renamed);
+        write_synced(&target.join(COMMITTED), format!("{}\n", Checksum::of(&json)).as_bytes())?;
+        sync_folder(&target)?;
+        (self.on_save)(SavePoint::Committed);
+        remove_folder(&replaced)?;
+        Ok(target)
+    }
+
+    /// The header of a file of pieces, and the length of the file.
+    fn header(
+        &self,
+        pieces: &[Piece],
+        tensors: &BTreeMap<String, TensorRecord>,
+    ) -> Result<(Vec<u8>, u64)> {
+        let mut infos = Vec::with_capacity(pieces.len());
+        let mut offset = 0;
+        for piece in pieces {
+            let tensor = &tensors[&piece.tensor];
+            let full = piece.elements == (0..tensor.elements());
+            let end = offset + piece.elements.len() * tensor.width();
+            let info = TensorInfo {
+                dtype: tensor.dtype,
+                shape: if full { tensor.dims.clone() } else { vec![piece.elements.len()] },
+                data_offsets: (offset, end),
+            };
+            infos.push((if full { piece.tensor.clone() } else { piece.key() }, info));
+            offset = end;
+        }
+        let metadata = HashMap::from([
+            ("format".to_owned(), "pt".to_owned()),
+            (STEP.to_owned(), self.step.to_string()),
+        ]);
+        let header = header::encode(infos, metadata)?;
+        let bytes = (header.len() + offset) as u64;
+        Ok((header, bytes))
+    }
+
+    fn record(&self, name: &str, file: FileRecord) {
+        self.lock().insert(name.to_owned(), file);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, FileRecord>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        // After a commit there is nothing under this name.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+impl Piece {
+    /// The name of a part of a tensor in a file.
+    fn key(&self) -> String {
+        format!("{}[{}:{}]", self.tensor, self.elements.start, self.elements.end)
+    }
+
+    /// The piece of a name in a file.
+    pub(super) fn parse(key: &str, elements: usize) -> Option<Piece> {
+        let Some(part) = key.strip_suffix(']') else {
+            return Some(Piece { tensor: key.to_owned(), elements: 0..elements });
+        };
+        let (tensor, range) = part.rsplit_once('[')?;
+        let (start, end) = range.split_once(':')?;
+        let range = start.parse().ok()?..end.parse().ok()?;
+        (range.start <= range.end && range.len() == elements)
+            .then(|| Piece { tensor: tensor.to_owned(), elements: range })
+    }
+}
+
+impl FileRecord {
+    fn of(content: &[u8]) -> FileRecord {
+        let (bytes, checksum) = (content.len() as u64, Checksum::of(content));
+        FileRecord { bytes, checksum, shards: None }
+    }
+}
+
+/// Reserves the space of a file, so that a full disk is known before anything is written.
+fn reserve(file: &File, bytes: u64) -> std::io::Result<()> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    use rustix::io::Errno;
+    match fallocate(file, FallocateFlags::empty(), 0, bytes.max(1)) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
+        reserved => Ok(reserved?),
+    }
+}
+
+fn write_synced(path: &Path, content: &[u8]) -> Result<()> {
+    let write = || {
+        let mut file = File::create_new(path)?;
+        file.write_all(content)?;
+        file.sync_all()
+    };
+    write().map_err(|source| write_error(path, source))
+}
+
+fn remove_folder(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(write_error(path, error)),
+        _ => Ok(()),
+    }
+}
