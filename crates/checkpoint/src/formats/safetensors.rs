@@ -1,0 +1,93 @@
+//! Hugging Face's safetensors: one file, or shards with an index. Only headers are read when opened.
+
+use super::{extension, first_bytes, index};
+use crate::error::{Error, Result};
+use crate::export::{INDEX, MAX_HEADER, SINGLE_FILE};
+use crate::format::{Format, SavedTensor};
+use safetensors::tensor::Metadata;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// Opens a safetensors file, or those in a folder.
+pub(super) fn open(path: &Path) -> Result<Option<Box<dyn Format>>> {
+    if path.is_dir() {
+        return index::open_in(path, SINGLE_FILE, INDEX);
+    }
+    // After its length a header begins as JSON objects do.
+    let has_header = || first_bytes(path, 9).get(8) == Some(&b'{');
+    if !path.is_file() || extension(path) != "safetensors" && !has_header() {
+        return Ok(None);
+    }
+    Ok(Some(Box::new(SafetensorsFile::open(path)?)))
+}
+
+/// A file with a valid header.
+#[derive(Debug)]
+struct SafetensorsFile {
+    path: PathBuf,
+    file: File,
+    tensors: BTreeMap<String, SavedTensor>,
+    /// Where the values of each tensor start.
+    starts: BTreeMap<String, u64>,
+}
+
+impl SafetensorsFile {
+    fn open(path: &Path) -> Result<SafetensorsFile> {
+        let read = |source| Error::Read { path: path.to_owned(), source };
+        let mut file = File::open(path).map_err(read)?;
+        let length = file.metadata().map_err(read)?.len();
+        let damaged = |reason: String| Error::Damaged { path: path.to_owned(), reason };
+        let mut count = [0; 8];
+        if length < 8 {
+            return Err(damaged(format!("it is {length} bytes long, too short for a header")));
+        }
+        file.read_exact(&mut count).map_err(read)?;
+        let header_length = u64::from_le_bytes(count);
+        if header_length > (length - 8).min(MAX_HEADER as u64) {
+            return Err(damaged(format!(
+                "its header should have {header_length} bytes, but the file has {length}"
+            )));
+        }
+        let mut text = vec![0; header_length as usize];
+        file.read_exact(&mut text).map_err(read)?;
+        let header: Metadata = serde_json::from_slice(&text)
+            .map_err(|error| damaged(format!("its header cannot be read ({error})")))?;
+        let start = 8 + header_length;
+        let expected = start.saturating_add(header.data_len() as u64);
+        if expected != length {
+            return Err(damaged(format!("it is {length} bytes long, but should be {expected}")));
+        }
+        let (mut tensors, mut starts) = (BTreeMap::new(), BTreeMap::new());
+        for (name, info) in header.tensors() {
+            starts.insert(name.clone(), start + info.data_offsets.0 as u64);
+            tensors.insert(name, SavedTensor { dims: info.shape.clone(), dtype: info.dtype });
+        }
+        Ok(SafetensorsFile { path: path.to_owned(), file, tensors, starts })
+    }
+}
+
+impl Format for SafetensorsFile {
+    fn name(&self) -> &'static str {
+        "safetensors"
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn tensors(&self) -> &BTreeMap<String, SavedTensor> {
+        &self.tensors
+    }
+
+    fn read(&self, name: &str, elements: Range<usize>, out: &mut [u8]) -> Result<()> {
+        self.check_request(name, &elements, out)?;
+        let from = elements.start * self.tensors[name].dtype.bitsize() / 8;
+        self.file
+            .read_exact_at(out, self.starts[name] + from as u64)
+            .map_err(|source| Error::Read { path: self.path.clone(), source })
+    }
+}
