@@ -156,13 +156,9 @@ impl Layout {
         let mut layout = Layout::default();
         let info = |kind: &str, key: &str| pickle.get(pickle.get(metadata, kind)?, key);
         for (key, shard) in shards {
-            let (unit, name) = match key.find(SHARD) {
-                Some(0) => ("", key.as_str()),
-                Some(at) if key[..at].ends_with('.') => (&key[..at - 1], &key[at..]),
-                _ => {
-                    layout.add(key, key, shard.clone(), 0, shard.elements())?;
-                    continue;
-                }
+            let Some((unit, name)) = split(key) else {
+                layout.add(key, key, shard.clone(), 0, shard.elements())?;
+                continue;
             };
             let shard_info = info("shard_info", unit).and_then(|unit| pickle.get(unit, name));
             let original = shard_info.and_then(|info| {
@@ -215,6 +211,13 @@ impl Layout {
         self.places.insert(name, Place { shard: shard.to_owned(), first, per_rank });
         Ok(())
     }
+}
+
+/// The unit of a shard and its name there. `None` for what is not sharded.
+fn split(key: &str) -> Option<(&str, &str)> {
+    let mut places = key.match_indices(SHARD).map(|(at, _)| at);
+    let at = places.find(|&at| at == 0 || key[..at].ends_with('.'))?;
+    Some((key[..at].strip_suffix('.').unwrap_or_default(), &key[at..]))
 }
 
 fn elements(dims: &[usize]) -> Option<usize> {

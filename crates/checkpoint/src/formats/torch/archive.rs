@@ -65,7 +65,7 @@ impl Archive {
             let wrong = |error: zip::result::ZipError| damaged(format!("record {i}: {error}"));
             let record = zip.by_index_raw(i).map_err(wrong)?;
             let name = record.name().map_err(wrong)?.into_owned();
-            let stored = record.compression() == CompressionMethod::Stored && !record.encrypted();
+            let stored = record.compression() == CompressionMethod::STORE && !record.encrypted();
             let start = record.data_start().filter(|_| stored);
             let Some(start) = start else {
                 return Err(damaged(format!("`{name}` is compressed, which torch never does")));

@@ -72,6 +72,8 @@ fn state_dict<'a>(archive: &Archive, pickle: &Pickle<'a>) -> Result<Value<'a>> {
             }
         }
     }
+    // What stands where a tensor could be is the better message.
+    tensors(archive, pickle, pickle.root)?;
     let found = pickle.describe(pickle.root);
     Err(archive.unreadable(format!("it has {found} and no state dict of tensors")))
 }

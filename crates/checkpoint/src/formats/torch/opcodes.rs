@@ -218,7 +218,7 @@ impl<'a> Reader<'a> {
 
     fn extend_with(&mut self, values: Vec<Value<'a>>, pairs: bool) -> Result<()> {
         let id = match self.top()? {
-            Value::Dict(id) | Value::Object(id) if pairs && values.len() % 2 == 0 => id,
+            Value::Dict(id) | Value::Object(id) if pairs && values.len().is_multiple_of(2) => id,
             Value::List(id) if !pairs => id,
             // What is appended to an unknown object is not needed.
             Value::Object(_) if !pairs => return Ok(()),
