@@ -1,6 +1,7 @@
 //! The config files of a model, next to its weights.
 
 use crate::error::{Error, Result};
+use crate::export::WeightDtype;
 use crate::place::write_json;
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -17,8 +18,13 @@ pub struct ModelNames<'a> {
 /// Writes a model's `config.json` and `generation_config.json` into a folder.
 ///
 /// The config is written unchanged except for the architecture, the model type and the `dtype`,
-/// which is `float32` for exported weights. `torch_dtype` and `transformers_version` are dropped.
-pub fn write_config(dir: impl AsRef<Path>, config: &Value, names: ModelNames<'_>) -> Result<()> {
+/// which is that of the exported weights. `torch_dtype` and `transformers_version` are dropped.
+pub fn write_config(
+    dir: impl AsRef<Path>,
+    config: &Value,
+    names: ModelNames<'_>,
+    dtype: WeightDtype,
+) -> Result<()> {
     let dir = dir.as_ref();
     let Value::Object(config) = config else {
         return Err(Error::Config { found: config.to_string() });
@@ -29,7 +35,7 @@ pub fn write_config(dir: impl AsRef<Path>, config: &Value, names: ModelNames<'_>
     }
     config.insert("architectures".to_owned(), json!([names.architecture]));
     config.insert("model_type".to_owned(), json!(names.model_type));
-    config.insert("dtype".to_owned(), json!("float32"));
+    config.insert("dtype".to_owned(), json!(dtype.config_name()));
     if let Some(generation) = generation_config(&config) {
         write_json(dir.join("generation_config.json"), &generation, 2)?;
     }

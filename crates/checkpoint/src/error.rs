@@ -1,6 +1,7 @@
 //! Errors of weights on disk, each naming the file or tensor.
 
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 
 /// The result of reading or writing weights.
@@ -112,23 +113,62 @@ pub enum Error {
     },
     /// No weights were found.
     #[error(
-        "no weights in {}: it has neither model.safetensors nor model.safetensors.index.json",
+        "no weights in {}: it has neither model.safetensors, nor pytorch_model.bin, nor an index of \
+         either, nor PyTorch/XLA FSDP files (*_rank-*-of-*.pth)",
         path.display()
     )]
     NoWeights {
-        /// The folder.
+        /// The folder or file.
         path: PathBuf,
     },
-    /// The weights are pickled by torch.
+    /// A file of torch has something that cannot be read without running Python.
     #[error(
-        "{} was pickled by torch, which only Python can read. Convert it to safetensors: load it \
-         with transformers' `AutoModelForCausalLM.from_pretrained` and save it with \
-         `save_pretrained`, which writes model.safetensors",
+        "{} cannot be read without Python: {reason}. If you trust it, convert its state dict: \
+         python -c \"import torch, safetensors.torch as s; d = torch.load('{}', map_location='cpu', \
+         weights_only=True); s.save_file({{k: v.contiguous().clone() for k, v in d.items()}}, \
+         'model.safetensors')\"",
+        path.display(),
         path.display()
     )]
     Pickled {
         /// The file.
         path: PathBuf,
+        /// What cannot be read.
+        reason: String,
+    },
+    /// The files of a PyTorch/XLA FSDP checkpoint do not belong together.
+    #[error(
+        "the PyTorch/XLA FSDP files of {} do not form one checkpoint: {reason}. Copy the files of \
+         all ranks of one save into one folder",
+        path.display()
+    )]
+    Ranks {
+        /// The folder, or the common start of the files' paths.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Elements were requested that a tensor does not have, or into a buffer of another size.
+    #[error(
+        "elements {elements:?} of `{name}` in {} were requested, which has {of}, or the buffer has \
+         another size",
+        path.display()
+    )]
+    Range {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// The elements.
+        elements: Range<usize>,
+        /// The tensor's number of elements.
+        of: usize,
+    },
+    /// A size in bytes cannot be parsed.
+    #[error("`{text}` is not a size: write a number of bytes, or 500MB, 5GB or 2GiB")]
+    Size {
+        /// The text.
+        text: String,
     },
     /// A file is damaged.
     #[error("{} is damaged: {reason}. Download or export it again", path.display())]

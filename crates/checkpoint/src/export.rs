@@ -5,8 +5,9 @@
 
 use crate::error::{Error, Result};
 use crate::place::{Staged, write_error, write_json};
+use half::{bf16, f16};
 use safetensors::Dtype;
-use safetensors::tensor::{Metadata, TensorInfo};
+use safetensors::tensor::TensorInfo;
 use serde_json::json;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
@@ -15,9 +16,6 @@ use std::path::{Path, PathBuf};
 /// The file of a model that is not sharded.
 pub const SINGLE_FILE: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
-
-/// Longer headers are rejected, as by `safetensors`.
-pub(crate) const MAX_HEADER: usize = 100_000_000;
 
 /// A tensor by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,8 +41,43 @@ impl TensorEntry {
         )
     }
 
-    fn bytes(&self) -> Result<usize> {
-        Ok(self.elements()? * size_of::<f32>())
+    fn bytes(&self, dtype: WeightDtype) -> Result<usize> {
+        Ok(self.elements()? * dtype.bytes())
+    }
+}
+
+/// The dtype that weights are written in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum WeightDtype {
+    /// As they are.
+    #[default]
+    F32,
+    /// Rounded to the nearest bfloat16, ties to even.
+    BF16,
+    /// Rounded to the nearest float16, ties to even; too large values become infinite.
+    F16,
+}
+
+impl WeightDtype {
+    /// Its name in `config.json`.
+    pub fn config_name(self) -> &'static str {
+        match self {
+            WeightDtype::F32 => "float32",
+            WeightDtype::BF16 => "bfloat16",
+            WeightDtype::F16 => "float16",
+        }
+    }
+
+    fn saved(self) -> Dtype {
+        match self {
+            WeightDtype::F32 => Dtype::F32,
+            WeightDtype::BF16 => Dtype::BF16,
+            WeightDtype::F16 => Dtype::F16,
+        }
+    }
+
+    fn bytes(self) -> usize {
+        self.saved().bitsize() / 8
     }
 }
 
@@ -53,13 +86,44 @@ impl TensorEntry {
 pub struct ExportOptions {
     /// Maximum bytes of tensors per file. A larger tensor has its own file.
     pub max_shard_bytes: u64,
+    /// The dtype of all tensors.
+    pub dtype: WeightDtype,
 }
 
 impl Default for ExportOptions {
-    /// Shards of at most 50 GB, as in `transformers`.
+    /// Shards of at most 50 GB, as in `transformers`, in `f32`.
     fn default() -> ExportOptions {
-        ExportOptions { max_shard_bytes: 50_000_000_000 }
+        ExportOptions { max_shard_bytes: 50_000_000_000, dtype: WeightDtype::F32 }
     }
+}
+
+/// Parses a size in bytes as Hugging Face's `--max_shard_size` is written: `5GB` is 5·10⁹ bytes,
+/// `2GiB` 2·2³⁰, a number alone is bytes.
+pub fn parse_size(text: &str) -> Result<u64> {
+    const UNITS: [(&str, u64); 9] = [
+        ("kib", 1 << 10),
+        ("mib", 1 << 20),
+        ("gib", 1 << 30),
+        ("tib", 1 << 40),
+        ("kb", 1_000),
+        ("mb", 1_000_000),
+        ("gb", 1_000_000_000),
+        ("tb", 1_000_000_000_000),
+        ("", 1),
+    ];
+    let lower = text.trim().to_lowercase();
+    let unit = UNITS.iter().find_map(|(name, unit)| Some((lower.strip_suffix(name)?, *unit)));
+    let bytes = unit.and_then(|(number, unit)| {
+        let number = number.trim_end();
+        match number.parse::<u64>() {
+            Ok(number) => number.checked_mul(unit),
+            Err(_) => Some((number.parse::<f64>().ok()? * unit as f64) as u64),
+        }
+    });
+    // Numbers that are not finite or positive come out as 0 or the maximum.
+    bytes
+        .filter(|&bytes| bytes > 0 && bytes < u64::MAX)
+        .ok_or_else(|| Error::Size { text: text.to_owned() })
 }
 
 /// What was written.
@@ -71,7 +135,7 @@ pub struct Exported {
     pub bytes: u64,
 }
 
-/// Writes tensors into a folder, in the order given, in `f32`.
+/// Writes tensors into a folder, in the order given, in the dtype of the options.
 ///
 /// `values` is called for one tensor at a time, and only one is held in memory. Tied tensors are
 /// not listed. Files are renamed into place once all are written; then files of an earlier export
@@ -90,28 +154,34 @@ where
     if let Some(tensor) = tensors.iter().find(|tensor| !seen.insert(&tensor.name)) {
         return Err(Error::Duplicate { name: tensor.name.clone() });
     }
-    let shards = shards(tensors, options.max_shard_bytes)?;
+    let shards = shards(tensors, options)?;
     let mut staged = Vec::new();
     for (i, shard) in shards.iter().enumerate() {
         let path = dir.join(shard_name(i, shards.len()));
-        staged.push(Staged::write(&path, |writer| write_shard(&path, writer, shard, &mut values))?);
+        staged.push(Staged::write(&path, |writer| {
+            write_shard(&path, writer, shard, options.dtype, &mut values)
+        })?);
     }
     let files = staged.into_iter().map(Staged::place).collect::<Result<Vec<_>>>()?;
-    let bytes = tensors.iter().map(TensorEntry::bytes).sum::<Result<usize>>()? as u64;
+    let sizes = tensors.iter().map(|tensor| tensor.bytes(options.dtype));
+    let bytes = sizes.sum::<Result<usize>>()? as u64;
     if shards.len() > 1 {
-        write_index(dir, &shards, bytes)?;
+        write_index(dir, &shards, bytes, options.dtype)?;
     }
     remove_stale(dir, shards.len())?;
     Ok(Exported { files, bytes })
 }
 
 /// Splits the list into shards that fit into a file; at least one, which may be empty.
-fn shards(tensors: &[TensorEntry], max_bytes: u64) -> Result<Vec<&[TensorEntry]>> {
+fn shards<'a>(
+    tensors: &'a [TensorEntry],
+    options: &ExportOptions,
+) -> Result<Vec<&'a [TensorEntry]>> {
     let mut shards = Vec::new();
     let (mut start, mut bytes) = (0, 0_u64);
     for (i, tensor) in tensors.iter().enumerate() {
-        let more = tensor.bytes()? as u64;
-        if i > start && bytes.saturating_add(more) > max_bytes {
+        let more = tensor.bytes(options.dtype)? as u64;
+        if i > start && bytes.saturating_add(more) > options.max_shard_bytes {
             shards.push(&tensors[start..i]);
             (start, bytes) = (i, 0);
         }
@@ -137,13 +207,14 @@ fn write_shard<E>(
     path: &Path,
     writer: &mut dyn Write,
     tensors: &[TensorEntry],
+    dtype: WeightDtype,
     values: &mut impl FnMut(&str) -> std::result::Result<Vec<f32>, E>,
 ) -> Result<()>
 where
     E: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let mut write = |bytes: &[u8]| writer.write_all(bytes).map_err(|e| write_error(path, e));
-    write(&header(tensors)?)?;
+    write(&header(tensors, dtype)?)?;
     for tensor in tensors {
         let name = &tensor.name;
         let values = values(name)
@@ -152,22 +223,41 @@ where
         if found != expected {
             return Err(Error::Count { name: name.clone(), expected, found });
         }
-        write(bytemuck::cast_slice(&values))?;
+        match dtype {
+            WeightDtype::F32 => write(bytemuck::cast_slice(&values))?,
+            WeightDtype::BF16 => write_as(&values, bf16::from_f32, &mut write)?,
+            WeightDtype::F16 => write_as(&values, f16::from_f32, &mut write)?,
+        }
+    }
+    Ok(())
+}
+
+/// Converts values while they are written, a few MB at a time.
+fn write_as<T: bytemuck::Pod>(
+    values: &[f32],
+    convert: fn(f32) -> T,
+    write: &mut impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let mut converted = Vec::new();
+    for chunk in values.chunks(1 << 20) {
+        converted.clear();
+        converted.extend(chunk.iter().map(|&value| convert(value)));
+        write(bytemuck::cast_slice(&converted))?;
     }
     Ok(())
 }
 
 /// The header length and the header, padded to align the values.
-fn header(tensors: &[TensorEntry]) -> Result<Vec<u8>> {
+fn header(tensors: &[TensorEntry], dtype: WeightDtype) -> Result<Vec<u8>> {
     let too_large = |error: &dyn std::fmt::Display| Error::TooLarge { reason: error.to_string() };
     let mut infos = Vec::with_capacity(tensors.len());
     let mut offset = 0_usize;
     for tensor in tensors {
         let end = offset
-            .checked_add(tensor.bytes()?)
+            .checked_add(tensor.bytes(dtype)?)
             .ok_or_else(|| too_large(&"the number of bytes overflows"))?;
         let info = TensorInfo {
-            dtype: Dtype::F32,
+            dtype: dtype.saved(),
             shape: tensor.dims.clone(),
             data_offsets: (offset, end),
         };
@@ -175,23 +265,20 @@ fn header(tensors: &[TensorEntry]) -> Result<Vec<u8>> {
         offset = end;
     }
     let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    let metadata = Metadata::new(Some(format), infos).map_err(|error| too_large(&error))?;
-    let mut text = serde_json::to_vec(&metadata).map_err(|error| too_large(&error))?;
-    text.resize(text.len().next_multiple_of(8), b' ');
-    if text.len() > MAX_HEADER {
-        return Err(too_large(&format!("a header of {} bytes", text.len())));
-    }
-    let mut header = (text.len() as u64).to_le_bytes().to_vec();
-    header.append(&mut text);
-    Ok(header)
+    crate::header::encode(infos, format)
 }
 
-fn write_index(dir: &Path, shards: &[&[TensorEntry]], bytes: u64) -> Result<()> {
+fn write_index(
+    dir: &Path,
+    shards: &[&[TensorEntry]],
+    bytes: u64,
+    dtype: WeightDtype,
+) -> Result<()> {
     let mut files = BTreeMap::new();
     for (i, shard) in shards.iter().enumerate() {
         files.extend(shard.iter().map(|tensor| (&tensor.name, shard_name(i, shards.len()))));
     }
-    let parameters = bytes / size_of::<f32>() as u64;
+    let parameters = bytes / dtype.bytes() as u64;
     let index = json!({
         "metadata": { "total_parameters": parameters, "total_size": bytes },
         "weight_map": files,

@@ -1,7 +1,7 @@
 //! Formats of tensors on disk, behind one trait: everything that reads weights (training,
 //! evaluation, `fullshard checkpoint`) reads any of them.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use safetensors::Dtype;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -15,6 +15,13 @@ pub struct SavedTensor {
     pub dims: Vec<usize>,
     /// Its dtype.
     pub dtype: Dtype,
+}
+
+impl SavedTensor {
+    /// Its number of elements. Formats are opened only if it is not too large to count.
+    pub fn elements(&self) -> usize {
+        self.dims.iter().product()
+    }
 }
 
 /// Tensors on disk, read in part.
@@ -31,4 +38,26 @@ pub trait Format: Debug + Send + Sync {
     /// Reads a range of a tensor's elements, in row-major order, into `out`: little-endian bytes
     /// of its dtype, as many as the range has.
     fn read(&self, name: &str, elements: Range<usize>, out: &mut [u8]) -> Result<()>;
+
+    /// Checks a request to [`read`](Format::read): the tensor has these elements, and `out` has
+    /// their bytes.
+    fn check_request(&self, name: &str, elements: &Range<usize>, out: &[u8]) -> Result<()> {
+        let path = || self.path().to_owned();
+        let tensor = self.tensors().get(name);
+        let tensor =
+            tensor.ok_or_else(|| Error::Missing { path: path(), names: vec![name.to_owned()] })?;
+        let bytes = elements.len().checked_mul(tensor.dtype.bitsize()).map(|bits| bits / 8);
+        if elements.start > elements.end
+            || elements.end > tensor.elements()
+            || bytes != Some(out.len())
+        {
+            return Err(Error::Range {
+                path: path(),
+                name: name.to_owned(),
+                elements: elements.clone(),
+                of: tensor.elements(),
+            });
+        }
+        Ok(())
+    }
 }

@@ -1,7 +1,10 @@
 //! Weights written and read back, and everything that must be rejected.
 #![allow(clippy::unwrap_used)]
 
-use fullshard_checkpoint::{Error, ExportOptions, TensorEntry, Weights, export, write_file};
+use fullshard_checkpoint::{
+    Error, ExportOptions, TensorEntry, WeightDtype, Weights, export, parse_size, write_file,
+};
+use safetensors::Dtype;
 use serde_json::{Value, json};
 use std::cell::Cell;
 use std::fs;
@@ -36,9 +39,13 @@ fn values(name: &str) -> Vec<f32> {
     (0..elements(&tensor)).map(|i| name.len() as f32 + i as f32 / 64.0).collect()
 }
 
+fn options(max_shard_bytes: u64) -> ExportOptions {
+    ExportOptions { max_shard_bytes, ..ExportOptions::default() }
+}
+
 fn write(dir: &Path, max_shard_bytes: u64) -> Vec<PathBuf> {
     let values = |name: &str| Ok::<_, Error>(values(name));
-    let exported = export(dir, &tensors(), values, &ExportOptions { max_shard_bytes }).unwrap();
+    let exported = export(dir, &tensors(), values, &options(max_shard_bytes)).unwrap();
     assert_eq!(exported.bytes, 4 * (15 + 27 + 1 + 3));
     exported.files
 }
@@ -124,8 +131,7 @@ fn failed_exports_leave_the_previous_files() {
     write(dir.path(), u64::MAX);
     let before = listing(dir.path());
     let attempt = |tensors: &[TensorEntry], values: &dyn Fn(&str) -> Result<Vec<f32>, String>| {
-        let options = ExportOptions { max_shard_bytes: 64 };
-        let error = export(dir.path(), tensors, values, &options).unwrap_err();
+        let error = export(dir.path(), tensors, values, &options(64)).unwrap_err();
         assert_eq!(listing(dir.path()), before);
         assert_complete(dir.path());
         error
@@ -167,7 +173,7 @@ fn full_disk_leaves_no_files() {
     for (max_shard_bytes, failed) in
         [(u64::MAX, "model.safetensors"), (4000, "model-00002-of-00002.safetensors")]
     {
-        let error = export(&dir, &tensors, values, &ExportOptions { max_shard_bytes }).unwrap_err();
+        let error = export(&dir, &tensors, values, &options(max_shard_bytes)).unwrap_err();
         assert!(
             matches!(&error, Error::Write { path, source }
                 if *path == dir.join(failed) && source.kind() == io::ErrorKind::StorageFull),
@@ -245,6 +251,84 @@ fn dtypes_are_cast_as_in_torch() {
     assert!(matches!(&error, Error::DType { name, dtype, .. } if name == "i64" && dtype == "I64"));
 }
 
+#[test]
+fn exports_are_rounded_as_in_torch() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/dtypes.safetensors");
+    let recorded = Weights::open(path).unwrap();
+    let dir = folder();
+    let tensors = [TensorEntry::new("rounded", recorded.dims("rounded").unwrap())];
+    for (dtype, saved, name) in [
+        (WeightDtype::F32, Dtype::F32, "rounded"),
+        (WeightDtype::BF16, Dtype::BF16, "rounded.bf16"),
+        (WeightDtype::F16, Dtype::F16, "rounded.f16"),
+    ] {
+        let options = ExportOptions { dtype, ..ExportOptions::default() };
+        let exported = export(dir.path(), &tensors, |name| recorded.read_f32(name), &options);
+        let elements = recorded.dims("rounded").unwrap()[0];
+        assert_eq!(exported.unwrap().bytes, (elements * saved.bitsize() / 8) as u64);
+        let written = Weights::open(dir.path()).unwrap();
+        assert_eq!(written.dtype("rounded").unwrap(), saved);
+        let bits = |weights: &Weights, name: &str| -> Vec<u32> {
+            weights.read_f32(name).unwrap().into_iter().map(f32::to_bits).collect()
+        };
+        assert_eq!(bits(&written, "rounded"), bits(&recorded, name), "{name}");
+    }
+}
+
+#[test]
+fn shards_and_totals_follow_the_dtype() {
+    let dir = folder();
+    let options = ExportOptions { max_shard_bytes: 64, dtype: WeightDtype::BF16 };
+    let values = |name: &str| Ok::<_, Error>(values(name));
+    let exported = export(dir.path(), &tensors(), values, &options).unwrap();
+    assert_eq!((exported.files.len(), exported.bytes), (2, 92));
+    let index = fs::read(dir.path().join("model.safetensors.index.json")).unwrap();
+    let index: Value = serde_json::from_slice(&index).unwrap();
+    assert_eq!(index["metadata"], json!({"total_parameters": 46, "total_size": 92}));
+    Weights::open(dir.path()).unwrap().check(&tensors()).unwrap();
+}
+
+/// More elements than are converted at once.
+#[test]
+fn ranges_of_large_tensors_are_converted_in_chunks() {
+    const ELEMENTS: usize = (2 << 20) + 12_345;
+    let dir = folder();
+    let tensors = [TensorEntry::new("large", [ELEMENTS])];
+    // Integers that bfloat16 has.
+    let value = |i: usize| (i * 7 % 256) as f32;
+    let values = |_: &str| Ok::<_, Error>((0..ELEMENTS).map(value).collect());
+    let options = ExportOptions { dtype: WeightDtype::BF16, ..ExportOptions::default() };
+    export(dir.path(), &tensors, values, &options).unwrap();
+    let weights = Weights::open(dir.path()).unwrap();
+    for range in [0..ELEMENTS, 5..(1 << 20) + 5, (1 << 20) - 1..ELEMENTS, 9..9] {
+        let mut found = vec![-1.0; range.len()];
+        weights.read_range_f32("large", range.clone(), &mut found).unwrap();
+        assert!(range.map(value).eq(found));
+    }
+}
+
+#[test]
+fn sizes_are_parsed_as_by_hugging_face() {
+    for (text, bytes) in [
+        ("1000", 1000),
+        ("5GB", 5_000_000_000),
+        ("500MB", 500_000_000),
+        ("2GiB", 2 << 30),
+        ("200 kb", 200_000),
+        ("1.5GB", 1_500_000_000),
+        ("1TiB", 1 << 40),
+    ] {
+        assert_eq!(parse_size(text).unwrap(), bytes, "{text}");
+    }
+    for text in
+        ["", "GB", "five", "-1GB", "0", "1XB", "nan", "inf", "1e40", "99999999999TB", "1e400GB"]
+    {
+        let error = parse_size(text).unwrap_err();
+        assert!(matches!(&error, Error::Size { text: at } if at == text), "{error}");
+        assert!(error.to_string().contains("5GB"), "{error}");
+    }
+}
+
 /// A file with tensors of one element, under these names.
 fn saved(dir: &Path, names: &[&str]) -> Weights {
     let tensors: Vec<TensorEntry> = names.iter().map(|&n| TensorEntry::new(n, [1])).collect();
@@ -316,8 +400,7 @@ fn rejects_folders_without_weights() {
     fs::write(&pickled, "PK").unwrap();
     for path in [dir.path(), &pickled] {
         let error = Weights::open(path).unwrap_err();
-        assert!(matches!(&error, Error::Pickled { path } if *path == pickled), "{error}");
-        assert!(error.to_string().contains("Convert it to safetensors"), "{error}");
+        assert!(matches!(&error, Error::Damaged { path, .. } if *path == pickled), "{error}");
     }
     saved(dir.path(), &["a"]);
     Weights::open(dir.path()).unwrap();

@@ -3,7 +3,9 @@
 //! `data/run.json`.
 #![allow(clippy::unwrap_used)]
 
-use fullshard_checkpoint::{ExportOptions, ModelNames, TensorEntry, export, write_config};
+use fullshard_checkpoint::{
+    ExportOptions, ModelNames, TensorEntry, WeightDtype, export, write_config,
+};
 use fullshard_core::Platform;
 use fullshard_data::Order;
 use fullshard_models::from_json;
@@ -88,7 +90,7 @@ impl Bench {
         fs::create_dir(&folder).unwrap();
         export(&folder, &tensors, values, &ExportOptions::default()).unwrap();
         let names = ModelNames { model_type: "gpt2", architecture: tree.class };
-        write_config(&folder, &config, names).unwrap();
+        write_config(&folder, &config, names, WeightDtype::F32).unwrap();
         folder.to_str().unwrap().to_owned()
     }
 }

@@ -23,7 +23,7 @@ pub use manifest::{
     TensorRecord,
 };
 pub use read::Checkpoint;
-pub(crate) use read::read_manifest;
+pub(crate) use read::{open, read_manifest};
 pub use verify::{Problem, verify};
 pub use write::{OnSave, Piece, SavePoint, Staging};
 

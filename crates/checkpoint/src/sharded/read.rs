@@ -172,6 +172,14 @@ impl Format for Checkpoint {
     }
 }
 
+/// Opens a path as a checkpoint, if it looks like one.
+pub(crate) fn open(path: &Path) -> Result<Option<Box<dyn Format>>> {
+    if !path.join(MANIFEST).is_file() {
+        return Ok(None);
+    }
+    Ok(Some(Box::new(Checkpoint::open(path)?)))
+}
+
 /// The manifest of a folder with a marker that matches it.
 pub(crate) fn read_manifest(folder: &Path) -> Result<Manifest> {
     let read = |path: &Path| {

@@ -2,7 +2,7 @@
 
 use crate::config::{FILE_NAME, RunConfig};
 use crate::error::{Error, Result};
-use fullshard_checkpoint::{ModelNames, check_place, write_config, write_file};
+use fullshard_checkpoint::{ModelNames, WeightDtype, check_place, write_config, write_file};
 use fullshard_data::Tokenizer;
 use fullshard_train::Runner;
 use fullshard_train::report::{Curve, TrainerState, Values, save_metrics};
@@ -91,7 +91,8 @@ impl Output {
         let (config, model_type) = chosen;
         let exported = runner.parameters().export(&self.folder)?;
         let architecture = runner.spec().model.class();
-        write_config(&self.folder, config, ModelNames { model_type, architecture })?;
+        let names = ModelNames { model_type, architecture };
+        write_config(&self.folder, config, names, WeightDtype::F32)?;
         tokenizer.save(&self.folder)?;
         Ok(exported.bytes)
     }
