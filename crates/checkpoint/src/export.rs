@@ -76,7 +76,8 @@ impl WeightDtype {
         }
     }
 
-    fn bytes(self) -> usize {
+    /// Bytes per element.
+    pub fn bytes(self) -> usize {
         self.saved().bitsize() / 8
     }
 }

@@ -6,6 +6,7 @@ use crate::place::write_error;
 use crate::sharded::{COMMITTED, Manifest};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The start of names of files and folders that are not complete.
@@ -129,6 +130,7 @@ pub fn free_bytes(path: &Path) -> Result<u64> {
 /// The lock of a job on its folder. The first process of a job holds it, until it ends in any way.
 #[derive(Debug)]
 pub struct Lock {
+    path: PathBuf,
     _file: File,
 }
 
@@ -137,24 +139,44 @@ impl Lock {
     pub fn acquire(folder: &Path) -> Result<Lock> {
         let path = folder.join(LOCK);
         let error = |source| write_error(&path, source);
-        fs::create_dir_all(folder).map_err(error)?;
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        let mut file = options.open(&path).map_err(error)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut holder = String::new();
-                let _ = file.read_to_string(&mut holder);
-                let (folder, holder) = (folder.to_owned(), holder.trim().to_owned());
-                return Err(Error::Locked { folder, holder });
+        loop {
+            fs::create_dir_all(folder).map_err(error)?;
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(false);
+            let mut file = options.open(&path).map_err(error)?;
+            match file.try_lock() {
+                // Some network file systems have no locks.
+                Ok(()) | Err(TryLockError::Error(_)) => {}
+                Err(TryLockError::WouldBlock) => {
+                    let mut holder = String::new();
+                    let _ = file.read_to_string(&mut holder);
+                    let (folder, holder) = (folder.to_owned(), holder.trim().to_owned());
+                    return Err(Error::Locked { folder, holder });
+                }
             }
-            // Some network file systems have no locks.
-            Err(TryLockError::Error(_)) => {}
+            // A job that ended meanwhile may have removed the file that was locked.
+            if !is_at(&file, &path) {
+                continue;
+            }
+            let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+            let holder = format!("process {} on {host}\n", std::process::id());
+            file.set_len(0).and_then(|()| file.write_all(holder.as_bytes())).map_err(error)?;
+            return Ok(Lock { path, _file: file });
         }
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let holder = format!("process {} on {host}\n", std::process::id());
-        file.set_len(0).and_then(|()| file.write_all(holder.as_bytes())).map_err(error)?;
-        Ok(Lock { _file: file })
+    }
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    let same = |a: &fs::Metadata, b: &fs::Metadata| a.dev() == b.dev() && a.ino() == b.ino();
+    matches!((file.metadata(), fs::metadata(path)), (Ok(a), Ok(b)) if same(&a, &b))
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+        // Nothing is left of a run that wrote nothing.
+        if let Some(folder) = self.path.parent() {
+            let _ = fs::remove_dir(folder);
+        }
     }
 }

@@ -128,6 +128,11 @@ impl Corpus {
         &self.path
     }
 
+    /// A checksum of all tokens.
+    pub fn checksum(&self) -> u64 {
+        self.tokens.checksum()
+    }
+
     /// Copies a block into `out` and returns its number of tokens: 0 past the last block.
     pub fn read(&self, block: u64, out: &mut [i32]) -> usize {
         if block >= self.blocks {

@@ -54,6 +54,22 @@ pub enum Error {
     /// Weights and results on disk.
     #[error(transparent)]
     Files(#[from] fullshard_checkpoint::Error),
+    /// Results that are in another folder, since the output folder could not be written.
+    #[error("{reason}. The model and the results are in {} instead", folder.display())]
+    Rescued {
+        /// The folder.
+        folder: PathBuf,
+        /// Why the output folder could not be written.
+        reason: Box<Error>,
+    },
+    /// Training that ended with a step that is not finite.
+    #[error("{reason}. The weights before that step are saved in {}", folder.display())]
+    NotFinite {
+        /// The output folder.
+        folder: PathBuf,
+        /// The step.
+        reason: fullshard_train::NotFinite,
+    },
     /// A file.
     #[error("{path}: {reason}")]
     File {

@@ -68,7 +68,8 @@ impl SavedTensors {
         let length = rows.len() * width;
         let limit = self.elements();
         let elements = (rows.start * width).min(limit)..(rows.end * width).min(limit);
-        let part = |(i, tensor)| SavedPart { tensor, elements: elements.clone(), start: i * length };
+        let part =
+            |(i, tensor)| SavedPart { tensor, elements: elements.clone(), start: i * length };
         layers.enumerate().map(part).filter(|part| !part.elements.is_empty()).collect()
     }
 }

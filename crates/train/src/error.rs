@@ -34,6 +34,9 @@ pub enum Error {
         /// The allowed values.
         expected: &'static str,
     },
+    /// A callback.
+    #[error(transparent)]
+    Other(Box<dyn std::error::Error + Send + Sync>),
     /// Batches of a custom source.
     #[error("cannot load the next batch: {0}")]
     Source(Box<dyn std::error::Error + Send + Sync>),

@@ -1,11 +1,11 @@
 //! A model on devices for evaluation only.
 
+use crate::checkpoint::{read_weights, saved_tensors};
 use crate::compiler::{Compiled, Compiler};
 use crate::error::Error;
 use crate::evaluation::{Evaluated, Evaluation};
 use crate::evaluator::{CompiledEval, Evaluator};
 use crate::parameters::Parameters;
-use crate::checkpoint::{read_weights, saved_tensors};
 use crate::state::{compile_with_state, upload_all};
 use crate::weights::model_tensors;
 use fullshard_checkpoint::Weights;

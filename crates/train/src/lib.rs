@@ -15,6 +15,7 @@ mod error;
 mod eval_runner;
 mod evaluation;
 mod evaluator;
+mod export;
 mod meter;
 mod parameters;
 pub mod report;

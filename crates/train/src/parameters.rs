@@ -1,12 +1,8 @@
 //! The parameters of a model on devices, read by name.
 
 use crate::error::{Error, mismatch};
-use crate::weights::model_tensors;
-use fullshard_checkpoint::{ExportOptions, Exported, export};
 use fullshard_pjrt::Array;
 use fullshard_step::StepSpec;
-use std::collections::VecDeque;
-use std::path::Path;
 
 /// The parameters of a model on devices, borrowed from a runner.
 #[derive(Clone, Copy)]
@@ -34,24 +30,5 @@ impl<'a> Parameters<'a> {
             return Err(mismatch(name, "no such parameter", "a parameter of the model"));
         };
         Ok(param.unpack(&array.to_host()?.values()?))
-    }
-
-    /// Writes the parameters into a folder, in Hugging Face's format.
-    pub fn export(&self, folder: &Path) -> Result<Exported, Error> {
-        let mut parameters = self.spec.placement.parameters.iter();
-        // The remaining layers of a stack, in order.
-        let mut layers: VecDeque<Vec<f32>> = VecDeque::new();
-        let mut next = |name: &str| -> Result<Vec<f32>, Error> {
-            if layers.is_empty()
-                && let Some(param) = parameters.next()
-            {
-                let values = self.get(&param.name)?;
-                let length = values.len() / param.stack.unwrap_or(1);
-                layers = values.chunks(length.max(1)).map(<[f32]>::to_vec).collect();
-            }
-            layers.pop_front().ok_or_else(|| mismatch(name, "no parameter", "a parameter"))
-        };
-        let options = ExportOptions::default();
-        Ok(export(folder, &model_tensors(self.spec), &mut next, &options)?)
     }
 }

@@ -1,10 +1,10 @@
 //! Training steps on devices.
 
+use crate::checkpoint::{read_checkpoint, read_weights, saved_tensors};
 use crate::compiler::{Compiled, Compiler};
 use crate::error::{Error, mismatch};
 use crate::evaluation::{Evaluated, Evaluation};
 use crate::evaluator::{Evaluator, PendingLoss};
-use crate::checkpoint::{read_checkpoint, read_weights, saved_tensors};
 use crate::parameters::Parameters;
 use crate::state::{
     Argument, ReadSaved, compile_with_state, numbers, seed_tensor, upload_all, upload_batch,

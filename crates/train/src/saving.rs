@@ -77,7 +77,8 @@ impl Run<'_, '_, '_> {
     fn save(&mut self) -> Result<(), Error> {
         self.catch_up()?;
         let step = self.state.global_step;
-        let Some(saving) = self.training.saving.as_ref().filter(|_| self.saved != Some(step)) else {
+        let Some(saving) = self.training.saving.as_ref().filter(|_| self.saved != Some(step))
+        else {
             return Ok(());
         };
         let Some(saver) = &mut self.saver else { return Ok(()) };

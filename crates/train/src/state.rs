@@ -121,7 +121,9 @@ pub(crate) fn upload_all(
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(READERS);
     let parts = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let joined = workers.into_iter().map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        let joined = workers
+            .into_iter()
+            .map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)));
         joined.collect::<Result<Vec<_>, Error>>()
     })?;
     let mut arrays: Vec<(usize, Array)> = parts.into_iter().flatten().collect();

@@ -81,6 +81,10 @@ impl Tokens {
         self.header.seen
     }
 
+    pub(super) fn checksum(&self) -> u64 {
+        self.header.checksum
+    }
+
     pub(super) fn examples(&self) -> u64 {
         self.header.examples
     }

@@ -2,7 +2,7 @@
 
 use super::error::ConfigError;
 use super::{RunConfig, VERSION};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::Path;
 
 /// The file name of the resolved config that a run writes next to its results.
@@ -15,7 +15,12 @@ impl RunConfig {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         let in_file = |reason: String| ConfigError::File { path: path.to_owned(), reason };
-        check_version(path, &object(path, &text)?)?;
+        let object = object(path, &text)?;
+        check_version(path, &object)?;
+        if object["version"] == 1 {
+            let current = from_version_1(object);
+            return serde_json::from_value(current).map_err(|error| in_file(error.to_string()));
+        }
         let config: RunConfig = match is_json(path) {
             true => serde_json::from_str(&text).map_err(|error| in_file(error.to_string()))?,
             false => toml::from_str(&text).map_err(|error| in_file(error.to_string()))?,
@@ -56,16 +61,25 @@ fn is_json(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "json")
 }
 
+/// Version 1 had no checkpoints, and the strategy to save none among the output files.
+fn from_version_1(mut object: Value) -> Value {
+    let output = object.get_mut("output").and_then(Value::as_object_mut);
+    let strategy = output.and_then(|output| output.remove("save_strategy"));
+    object["version"] = VERSION.into();
+    object["checkpoint"] = json!({ "strategy": strategy.unwrap_or_else(|| "no".into()) });
+    object
+}
+
 fn check_version(path: &Path, object: &Value) -> Result<(), ConfigError> {
     let reject = |found: String, hint| {
         Err(ConfigError::Version { path: path.to_owned(), found, known: VERSION, hint })
     };
     match object.get("version") {
-        Some(version) if version.as_u64() == Some(u64::from(VERSION)) => Ok(()),
+        Some(version) if [Some(1), Some(u64::from(VERSION))].contains(&version.as_u64()) => Ok(()),
         Some(version) if version.as_u64() > Some(u64::from(VERSION)) => {
             reject(version.to_string(), ", or use a newer fullshard")
         }
         Some(version) => reject(version.to_string(), ""),
-        None => reject("none".to_owned(), ", or add `version = 1`"),
+        None => reject("none".to_owned(), ", or add `version = 2`"),
     }
 }

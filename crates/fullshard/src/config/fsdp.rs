@@ -1,7 +1,8 @@
 //! Converts the FSDP section from and to `fsdp_config.json`, whose reader validates both.
 
 use super::section::Section;
-use super::sections::{Compute, Fsdp, WrapClasses};
+use super::sections::Fsdp;
+use super::types::{Compute, WrapClasses};
 use fullshard_graph::DType;
 use fullshard_parallel::{FsdpConfig, FsdpConfigError, Settings, WrapPolicy};
 use serde_json::{Map, Value};

@@ -2,10 +2,7 @@
 //! the only place for a field's help and default.
 
 use super::source::ConfigSource;
-use super::types::{
-    Compute, ResumeFrom, SaveDtype, SaveWhen, Scan, Size, When, WrapClasses,
-};
-use super::value::FlagValue;
+use super::types::{Compute, ResumeFrom, SaveDtype, SaveWhen, Scan, Size, When, WrapClasses};
 use fullshard_core::Platform;
 use fullshard_parallel::{Remat, Strategy};
 use serde_json::{Map, Value};
@@ -272,8 +269,8 @@ super::section! {
         /// Save the model without the optimizer's state, so that a run cannot resume from it.
         only_model: bool = false, "save_only_model", "BOOL";
         /// Resume from a checkpoint: its folder, or without a value the latest one of the output
-        /// folder.
-        resume: Option<ResumeFrom> = None, "resume_from_checkpoint", "DIR|BOOL";
+        /// folder; auto does so only if there is one.
+        resume: Option<ResumeFrom> = None, "resume_from_checkpoint", "DIR|auto|BOOL";
         /// After resuming, start the current epoch from its beginning.
         ignore_data_skip: bool = false, "ignore_data_skip", "BOOL";
         /// Save the best model at the end, by --metric_for_best_model, instead of the last.

@@ -4,7 +4,7 @@ use super::RunConfig;
 use super::error::ConfigError;
 use super::flags::Given;
 use super::section::Flag;
-use super::sections::Compute;
+use super::types::Compute;
 use super::value::{FlagValue, Takes};
 use fullshard_parallel::{FsdpConfig, FsdpConfigError, Remat, WrapPolicy};
 

@@ -111,6 +111,8 @@ impl std::str::FromStr for Size {
 pub enum ResumeFrom {
     /// The latest one of the output folder.
     Latest,
+    /// The same, if there is one.
+    Auto,
     /// A folder.
     Folder(PathBuf),
 }
@@ -119,6 +121,7 @@ impl std::fmt::Display for ResumeFrom {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             ResumeFrom::Latest => write!(f, "latest"),
+            ResumeFrom::Auto => write!(f, "auto"),
             ResumeFrom::Folder(folder) => write!(f, "{}", folder.display()),
         }
     }
@@ -130,6 +133,7 @@ impl std::str::FromStr for ResumeFrom {
     fn from_str(word: &str) -> Result<ResumeFrom, std::convert::Infallible> {
         Ok(match word {
             "latest" | "last" => ResumeFrom::Latest,
+            "auto" => ResumeFrom::Auto,
             folder => ResumeFrom::Folder(folder.into()),
         })
     }

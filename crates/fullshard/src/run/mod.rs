@@ -9,6 +9,9 @@ mod demo;
 mod memory;
 mod output;
 mod recorder;
+mod results;
+mod resume;
+mod saving;
 mod schedule;
 mod train;
 
@@ -16,13 +19,15 @@ pub use data::{Corpora, DataProgress, Purpose};
 pub use demo::DemoText;
 pub use memory::{Limit, Needed};
 pub use output::Output;
-pub use train::{Finished, Outcome, TrainingSet, train};
+pub use saving::Control;
+pub use train::{Finished, Outcome, Started, TrainingSet, train};
 
 use crate::config::RunConfig;
 use crate::device::cache_root;
 use crate::error::{Error, Result};
 use crate::model::ChosenModel;
-use fullshard_checkpoint::Weights;
+use fullshard_checkpoint::sharded::Checkpoint;
+use fullshard_checkpoint::{Lock, Weights, sweep};
 use fullshard_data::Tokenizer;
 use fullshard_models::AnyModel;
 use fullshard_optim::Schedule;
@@ -54,6 +59,9 @@ pub struct Run {
     /// Hugging Face's model type.
     model_type: String,
     weights: Option<Weights>,
+    /// The checkpoints to resume from, the preferred one first.
+    checkpoints: Vec<Checkpoint>,
+    _lock: Lock,
     /// The cache folder of tokens and the demo's text.
     cache: PathBuf,
     /// The client that counted the devices, if one did.
@@ -116,7 +124,12 @@ impl Run {
         if let Some(weights) = &weights {
             weights.check(&fullshard_train::model_tensors(&spec))?;
         }
-        let output = Output::check(&config.output.dir, config.output.overwrite)?;
+        config.check_saving()?;
+        let resumes = config.checkpoint.resume.is_some() && mode.train;
+        let output = Output::check(&config.output.dir, config.output.overwrite || resumes)?;
+        let lock = Lock::acquire(&config.output.dir)?;
+        sweep(&config.output.dir)?;
+        let checkpoints = if resumes { resume::find(&config, &spec)? } else { Vec::new() };
         config.resolve_defaults(mode, tokens);
         Ok(Run {
             config,
@@ -131,6 +144,8 @@ impl Run {
             model_config,
             model_type,
             weights,
+            checkpoints,
+            _lock: lock,
             cache,
             client: Cell::new(client),
         })

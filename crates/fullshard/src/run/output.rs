@@ -2,9 +2,7 @@
 
 use crate::config::{FILE_NAME, RunConfig};
 use crate::error::{Error, Result};
-use fullshard_checkpoint::{ModelNames, WeightDtype, check_place, write_config, write_file};
-use fullshard_data::Tokenizer;
-use fullshard_train::Runner;
+use fullshard_checkpoint::{LOCK, check_place, write_file};
 use fullshard_train::report::{Curve, TrainerState, Values, save_metrics};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,10 +39,13 @@ impl Output {
         if folder.exists() && !folder.is_dir() {
             return Err(unusable("which is a file: name a folder".into()));
         }
-        let is_empty = fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none());
+        let mut entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let is_empty = entries.all(|entry| entry.file_name() == LOCK);
         if !is_empty && !overwrite {
             return Err(unusable(
-                "which is not empty: add --overwrite_output_dir, or name another".into(),
+                "which is not empty: add --resume_from_checkpoint to go on with its run, \
+                 --overwrite_output_dir to write over it, or name another"
+                    .into(),
             ));
         }
         for name in RESULTS.iter().chain(&OTHERS) {
@@ -81,20 +82,9 @@ impl Output {
         Ok(write_file(self.folder.join(FILE_NAME), config.to_toml()?)?)
     }
 
-    /// Writes the model for `transformers`.
-    pub(super) fn model(
-        &self,
-        runner: &Runner<'_>,
-        chosen: (&serde_json::Value, &str),
-        tokenizer: &Tokenizer,
-    ) -> Result<u64> {
-        let (config, model_type) = chosen;
-        let exported = runner.parameters().export(&self.folder)?;
-        let architecture = runner.spec().model.class();
-        let names = ModelNames { model_type, architecture };
-        write_config(&self.folder, config, names, WeightDtype::F32)?;
-        tokenizer.save(&self.folder)?;
-        Ok(exported.bytes)
+    /// The same files in another folder.
+    pub(super) fn in_folder(folder: PathBuf) -> Output {
+        Output { folder }
     }
 
     /// Writes the trainer state, the results and the loss curve.

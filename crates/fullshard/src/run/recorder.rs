@@ -1,59 +1,126 @@
-//! Records losses and TensorBoard logs of a run.
+//! Records losses and TensorBoard logs of a run, and what a checkpoint needs to go on with them.
 
-use crate::error::Result;
+use super::{Run, resume};
+use crate::config::FILE_NAME;
+use crate::error::{Error as RunError, Result};
+use fullshard_checkpoint::sharded::Checkpoint;
+use fullshard_checkpoint::{WeightDtype, write_file};
 use fullshard_train::report::{Curve, EventWriter, Values};
-use fullshard_train::{Callback, Error, Evaluated, Metrics};
+use fullshard_train::{Callback, Error, Evaluated, Metrics, SaveResult};
+use serde::{Deserialize, Serialize};
 use std::path::Path;
+
+/// The file of recorded losses in a checkpoint.
+const RECORDED: &str = "losses.json";
 
 /// Records losses, writes TensorBoard files and calls the next callback.
 pub(super) struct Recorder<'a> {
+    run: &'a Run,
     next: &'a mut dyn Callback,
     events: Option<EventWriter>,
+    recorded: Recorded,
+}
+
+/// What is recorded of a run so far.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Recorded {
     /// Steps and losses.
     losses: Vec<(f64, f64)>,
     /// Steps and evaluation losses.
     evaluations: Vec<(f64, f64)>,
+    /// The name of the folder of TensorBoard's files.
+    tensorboard: String,
 }
 
 impl<'a> Recorder<'a> {
+    /// A recorder of a run that starts, or goes on from a checkpoint.
     pub fn new(
+        run: &'a Run,
         next: &'a mut dyn Callback,
-        folder: &Path,
-        tensorboard: bool,
+        resumed: Option<&Checkpoint>,
     ) -> Result<Recorder<'a>> {
-        let events = if tensorboard { Some(EventWriter::create(folder)?) } else { None };
-        Ok(Recorder { next, events, losses: Vec::new(), evaluations: Vec::new() })
+        let mut recorded = match resumed {
+            Some(checkpoint) => serde_json::from_slice(&checkpoint.read_file(RECORDED)?)
+                .map_err(|error| RunError::file(checkpoint.folder().join(RECORDED), error))?,
+            None => Recorded::default(),
+        };
+        let events = match run.mode.tensorboard {
+            true => Some(events(run, resumed, &mut recorded)?),
+            false => None,
+        };
+        Ok(Recorder { run, next, events, recorded })
     }
 
     /// Writes values such as the results.
-    pub fn write(&mut self, step: u64, values: &Values) -> Result<(), Error> {
-        match &mut self.events {
-            Some(events) => Ok(events.log(step, values)?),
-            None => Ok(()),
+    pub fn write(&mut self, step: u64, values: &Values) {
+        let Some(events) = &mut self.events else { return };
+        if let Err(error) = events.log(step, values) {
+            // A run is worth more than its logs.
+            tracing::warn!("{error}: no more logs for TensorBoard are written");
+            self.events = None;
         }
     }
 
     /// The loss curve.
     pub fn curve(self, title: String) -> Curve {
-        Curve { title, losses: self.losses, evaluations: self.evaluations, floor: None }
+        let Recorded { losses, evaluations, .. } = self.recorded;
+        Curve { title, losses, evaluations, floor: None }
     }
+}
+
+/// The event file of a run: in a new folder, or beside those of the run that is resumed.
+fn events(run: &Run, resumed: Option<&Checkpoint>, recorded: &mut Recorded) -> Result<EventWriter> {
+    let output = run.output.folder();
+    let before = resume::tensorboard_folder(output, &recorded.tensorboard);
+    let writer = match (before, resumed) {
+        (Some(folder), Some(checkpoint)) => {
+            EventWriter::resume(&folder, checkpoint.manifest().progress.step)?
+        }
+        _ => EventWriter::create(output)?,
+    };
+    let folder = writer.path().parent().and_then(Path::file_name);
+    recorded.tensorboard = folder.unwrap_or_default().to_string_lossy().into_owned();
+    Ok(writer)
 }
 
 impl Callback for Recorder<'_> {
     fn on_step(&mut self, step: u64, metrics: Metrics) -> Result<(), Error> {
-        self.losses.push((step as f64, f64::from(metrics.loss)));
+        self.recorded.losses.push((step as f64, f64::from(metrics.loss)));
         self.next.on_step(step, metrics)
     }
 
     fn on_log(&mut self, step: u64, values: &Values) -> Result<(), Error> {
         self.next.on_log(step, values)?;
-        self.write(step, values)
+        self.write(step, values);
+        Ok(())
     }
 
     fn on_evaluate(&mut self, step: u64, evaluated: &Evaluated) -> Result<(), Error> {
-        self.evaluations.push((step as f64, evaluated.loss));
+        self.recorded.evaluations.push((step as f64, evaluated.loss));
         self.next.on_evaluate(step, evaluated)?;
-        self.write(step, &evaluated.values())
+        self.write(step, &evaluated.values());
+        Ok(())
+    }
+
+    fn on_save(&mut self, step: u64, folder: &Path) -> Result<(), Error> {
+        let run = self.run;
+        let other = |error: Box<dyn std::error::Error + Send + Sync>| Error::Other(error);
+        let losses = serde_json::to_vec(&self.recorded).map_err(|error| other(error.into()))?;
+        write_file(folder.join(RECORDED), losses)?;
+        let config = run.config.to_toml().map_err(|error| other(error.into()))?;
+        write_file(folder.join(FILE_NAME), config)?;
+        run.write_model_files(folder, WeightDtype::F32).map_err(|error| other(error.into()))?;
+        self.next.on_save(step, folder)
+    }
+
+    fn on_saved(&mut self, saved: &SaveResult) -> Result<(), Error> {
+        if let Err(error) = saved {
+            tracing::warn!(
+                "no checkpoint was saved: {error}. Training goes on, and older checkpoints are as \
+                 they were"
+            );
+        }
+        self.next.on_saved(saved)
     }
 
     fn on_profile(&mut self, path: &Path) -> Result<(), Error> {

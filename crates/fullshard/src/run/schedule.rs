@@ -1,6 +1,6 @@
 //! The length of a run, when it logs and evaluates, and its learning rate schedule.
 
-use crate::config::{RunConfig, When};
+use crate::config::{RunConfig, SaveWhen, When};
 use crate::error::{Error, Result};
 use fullshard_optim::{Schedule, ScheduleOptions};
 use fullshard_train::{Every, TrainScheduleOptions};
@@ -9,13 +9,11 @@ use serde_json::Value;
 impl RunConfig {
     /// The length of the run, and when it logs and evaluates.
     pub(super) fn train_schedule(&self) -> Result<TrainScheduleOptions> {
-        let save = &self.output.save_strategy;
-        if save != "no" {
-            return Err(Error::Usage(format!(
-                "--save_strategy is `{save}`, but checkpoints during training are not supported \
-                 yet: use `no`; the model is always saved at the end"
-            )));
-        }
+        let saving = match self.checkpoint.strategy {
+            SaveWhen::No | SaveWhen::Best => Every::Never,
+            SaveWhen::Steps => Every::Steps(self.checkpoint.steps),
+            SaveWhen::Epoch => Every::Epoch,
+        };
         let every = |when, steps| match when {
             When::No => Every::Never,
             When::Steps => Every::Steps(steps),
@@ -30,6 +28,7 @@ impl RunConfig {
             log_first: logging.first_step,
             evaluation: every(evaluation.strategy, evaluation.steps.unwrap_or(logging.steps)),
             evaluation_delay: evaluation.delay,
+            saving,
         })
     }
 

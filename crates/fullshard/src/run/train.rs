@@ -1,9 +1,13 @@
 //! Trains and evaluates a prepared run, and writes its results.
 
+use super::recorder::Recorder;
+use super::resume::go_on;
+use super::saving::Control;
 use super::{Corpora, Limit, Needed, Run};
 use crate::config::RunConfig;
 use crate::error::{Error, Result};
-use fullshard_data::{Batches, Corpus, Order};
+use fullshard_checkpoint::sharded::{Checkpoint, DataPosition};
+use fullshard_data::{BatchOrigin, Batches, Corpus, Order};
 use fullshard_pjrt::Client;
 use fullshard_train::report::{Curve, Values};
 use fullshard_train::{
@@ -19,6 +23,16 @@ pub struct TrainingSet {
     batches: Batches,
     /// The length of training, and when it logs and evaluates.
     pub schedule: TrainSchedule,
+}
+
+/// A compiled run with its state on the devices.
+pub struct Started<'a> {
+    /// The step and the state.
+    pub runner: Runner<'a>,
+    /// The checkpoint that the state is of, if the run is resumed.
+    pub checkpoint: Option<&'a Checkpoint>,
+    /// The time that compiling and loading took, in seconds.
+    pub compile_time: f64,
 }
 
 /// The outcome of a run.
@@ -49,21 +63,22 @@ pub fn train(config: &RunConfig, callback: &mut dyn Callback) -> Result<Outcome>
     run.check(&client)?;
     let compiler = run.compiler(&client)?;
     let evaluation = run.evaluation(&corpora);
-    let never = || false;
-    let Some(set) = run.training_set(&corpora)? else {
+    let control = Control::default();
+    let Some(set) = run.training_set(&corpora, run.resumes_from())? else {
         let Some(evaluation) = evaluation else {
             return Ok(Outcome { trained: None, evaluated: None });
         };
-        let evaluated = run.eval_runner(&compiler)?.evaluate(&evaluation, &never)?;
+        let evaluated = run.eval_runner(&compiler)?.evaluate(&evaluation, control.stop)?;
         run.write_evaluation(evaluated.as_ref(), 0.0)?;
         return Ok(Outcome { trained: None, evaluated });
     };
-    let start = Instant::now();
-    let mut runner = run.runner(&compiler)?;
-    let compile_time = start.elapsed().as_secs_f64();
+    run.check_disk(&set.schedule)?;
+    let mut started = run.start(&compiler)?;
+    let set = run.training_set(&corpora, started.checkpoint)?.unwrap_or(set);
     let Finished { trained, .. } =
-        run.train(&mut runner, set, evaluation.clone(), &never, callback, compile_time)?;
-    let evaluated = run.evaluate_at_end(&mut runner, &trained, evaluation.as_ref(), &never)?;
+        run.train(&mut started, set, evaluation.clone(), &control, callback)?;
+    let runner = &mut started.runner;
+    let evaluated = run.evaluate_at_end(runner, &trained, evaluation.as_ref(), control.stop)?;
     Ok(Outcome { trained: Some(trained), evaluated })
 }
 
@@ -102,13 +117,26 @@ impl Run {
         Ok(Compiler { client, cache, options: self.compile_options.clone() })
     }
 
-    /// Compiles the step, and initializes or loads the state.
-    pub fn runner<'a>(&'a self, compiler: &'a Compiler<'a>) -> Result<Runner<'a>> {
-        let seed = self.config.schedule.seed;
-        Ok(match &self.weights {
+    /// Compiles the step, and initializes, loads or resumes the state.
+    pub fn start<'a>(&'a self, compiler: &'a Compiler<'a>) -> Result<Started<'a>> {
+        let (start, seed) = (Instant::now(), self.config.schedule.seed);
+        let mut checkpoint = None;
+        let runner = match &self.weights {
+            _ if !self.checkpoints.is_empty() => {
+                let (runner, index) =
+                    Runner::resume(compiler, &self.spec, seed, &self.checkpoints, &mut |error| {
+                        tracing::warn!("a checkpoint is not used: {error}")
+                    })?;
+                checkpoint = self.checkpoints.get(index);
+                runner
+            }
             Some(weights) => Runner::with_weights(compiler, &self.spec, seed, weights)?,
             None => Runner::new(compiler, &self.spec, seed)?,
-        })
+        };
+        if let Some(checkpoint) = checkpoint {
+            self.warn_of_changes(checkpoint)?;
+        }
+        Ok(Started { runner, checkpoint, compile_time: start.elapsed().as_secs_f64() })
     }
 
     /// Compiles the evaluation, and initializes or loads the parameters.
@@ -130,16 +158,21 @@ impl Run {
         Some(Evaluation::on_corpus(corpus, self.eval_sequences()))
     }
 
-    /// The training data and schedule, if the run trains.
-    pub fn training_set(&self, corpora: &Corpora) -> Result<Option<TrainingSet>> {
+    /// The training data and schedule, if the run trains; with a checkpoint, where it goes on.
+    pub fn training_set(
+        &self,
+        corpora: &Corpora,
+        resumed: Option<&Checkpoint>,
+    ) -> Result<Option<TrainingSet>> {
         let Some(corpus) = corpora.train.clone() else { return Ok(None) };
         let (config, batch) = (&self.config, self.spec.batch);
         let seed = config.data.seed.unwrap_or(config.schedule.seed);
-        let batches = Batches {
+        let mut batches = Batches {
             order: Order::shuffled(seed, corpus.blocks()),
             accumulation: batch.accumulation,
             sequences: batch.sequences,
             drop_last: config.data.drop_last,
+            origin: BatchOrigin::default(),
         };
         if batches.steps_per_epoch() == 0 {
             return Err(Error::Usage(format!(
@@ -149,38 +182,66 @@ impl Run {
                 batches.rows()
             )));
         }
-        let schedule = TrainSchedule::new(self.schedule, batches.steps_per_epoch())?;
+        let origin = match resumed {
+            Some(checkpoint) => {
+                let now = self.data_position(&corpus, &batches, 0);
+                go_on(&mut batches, &now, checkpoint, config.checkpoint.ignore_data_skip)?
+            }
+            None => None,
+        };
+        let steps = batches.steps_per_epoch();
+        let schedule = match origin {
+            Some(origin) => TrainSchedule::resumed(self.schedule, steps, origin)?,
+            None => TrainSchedule::new(self.schedule, steps)?,
+        };
         Ok(Some(TrainingSet { corpus, batches, schedule }))
+    }
+
+    /// The position in the data after a step.
+    fn data_position(&self, corpus: &Corpus, batches: &Batches, step: u64) -> DataPosition {
+        let (epoch, example) = batches.position(step);
+        DataPosition {
+            epoch,
+            example,
+            examples: corpus.blocks(),
+            batch: batches.rows(),
+            seed: self.config.data.seed.unwrap_or(self.config.schedule.seed),
+            checksum: Some(corpus.checksum().into()),
+        }
     }
 
     /// Trains, and writes the model and the results.
     pub fn train(
         &self,
-        runner: &mut Runner<'_>,
+        started: &mut Started<'_>,
         set: TrainingSet,
         evaluation: Option<Evaluation>,
-        stop: &dyn Fn() -> bool,
+        control: &Control<'_>,
         callback: &mut dyn Callback,
-        compile_time: f64,
     ) -> Result<Finished> {
+        let Started { runner, checkpoint, compile_time } = started;
         let TrainingSet { corpus, batches, schedule } = set;
         let samples = corpus.blocks();
+        let resumed = checkpoint.map(|checkpoint| self.resumed(checkpoint)).transpose()?;
+        let position = |step| self.data_position(&corpus, &batches, step);
         let training = Training {
             schedule,
             lr_schedule: self.lr_schedule,
             learning_rate: self.config.learning_rate(),
-            batches: Arc::new(TokenBatches::training(corpus, batches)),
+            batches: Arc::new(TokenBatches::training(Arc::clone(&corpus), batches)),
             evaluation: evaluation.filter(|_| self.mode.evaluate_during),
             profile: self.config.logging.profile.clone(),
-            stop,
+            stop: control.stop,
+            saving: self.saving(control, &position, resumed.as_ref())?,
+            resumed,
         };
-        let folder = self.output.folder();
-        let mut recorder = super::recorder::Recorder::new(callback, folder, self.mode.tensorboard)?;
+        self.output.clear()?;
+        let mut recorder = Recorder::new(self, callback, *checkpoint)?;
         let trained = training.run(runner, &mut recorder)?;
         let mut values = trained.values.clone();
         values.insert("train_samples".to_owned(), samples.into());
-        values.insert("compile_time".to_owned(), compile_time.into());
-        recorder.write(trained.state.global_step, &values)?;
+        values.insert("compile_time".to_owned(), (*compile_time).into());
+        recorder.write(trained.state.global_step, &values);
         let curve = recorder.curve(format!("loss of {}", self.spec.model.class()));
         let curve = match &self.demo {
             Some(demo) => {
@@ -189,12 +250,12 @@ impl Run {
             }
             None => curve,
         };
-        self.output.clear()?;
-        let names = (&self.model_config, self.model_type.as_str());
-        let bytes = self.output.model(runner, names, &self.tokenizer)?;
-        self.output.config(&self.config)?;
-        self.output.training(&trained.state, &values, &curve)?;
-        Ok(Finished { trained, results: values, curve, model_bytes: bytes })
+        let model_bytes = self.write_results(runner, &trained, &values, &curve)?;
+        if let Some(reason) = trained.not_finite {
+            let folder = self.output.folder().to_owned();
+            return Err(Error::NotFinite { folder, reason });
+        }
+        Ok(Finished { trained, results: values, curve, model_bytes })
     }
 
     /// The final evaluation, if any: the last one during training if no step follows it.

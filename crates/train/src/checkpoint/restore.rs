@@ -10,10 +10,8 @@ use std::collections::BTreeMap;
 /// same optimizer's slots. The mesh, layouts and scanned layers may differ.
 pub fn check_checkpoint(spec: &StepSpec, checkpoint: &Checkpoint) -> Result<(), Error> {
     let manifest = checkpoint.manifest();
-    let other = |reason: String| Error::OtherCheckpoint {
-        path: checkpoint.folder().to_owned(),
-        reason,
-    };
+    let other =
+        |reason: String| Error::OtherCheckpoint { path: checkpoint.folder().to_owned(), reason };
     let name = spec.optimizer.name();
     match manifest.optimizer.as_deref() {
         Some(saved) if saved == name => {}

@@ -201,12 +201,7 @@ impl Job {
 }
 
 /// Removes the oldest checkpoints of a run beyond a limit, but none of those kept.
-fn prune(
-    folder: &Path,
-    run: &str,
-    limit: usize,
-    kept: &[Option<PathBuf>],
-) -> Result<(), Error> {
+fn prune(folder: &Path, run: &str, limit: usize, kept: &[Option<PathBuf>]) -> Result<(), Error> {
     let of_run = |manifest: &Manifest| manifest.progress.run == run;
     let listed = list(folder)?.into_iter();
     let mine = listed.filter(|listed| listed.manifest.as_ref().is_ok_and(of_run));

@@ -26,7 +26,8 @@ enum Tile<'a> {
 
 /// Copies all shards of a plan to the host.
 pub(crate) fn copy_tiles(plan: &SavePlan, arrays: &[&Array]) -> Result<Vec<HostTensor>, Error> {
-    let downloads = plan.tiles.iter().map(|tile| arrays[tile.array].shards()[tile.shard].download());
+    let downloads =
+        plan.tiles.iter().map(|tile| arrays[tile.array].shards()[tile.shard].download());
     let downloads = downloads.collect::<Result<Vec<_>, _>>()?;
     Ok(downloads.into_iter().map(|download| download.wait()).collect::<Result<_, _>>()?)
 }

@@ -22,7 +22,20 @@ struct Event {
     file_version: Option<String>,
     #[prost(message, optional, tag = "5")]
     summary: Option<Summary>,
+    #[prost(message, optional, tag = "7")]
+    session_log: Option<SessionLog>,
 }
+
+/// Tells TensorBoard that a run starts again at the step of the event: later ones of earlier files
+/// are not shown.
+#[derive(Clone, PartialEq, Message)]
+struct SessionLog {
+    #[prost(int32, tag = "1")]
+    status: i32,
+}
+
+/// The status of a run that starts.
+const STARTED: i32 = 1;
 
 #[derive(Clone, PartialEq, Message)]
 struct Summary {
@@ -91,15 +104,28 @@ impl EventWriter {
     /// Creates an event file where Hugging Face's Trainer does:
     /// `{output_dir}/runs/{time}_{host}/events.out.tfevents.{seconds}.{host}.{process}.0`.
     pub fn create(output_dir: impl AsRef<Path>) -> Result<EventWriter> {
-        let now = Local::now();
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let folder = output_dir
-            .as_ref()
-            .join("runs")
-            .join(format!("{}_{host}", now.format("%b%d_%H-%M-%S")));
-        let (seconds, process) = (now.timestamp(), std::process::id());
-        let name = format!("events.out.tfevents.{seconds}.{host}.{process}.0");
-        EventWriter::create_at(folder.join(name), seconds as f64)
+        let now = Local::now().format("%b%d_%H-%M-%S");
+        EventWriter::in_folder(&output_dir.as_ref().join("runs").join(format!("{now}_{}", host())))
+    }
+
+    /// Creates an event file beside those of a run that is resumed after a step, of which later
+    /// steps are no longer shown.
+    pub fn resume(folder: &Path, step: u64) -> Result<EventWriter> {
+        let mut writer = EventWriter::in_folder(folder)?;
+        writer.write(&Event {
+            wall_time: wall_time(),
+            step: i64::try_from(step).unwrap_or(i64::MAX).saturating_add(1),
+            session_log: Some(SessionLog { status: STARTED }),
+            ..Event::default()
+        })?;
+        Ok(writer)
+    }
+
+    fn in_folder(folder: &Path) -> Result<EventWriter> {
+        let (seconds, process) = (Utc::now().timestamp(), std::process::id());
+        let name = |number| format!("events.out.tfevents.{seconds}.{}.{process}.{number}", host());
+        let free = (0..).map(|number| folder.join(name(number))).find(|path| !path.exists());
+        EventWriter::create_at(free.unwrap_or_else(|| folder.join(name(0))), seconds as f64)
     }
 
     /// Creates an event file at a path, at a time in seconds since 1970.
@@ -173,6 +199,10 @@ impl EventWriter {
         let error = |source: io::Error| Error::Write { path: self.path.clone(), source };
         self.file.write_all(&record).map_err(error)
     }
+}
+
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 fn wall_time() -> f64 {

@@ -11,7 +11,7 @@ use crate::output::{print_estimate, say};
 use clap::Args;
 use fullshard::bench::AttentionReport;
 use fullshard::config::{Given, RunConfig};
-use fullshard::run::{Corpora, Finished, Limit, Needed, Run, TrainingSet};
+use fullshard::run::{Control, Corpora, Finished, Limit, Needed, Run, TrainingSet};
 use fullshard::{Result, format, units};
 use fullshard_pjrt::Client;
 use fullshard_train::report::{TerminalStyle, metrics_block};
@@ -19,7 +19,7 @@ use fullshard_train::{Compiled, Compiler, DeviceMemory, Evaluated, Evaluation};
 use signals::{Signal, Signals};
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use unsupported::Unsupported;
 use watch::{DataBar, Watch};
 
@@ -72,7 +72,10 @@ pub fn run(args: &TrainArgs, command: Command) -> Result<ExitCode> {
         demo::introduce(demo, run.config.devices(), run.block_size());
     }
     let corpora = run.corpora(&mut DataBar::default())?;
-    let training_set = run.training_set(&corpora)?;
+    let training_set = run.training_set(&corpora, run.resumes_from())?;
+    if let Some(set) = &training_set {
+        run.check_disk(&set.schedule)?;
+    }
     let client = run.client()?;
     check(&run, &client)?;
     let compiler = run.compiler(&client)?;
@@ -141,16 +144,20 @@ fn train_and_evaluate(
 ) -> Result<Ended> {
     let evaluation = run.evaluation(corpora);
     say!("\ncompiling ...");
-    let start = Instant::now();
-    let mut runner = run.runner(compiler)?;
+    let mut started = run.start(compiler)?;
     if let Some(evaluation) = &evaluation {
-        runner.prepare_evaluation(evaluation)?;
+        started.runner.prepare_evaluation(evaluation)?;
     }
-    let compile_time = start.elapsed().as_secs_f64();
-    print_compiled("step", runner.program(), compile_time);
+    print_compiled("step", started.runner.program(), started.compile_time);
+    let set = run.training_set(corpora, started.checkpoint)?.unwrap_or(set);
+    if let Some(checkpoint) = started.checkpoint {
+        let step = checkpoint.manifest().progress.step;
+        say!("resumed from {}, after step {step}", checkpoint.folder().display());
+    }
 
-    let signals = Signals::watch()?;
+    let signals = Signals::watch(grace(run))?;
     let stop = || signals.received().is_some();
+    let control = Control { stop: &stop, save: &|| signals.takes_save(), ..Control::default() };
     let batch = run.spec.batch;
     say!(
         "training for {} ({} per epoch), {} sequences of {} tokens per step",
@@ -160,8 +167,8 @@ fn train_and_evaluate(
         batch.tokens,
     );
     let bar = !run.config.logging.disable_tqdm;
-    let mut watch = Watch::new(&set.schedule, DeviceMemory::of(&runner), bar);
-    let finished = run.train(&mut runner, set, evaluation.clone(), &stop, &mut watch, compile_time);
+    let mut watch = Watch::new(&set.schedule, DeviceMemory::of(&started.runner), bar);
+    let finished = run.train(&mut started, set, evaluation.clone(), &control, &mut watch);
     watch.finish();
     let Finished { trained, results, curve, model_bytes } = finished?;
     say!("\n{}", metrics_block("train", &results));
@@ -172,15 +179,21 @@ fn train_and_evaluate(
     if let Some(signal) = signals.received().filter(|_| trained.stopped) {
         say!(
             "stopped by {} after step {} of {}: the model of this step is saved, without a final \
-             evaluation",
+             evaluation; go on with --resume_from_checkpoint",
             signal.name,
             trained.state.global_step,
             trained.state.max_steps
         );
         return Ok(Ended::Stopped(signal));
     }
-    let evaluated = run.evaluate_at_end(&mut runner, &trained, evaluation.as_ref(), &stop)?;
+    let runner = &mut started.runner;
+    let evaluated = run.evaluate_at_end(runner, &trained, evaluation.as_ref(), &stop)?;
     conclude(run, evaluated, trained.state.epoch, evaluation.is_some(), &signals)
+}
+
+/// The time that a run has to end after a signal.
+fn grace(run: &Run) -> Duration {
+    Duration::try_from_secs_f64(run.config.checkpoint.grace).unwrap_or(Duration::MAX)
 }
 
 /// Evaluates the initial model, without compiling a step.
@@ -194,7 +207,7 @@ fn evaluate_only(run: &Run, compiler: &Compiler<'_>, corpora: &Corpora) -> Resul
     if let Some(program) = runner.program() {
         print_compiled("evaluation", program, start.elapsed().as_secs_f64());
     }
-    let signals = Signals::watch()?;
+    let signals = Signals::watch(grace(run))?;
     let evaluated = runner.evaluate(&evaluation, &|| signals.received().is_some())?;
     run.write_evaluation(evaluated.as_ref(), 0.0)?;
     conclude(run, evaluated, 0.0, true, &signals)

@@ -6,7 +6,7 @@ use fullshard::format;
 use fullshard::run::{DataProgress, Purpose};
 use fullshard_data::Corpus;
 use fullshard_train::report::Values;
-use fullshard_train::{Callback, DeviceMemory, Error, Evaluated, Metrics};
+use fullshard_train::{Callback, DeviceMemory, Error, Evaluated, Metrics, SaveResult, Saved};
 use indicatif::ProgressBar;
 use std::path::Path;
 
@@ -95,6 +95,25 @@ impl Callback for Watch {
             evaluated.loss,
             evaluated.perplexity(),
             format::seconds(evaluated.runtime)
+        ));
+        Ok(())
+    }
+
+    fn on_saved(&mut self, saved: &SaveResult) -> Result<(), Error> {
+        let Ok(Saved { path, step, bytes, pause, write, memory }) = saved else { return Ok(()) };
+        let rate = *bytes as f64 / write.as_secs_f64().max(1e-9);
+        let copies = match memory {
+            0 => "training waited, without copies".to_owned(),
+            memory => format!("from {} of copies", format::bytes(*memory)),
+        };
+        self.say(&format!(
+            "step {step}/{}  checkpoint of {} in {}  paused {}  written in {} at {}/s {copies}",
+            self.steps,
+            format::bytes(*bytes),
+            path.display(),
+            format::seconds(pause.as_secs_f64()),
+            format::seconds(write.as_secs_f64()),
+            format::bytes(rate as u64),
         ));
         Ok(())
     }
