@@ -453,6 +453,8 @@ fn rejects_a_damaged_index() {
     reject(&good.replace("\"scalar\"", "\"unknown\""), "`unknown` is not in");
     reject(&good.replace("model-00001", "../model-00001"), "not a file name");
     reject(&good.replace("model-00001", "/model-00001"), "not a file name");
+    let itself = good.replace("model-00001-of-00003.safetensors", "model.safetensors.index.json");
+    reject(&itself, "not a file name");
     fs::write(&path, good).unwrap();
     assert_complete(dir.path());
     fs::remove_file(dir.path().join("model-00002-of-00003.safetensors")).unwrap();
