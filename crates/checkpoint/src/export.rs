@@ -4,6 +4,7 @@
 //! available. So it only makes the header, and the values are written here.
 
 use crate::error::{Error, Result};
+use crate::format::checked_elements;
 use crate::place::{Staged, write_error, write_json};
 use half::{bf16, f16};
 use safetensors::Dtype;
@@ -33,12 +34,11 @@ impl TensorEntry {
     }
 
     fn elements(&self) -> Result<usize> {
-        let product = self.dims.iter().try_fold(1_usize, |product, &dim| product.checked_mul(dim));
-        product.filter(|elements| elements.checked_mul(size_of::<f32>()).is_some()).ok_or_else(
-            || Error::TooLarge {
+        checked_elements(&self.dims)
+            .filter(|elements| elements.checked_mul(size_of::<f32>()).is_some())
+            .ok_or_else(|| Error::TooLarge {
                 reason: format!("`{}` has dimensions {:?}", self.name, self.dims),
-            },
-        )
+            })
     }
 
     fn bytes(&self, dtype: WeightDtype) -> Result<usize> {

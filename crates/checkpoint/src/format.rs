@@ -24,6 +24,11 @@ impl SavedTensor {
     }
 }
 
+/// The number of elements of these dimensions, unless it overflows.
+pub(crate) fn checked_elements(dims: &[usize]) -> Option<usize> {
+    dims.iter().try_fold(1_usize, |product, &dim| product.checked_mul(dim))
+}
+
 /// Tensors on disk, read in part.
 pub trait Format: Debug + Send + Sync {
     /// The name of the format, as printed.

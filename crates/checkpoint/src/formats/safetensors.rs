@@ -16,12 +16,17 @@ pub(super) fn open(path: &Path) -> Result<Option<Box<dyn Format>>> {
     if path.is_dir() {
         return index::open_in(path, SINGLE_FILE, INDEX);
     }
-    // After its length a header begins as JSON objects do.
-    let has_header = || first_bytes(path, 9).get(8) == Some(&b'{');
-    if !path.is_file() || extension(path) != "safetensors" && !has_header() {
+    if !path.is_file() || extension(path) != "safetensors" && !has_header(path) {
         return Ok(None);
     }
     Ok(Some(Box::new(SafetensorsFile::open(path)?)))
+}
+
+/// Whether a file begins with the length of a header and a JSON object.
+fn has_header(path: &Path) -> bool {
+    let start = first_bytes(path, 9);
+    let Some((length, rest)) = start.split_first_chunk() else { return false };
+    u64::from_le_bytes(*length) <= MAX_HEADER as u64 && rest == b"{"
 }
 
 /// A file with a valid header.

@@ -7,7 +7,7 @@
 
 use super::torch::{Archive, Pickle, Value, View, sizes, tensors};
 use crate::error::{Error, Result};
-use crate::format::{Format, SavedTensor};
+use crate::format::{Format, SavedTensor, checked_elements};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -52,38 +52,50 @@ impl RankFile {
     /// The files of the checkpoint at a path, by rank.
     fn find(path: &Path) -> Result<Option<Vec<RankFile>>> {
         let given = RankFile::new(path.to_owned()).filter(|file| file.path.is_file());
-        let folder = if path.is_dir() { Some(path) } else { path.parent() };
-        let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
-        let folder = folder.unwrap_or_else(|| Path::new("."));
-        if given.is_none() && path.is_file() || !folder.is_dir() {
+        if given.is_none() && path.is_file() {
             return Ok(None);
         }
-        let read = |source| Error::Read { path: folder.to_owned(), source };
-        let mut files = Vec::new();
-        for entry in std::fs::read_dir(folder).map_err(read)? {
-            files.extend(RankFile::new(entry.map_err(read)?.path()));
-        }
-        if let Some(given) = given {
-            files.retain(|file| file.of == given.of);
-        } else if !path.is_dir() {
-            files.retain(|file| path.file_name().is_some_and(|name| *file.of.0 == *name));
-        }
-        files.sort_by_key(|file| file.rank);
-        let Some(first) = files.first() else { return Ok(None) };
-        let (_, world) = first.of;
-        let wrong = if files.iter().any(|file| file.of != first.of) {
-            "there are several; pass one file of the one to open".to_owned()
-        } else if let Some(rank) =
-            (0..world).find(|&rank| files.get(rank).is_none_or(|file| file.rank != rank))
-        {
-            format!("rank {rank} of {world} is missing, or another is there twice")
-        } else if files.len() != world {
-            format!("there are {} files of {world} ranks", files.len())
+        let mut files = if path.is_dir() {
+            RankFile::all_in(path)?
         } else {
-            return Ok(Some(files));
+            let mut files = RankFile::all_in(parent(path))?;
+            files.retain(|file| match &given {
+                Some(given) => file.of == given.of,
+                None => path.file_name().is_some_and(|name| *file.of.0 == *name),
+            });
+            files
         };
-        Err(Error::Ranks { path: path.to_owned(), reason: wrong })
+        files.sort_by_key(|file| file.rank);
+        match incomplete(&files) {
+            Some(reason) => Err(Error::Ranks { path: path.to_owned(), reason }),
+            None => Ok(Some(files).filter(|files| !files.is_empty())),
+        }
     }
+
+    fn all_in(folder: &Path) -> Result<Vec<RankFile>> {
+        let mut files = Vec::new();
+        if folder.is_dir() {
+            let read = |source| Error::Read { path: folder.to_owned(), source };
+            for entry in std::fs::read_dir(folder).map_err(read)? {
+                files.extend(RankFile::new(entry.map_err(read)?.path()));
+            }
+        }
+        Ok(files)
+    }
+}
+
+/// What keeps sorted files from being one checkpoint with every rank once.
+fn incomplete(files: &[RankFile]) -> Option<String> {
+    let of = &files.first()?.of;
+    let world = of.1;
+    if files.iter().any(|file| file.of != *of) {
+        return Some("there are several; pass one file of the one to open".to_owned());
+    }
+    let is_there = |rank: usize| files.get(rank).is_some_and(|file| file.rank == rank);
+    if let Some(rank) = (0..world).find(|&rank| !is_there(rank)) {
+        return Some(format!("rank {rank} of {world} is missing, or another is there twice"));
+    }
+    (files.len() != world).then(|| format!("there are {} files of {world} ranks", files.len()))
 }
 
 /// The shards of a rank.
@@ -115,13 +127,11 @@ impl Rank {
             );
         }
         let (tensors, views) = tensors(&archive, &pickle, model)?;
-        let layout = match file.rank {
-            0 => Some(
-                Layout::read(&pickle, metadata, &tensors, file.of.1)
-                    .map_err(|reason| archive.damaged(reason))?,
-            ),
-            _ => None,
-        };
+        let layout = (file.rank == 0).then(|| {
+            let layout = Layout::read(&pickle, metadata, &tensors, file.of.1);
+            layout.map_err(|reason| archive.damaged(reason))
+        });
+        let layout = layout.transpose()?;
         Ok((Rank { archive, tensors, views }, layout))
     }
 }
@@ -154,61 +164,49 @@ impl Layout {
         world: usize,
     ) -> std::result::Result<Layout, String> {
         let mut layout = Layout::default();
-        let info = |kind: &str, key: &str| pickle.get(pickle.get(metadata, kind)?, key);
         for (key, shard) in shards {
+            let per_rank = shard.elements();
             let Some((unit, name)) = split(key) else {
-                layout.add(key, key, shard.clone(), 0, shard.elements())?;
+                layout.add(key, shard.clone(), Place { shard: key.clone(), first: 0, per_rank })?;
                 continue;
             };
-            let shard_info = info("shard_info", unit).and_then(|unit| pickle.get(unit, name));
-            let original = shard_info.and_then(|info| {
-                let Value::Str(name) = pickle.get(info, "_orig_name")? else { return None };
-                Some((joined(unit, name), sizes(pickle, pickle.get(info, "_orig_size")?)?))
-            });
-            let (full_name, dims) =
-                original.ok_or_else(|| format!("its metadata does not describe `{key}`"))?;
-            let end = elements(&dims).filter(|&elements| {
-                shard.elements().checked_mul(world).is_some_and(|all| elements <= all)
-            });
-            let end = end.ok_or_else(|| format!("`{key}` is smaller than its metadata say"))?;
-            let parts = match info("flatten_info", &full_name) {
-                Some(parts) => flat_parts(pickle, parts, &full_name)
-                    .ok_or_else(|| format!("its metadata do not describe `{full_name}`"))?,
-                None => vec![(full_name, dims)],
-            };
-            let mut first = 0_usize;
+            let (full_name, dims) = original(pickle, metadata, unit, name)
+                .ok_or_else(|| format!("its metadata do not describe `{key}`"))?;
+            let end = checked_elements(&dims)
+                .filter(|&end| per_rank.checked_mul(world).is_some_and(|elements| end <= elements));
+            let end = end.ok_or_else(|| format!("the shards of `{full_name}` are too small"))?;
+            let parts = flat_parts(pickle, metadata, &full_name, dims)
+                .ok_or_else(|| format!("its metadata do not describe `{full_name}`"))?;
+            let mut first = 0;
             for (name, dims) in parts {
-                let next = elements(&dims).and_then(|elements| first.checked_add(elements));
+                let next = checked_elements(&dims).and_then(|elements| elements.checked_add(first));
                 let next = next.filter(|&next| next <= end);
-                let next = next.ok_or_else(|| format!("`{name}` exceeds its flat parameter"))?;
-                layout.add(
-                    &name,
-                    key,
-                    SavedTensor { dims, dtype: shard.dtype },
-                    first,
-                    shard.elements(),
-                )?;
+                let next = next.ok_or_else(|| format!("`{name}` exceeds `{full_name}`"))?;
+                let tensor = SavedTensor { dims, dtype: shard.dtype };
+                layout.add(&name, tensor, Place { shard: key.clone(), first, per_rank })?;
                 first = next;
+            }
+            if first != end {
+                return Err(format!("its metadata leave out a part of `{full_name}`"));
             }
         }
         Ok(layout)
     }
 
+    /// Adds a tensor, without the wrappers in its name.
     fn add(
         &mut self,
         name: &str,
-        shard: &str,
         tensor: SavedTensor,
-        first: usize,
-        per_rank: usize,
+        place: Place,
     ) -> std::result::Result<(), String> {
-        self.name_bytes += name.len() + shard.len();
+        self.name_bytes += name.len() + place.shard.len();
         if self.name_bytes > MAX_NAMES {
             return Err("its metadata have too many names".to_owned());
         }
         let name = WRAPPERS.iter().fold(name.to_owned(), |name, wrapper| name.replace(wrapper, ""));
         self.tensors.insert(name.clone(), tensor);
-        self.places.insert(name, Place { shard: shard.to_owned(), first, per_rank });
+        self.places.insert(name, place);
         Ok(())
     }
 }
@@ -220,20 +218,42 @@ fn split(key: &str) -> Option<(&str, &str)> {
     Some((key[..at].strip_suffix('.').unwrap_or_default(), &key[at..]))
 }
 
-fn elements(dims: &[usize]) -> Option<usize> {
-    dims.iter().try_fold(1_usize, |product, &dim| product.checked_mul(dim))
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
 }
 
 fn joined(module: &str, name: &str) -> String {
     if module.is_empty() { name.to_owned() } else { format!("{module}.{name}") }
 }
 
-/// The names and dimensions of the parameters in a flat one: `(names, shapes, element counts)`.
+/// An entry of a dict in the metadata.
+fn entry<'a>(pickle: &Pickle<'a>, metadata: Value<'a>, dict: &str, key: &str) -> Option<Value<'a>> {
+    pickle.get(pickle.get(metadata, dict)?, key)
+}
+
+/// The name and dimensions that a shard had before it was sharded.
+fn original<'a>(
+    pickle: &Pickle<'a>,
+    metadata: Value<'a>,
+    unit: &str,
+    shard: &str,
+) -> Option<(String, Vec<usize>)> {
+    let info = pickle.get(entry(pickle, metadata, "shard_info", unit)?, shard)?;
+    let Value::Str(name) = pickle.get(info, "_orig_name")? else { return None };
+    Some((joined(unit, name), sizes(pickle, pickle.get(info, "_orig_size")?)?))
+}
+
+/// The names and dimensions of the parameters in a flat one, or of the parameter itself.
 fn flat_parts<'a>(
     pickle: &Pickle<'a>,
-    parts: Value<'a>,
+    metadata: Value<'a>,
     flat: &str,
+    dims: Vec<usize>,
 ) -> Option<Vec<(String, Vec<usize>)>> {
+    let Some(parts) = entry(pickle, metadata, "flatten_info", flat) else {
+        return Some(vec![(flat.to_owned(), dims)]);
+    };
+    // Element counts follow, which are those of the shapes.
     let &[names, shapes, ..] = pickle.sequence(parts)? else { return None };
     let (names, shapes) = (pickle.sequence(names)?, pickle.sequence(shapes)?);
     let module = flat.rsplit_once('.').map_or("", |(module, _)| module);

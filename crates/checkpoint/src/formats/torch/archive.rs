@@ -122,20 +122,17 @@ impl Archive {
         value: Value<'a>,
     ) -> Result<Option<(SavedTensor, View)>> {
         let mut value = value;
-        loop {
-            match pickle.call(value) {
-                Some(("torch._utils", function, [inner, ..])) if WRAPPERS.contains(&function) => {
-                    value = *inner;
+        while let Some(("torch._utils", function, args)) = pickle.call(value) {
+            match args {
+                [inner, ..] if WRAPPERS.contains(&function) => value = *inner,
+                args if function == "_rebuild_tensor_v2" => {
+                    let tensor = self.rebuild(pickle, args).map(Some);
+                    return tensor.map_err(|reason| self.unreadable(format!("`{name}` {reason}")));
                 }
-                Some(("torch._utils", "_rebuild_tensor_v2", args)) => {
-                    let tensor = self.rebuild(pickle, args);
-                    return tensor
-                        .map(Some)
-                        .map_err(|reason| self.unreadable(format!("`{name}` {reason}")));
-                }
-                _ => return Ok(None),
+                _ => break,
             }
         }
+        Ok(None)
     }
 
     /// What `_rebuild_tensor_v2(storage, offset, size, stride, ..)` would return.
@@ -154,7 +151,8 @@ impl Archive {
         let width = dtype.bitsize() / 8;
         let outside = || {
             format!(
-                "with dimensions {dims:?} and strides {strides:?} exceeds its storage of {bytes} bytes, or repeats it"
+                "with dimensions {dims:?} and strides {strides:?} exceeds its storage of {bytes} \
+                 bytes, or repeats it"
             )
         };
         let offset = usize::try_from(offset).map_err(|_| outside())?;

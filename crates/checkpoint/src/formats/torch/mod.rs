@@ -19,6 +19,9 @@ use std::path::Path;
 const SINGLE_FILE: &str = "pytorch_model.bin";
 const INDEX: &str = "pytorch_model.bin.index.json";
 
+/// The first byte of a pickle.
+const PICKLE_MAGIC: u8 = 0x80;
+
 /// Keys under which training scripts keep the state dict of a model.
 const STATE_DICTS: [&str; 3] = ["model", "state_dict", "model_state_dict"];
 
@@ -29,13 +32,13 @@ pub(super) fn open(path: &Path) -> Result<Option<Box<dyn Format>>> {
     }
     let start = first_bytes(path, 4);
     let is_torch = start == archive::ZIP_MAGIC
-        || start.first() == Some(&0x80)
+        || start.first() == Some(&PICKLE_MAGIC)
         || matches!(extension(path), "bin" | "pt" | "pth");
     if !path.is_file() || !is_torch {
         return Ok(None);
     }
-    // Before version 1.6 torch wrote a row of pickles, protocol 2, the first a magic number.
-    if start.starts_with(&[0x80, 2]) {
+    // Before version 1.6 torch wrote a row of pickles, the first a magic number.
+    if start.first() == Some(&PICKLE_MAGIC) {
         return Err(Error::Pickled {
             path: path.to_owned(),
             reason: "it has the format of torch before version 1.6".to_owned(),
