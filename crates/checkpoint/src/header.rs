@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Longer headers are rejected, as by `safetensors`.
-const MAX_BYTES: usize = 100_000_000;
+pub(crate) const MAX_BYTES: usize = 100_000_000;
 
 /// The header of a file, and where its values start.
 #[derive(Debug)]

@@ -12,6 +12,7 @@ mod arguments;
 mod error;
 mod flops;
 mod init;
+mod layer;
 mod layout;
 mod ordered;
 mod platform;

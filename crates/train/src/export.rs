@@ -1,29 +1,81 @@
 //! Writes the parameters of a runner in Hugging Face's format, one layer at a time.
 
+use crate::compiler::Compiled;
 use crate::error::{Error, mismatch};
 use crate::runner::Runner;
+use crate::state::Argument;
 use crate::weights::model_tensors;
 use fullshard_checkpoint::{ExportOptions, Exported, export};
-use std::collections::VecDeque;
+use fullshard_parallel::ShardedParam;
+use fullshard_pjrt::{Array, HostTensor};
 use std::path::Path;
+
+/// Stacks with fewer bytes are read at once, which needs no program.
+const SMALL_STACK: usize = 128 << 20;
+
+/// The layers of a parameter on devices.
+enum Layers {
+    /// All values, on the host.
+    OnHost(Vec<f32>),
+    /// A program that takes one of them out of the stack.
+    OnDevices(Box<Compiled>, Argument),
+}
 
 impl Runner<'_> {
     /// Writes the parameters into a folder, in Hugging Face's format.
     pub fn export(&self, folder: &Path, options: &ExportOptions) -> Result<Exported, Error> {
         let spec = self.spec();
-        let mut parameters = spec.placement.parameters.iter();
-        // The remaining layers of a stack, in order.
-        let mut layers: VecDeque<Vec<f32>> = VecDeque::new();
+        let parameters = spec.placement.parameters.iter().enumerate();
+        let mut tensors = parameters.flat_map(|(index, param)| {
+            (0..param.stack.unwrap_or(1)).map(move |layer| (index, param, layer))
+        });
+        let mut layers = None;
         let mut next = |name: &str| -> Result<Vec<f32>, Error> {
-            if layers.is_empty()
-                && let Some(param) = parameters.next()
-            {
-                let values = self.parameters().get(&param.name)?;
-                let length = values.len() / param.stack.unwrap_or(1);
-                layers = values.chunks(length.max(1)).map(<[f32]>::to_vec).collect();
+            let missing = || mismatch(name, "no parameter", "a parameter");
+            let (index, param, layer) = tensors.next().ok_or_else(missing)?;
+            if layer == 0 {
+                layers = Some(self.layers(index, param)?);
             }
-            layers.pop_front().ok_or_else(|| mismatch(name, "no parameter", "a parameter"))
+            let layers = layers.as_ref().ok_or_else(missing)?;
+            self.layer(layers, &self.state().parameters[index], param, layer)
         };
         Ok(export(folder, &model_tensors(spec), &mut next, options)?)
+    }
+
+    fn layers(&self, index: usize, param: &ShardedParam) -> Result<Layers, Error> {
+        let array = &self.state().parameters[index];
+        if param.stack.is_none() || array.ty().bytes() <= SMALL_STACK {
+            return Ok(Layers::OnHost(param.unpack(&array.to_host()?.values()?)));
+        }
+        let (program, inputs) = self.spec().layer_program(index)?;
+        let compiled = self.compiler().compile(&program)?;
+        let mut arguments = Argument::of_program(&compiled.program, &inputs)?;
+        let number = arguments.pop().ok_or_else(|| mismatch("a layer", "no input", "a number"))?;
+        Ok(Layers::OnDevices(Box::new(compiled), number))
+    }
+
+    /// The full values of one layer.
+    fn layer(
+        &self,
+        layers: &Layers,
+        stack: &Array,
+        param: &ShardedParam,
+        layer: usize,
+    ) -> Result<Vec<f32>, Error> {
+        match layers {
+            Layers::OnHost(values) => {
+                let length = values.len() / param.stack.unwrap_or(1);
+                Ok(values[layer * length..][..length].to_vec())
+            }
+            Layers::OnDevices(compiled, number) => {
+                let layer = HostTensor::from_values(&[], &[layer as i32])?;
+                let layer = number.upload(self.client(), &layer)?;
+                let results = compiled.program.execute_arrays(&[stack, &layer])?;
+                let values = results.first().map(Array::to_host).transpose()?;
+                let values = values.ok_or_else(|| mismatch("a layer", "no result", "one"))?;
+                let param = ShardedParam { stack: None, ..param.clone() };
+                Ok(param.unpack(&values.values()?))
+            }
+        }
     }
 }

@@ -162,6 +162,10 @@ impl<'a> Runner<'a> {
         self.compiler.client
     }
 
+    pub(crate) fn compiler(&self) -> &'a Compiler<'a> {
+        self.compiler
+    }
+
     /// Whether to launch a step before the previous one is done; see
     /// [`Compiler::launches_ahead`].
     pub fn launches_ahead(&self) -> bool {

@@ -4,7 +4,7 @@ use super::{extension, first_bytes, index};
 use crate::error::{Error, Result};
 use crate::export::{INDEX, SINGLE_FILE};
 use crate::format::{Format, SavedTensor};
-use crate::header::Header;
+use crate::header::{Header, MAX_BYTES};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
@@ -26,7 +26,7 @@ pub(super) fn open(path: &Path) -> Result<Option<Box<dyn Format>>> {
 fn has_header(path: &Path) -> bool {
     let start = first_bytes(path, 9);
     let Some((length, rest)) = start.split_first_chunk() else { return false };
-    u64::from_le_bytes(*length) <= MAX_HEADER as u64 && rest == b"{"
+    u64::from_le_bytes(*length) <= MAX_BYTES as u64 && rest == b"{"
 }
 
 /// A file with a valid header.
