@@ -105,9 +105,9 @@ fn loop_beside_collectives(devices: usize) -> String {
     on_each_device(devices, 64, &body, 64).replace("x4xf32", "x1024xf32")
 }
 
-/// Without the order that we restore, a device waits for others that are in another collective.
+/// A step that lost the order of its collectives hangs; where fences go is tested in `order`.
 #[test]
-fn loaded_programs_keep_the_order_of_collectives() {
+fn loaded_programs_with_collectives_give_the_same_results() {
     for devices in [2, 4, 8] {
         let fixture = Fixture { client: cpu(devices), ..Fixture::new() };
         let text = loop_beside_collectives(devices);
