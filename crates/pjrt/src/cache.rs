@@ -3,15 +3,10 @@
 //! An entry's name is a hash of everything that determines the compiled program. An entry that
 //! cannot be read, for whatever reason, is a miss: the program is recompiled and the entry
 //! rewritten.
-//!
-//! Programs with collectives are not cached on CPU. Serialization by the CPU runtime loses the
-//! order of a device's collectives, so that a loaded program hangs or matches two different
-//! collectives of one device.
 
 use crate::client::Client;
 use crate::compile::CompileOptions;
 use crate::error::{Error, Result};
-use crate::hlo;
 use crate::loaded::LoadedExecutable;
 use crate::plugin::Plugin;
 use sha2::{Digest, Sha256};
@@ -35,7 +30,7 @@ pub enum CacheOutcome {
     Hit,
     /// It was compiled and stored.
     Miss,
-    /// It was compiled, but could not be stored, or is of a kind that is not cached.
+    /// It was compiled, but could not be stored.
     Unstored,
 }
 
@@ -60,9 +55,6 @@ impl CompileCache {
         }
         let loaded = client.compile(text, &options)?;
         tracing::info!(program = loaded.name(), path = %path.display(), "compile cache miss");
-        if !survives_serialization(client, &loaded) {
-            return Ok((loaded, CacheOutcome::Unstored));
-        }
         match loaded.executable().serialize().and_then(|bytes| self.store(&path, &bytes)) {
             Ok(()) => Ok((loaded, CacheOutcome::Miss)),
             Err(error) => {
@@ -91,16 +83,6 @@ fn load(client: &Client, path: &Path) -> Option<LoadedExecutable> {
             tracing::warn!(path = %path.display(), %error, "replacing a compile cache entry");
         })
         .ok()
-        .filter(|loaded| survives_serialization(client, loaded))
-}
-
-/// Whether a program still works after serialization.
-fn survives_serialization(client: &Client, loaded: &LoadedExecutable) -> bool {
-    if client.platform_name() != "cpu" || loaded.devices().len() == 1 {
-        return true;
-    }
-    let module = loaded.executable().optimized_program().and_then(|program| program.module());
-    module.is_ok_and(|module| hlo::collectives(&module).is_empty())
 }
 
 /// A hash of everything that determines the compiled program.

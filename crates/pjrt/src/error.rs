@@ -249,6 +249,16 @@ pub enum Error {
     /// A serialized program that is corrupt, or not one of ours.
     #[error("the serialized program is corrupt; recompile it")]
     DamagedProgram,
+    /// A program with collectives whose serialized form is unknown, so that it would lose their
+    /// order.
+    #[error(
+        "the plugin {plugin} serializes programs with collectives in an unknown form; they are \
+         compiled at each start, unless you use the plugin of `fullshard plugins install`"
+    )]
+    UnknownForm {
+        /// The plugin's file name.
+        plugin: String,
+    },
     /// A plugin that violated the PJRT API.
     #[error("the plugin {plugin} misbehaved: {what}")]
     BadPlugin {

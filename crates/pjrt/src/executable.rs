@@ -1,8 +1,9 @@
 //! Executables: compiled programs, their memory and cost analysis.
 
 use crate::client::ClientHandle;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::hlo;
+use crate::order;
 use crate::plugin::Plugin;
 use crate::seal::seal;
 use crate::sys::{self, Args, args};
@@ -14,12 +15,12 @@ use std::sync::Arc;
 pub struct Executable {
     plugin: &'static Plugin,
     raw: *mut sys::Executable,
-    _owner: Owner,
+    owner: Owner,
 }
 
 /// The creator of an executable, which must outlive it.
 pub(crate) enum Owner {
-    Client(#[allow(dead_code)] Arc<ClientHandle>),
+    Client(Arc<ClientHandle>),
     Topology(#[allow(dead_code)] Arc<TopologyHandle>),
 }
 
@@ -86,7 +87,7 @@ impl Executable {
         raw: *mut sys::Executable,
         owner: Owner,
     ) -> Executable {
-        Executable { plugin, raw, _owner: owner }
+        Executable { plugin, raw, owner }
     }
 
     /// The program's name.
@@ -155,13 +156,24 @@ impl Executable {
         let mut call = sys::ExecutableSerialize { executable: self.raw, ..args() };
         self.call(&mut call)?;
         // SAFETY: the call succeeded, so the bytes live until the deleter runs, once.
-        unsafe {
-            let bytes = seal(value::slice(call.bytes.cast::<u8>(), call.bytes_size));
+        let bytes = unsafe {
+            let bytes = value::slice(call.bytes.cast::<u8>(), call.bytes_size).to_vec();
             if let Some(deleter) = call.deleter {
                 deleter(call.backing);
             }
-            Ok(bytes)
+            bytes
+        };
+        if !self.loses_order()? {
+            return Ok(seal(&bytes));
         }
+        let unknown = || Error::UnknownForm { plugin: self.plugin.name() };
+        order::restore(&bytes).map(|bytes| seal(&bytes)).ok_or_else(unknown)
+    }
+
+    /// Whether its collectives lose their order in serialized form.
+    fn loses_order(&self) -> Result<bool> {
+        let on_cpu = matches!(&self.owner, Owner::Client(client) if client.is_cpu());
+        Ok(on_cpu && !hlo::collectives(&self.optimized_program()?.module()?).is_empty())
     }
 
     /// Calls a function whose only pointer is this executable or something as live.

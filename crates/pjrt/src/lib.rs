@@ -39,6 +39,7 @@ mod host;
 mod in_flight;
 mod launch;
 mod loaded;
+mod order;
 mod plugin;
 pub mod plugins;
 mod profiler;

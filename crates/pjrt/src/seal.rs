@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-const MAGIC: &[u8; 8] = b"FSEXEC\x00\x01";
+const MAGIC: &[u8; 8] = b"FSEXEC\x00\x02";
 const DIGEST_BYTES: usize = 32;
 
 /// A magic number, a digest of the payload, and the payload.
