@@ -41,6 +41,11 @@ impl Output {
         if folder.exists() && !folder.is_dir() {
             return Err(unusable("which is a file: name a folder".into()));
         }
+        let mut above = folder.ancestors();
+        if let Some(link) = above.find(|above| above.is_symlink() && !above.exists()) {
+            let link = link.display();
+            return Err(unusable(format!("but {link} is a dangling link: name another folder")));
+        }
         let is_empty = fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none());
         if !is_empty && !overwrite {
             return Err(unusable(

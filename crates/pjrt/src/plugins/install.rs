@@ -32,7 +32,7 @@ pub enum Source<'a> {
 }
 
 impl Store {
-    /// Downloads and installs the pinned plugin of a kind, unless already installed.
+    /// Downloads and installs the pinned plugin of a kind, unless already installed and undamaged.
     pub fn install(&self, kind: Platform) -> Result<Installed, PluginError> {
         self.install_package(Package::pinned(kind), Source::Pip)
     }
@@ -77,7 +77,7 @@ impl Store {
         source: Source<'_>,
     ) -> Result<Installed, InstallError> {
         let _lock = self.lock()?;
-        if let Some(installed) = self.installed_package(package) {
+        if let Some(installed) = self.installed_package(package).filter(Installed::is_sound) {
             return Ok(installed);
         }
         self.sweep()?;
@@ -262,12 +262,15 @@ impl Job<'_> {
             let reason = format!("it does not contain {}", package.library);
             return Err(damaged(Path::new(package.plugin.file), reason));
         }
+        let path = self.tree.join(&library);
+        let sum = File::open(&path).and_then(|mut file| sha256(&mut file, |_| {})).at(&path)?;
         Ok(Manifest {
             kind: package.kind,
             package: package.plugin.name.to_owned(),
             version: package.plugin.version.to_owned(),
             wheels: wheel_sums(package),
             library,
+            sha256: Some(sum),
             files,
         })
     }
@@ -278,7 +281,7 @@ fn damaged(path: &Path, reason: String) -> InstallError {
 }
 
 /// The SHA-256 of the rest of the file, in lowercase hexadecimal.
-fn sha256(file: &mut File, on_bytes: impl Fn(usize)) -> io::Result<String> {
+pub(super) fn sha256(file: &mut File, on_bytes: impl Fn(usize)) -> io::Result<String> {
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; CHUNK];
     loop {

@@ -50,6 +50,9 @@ pub(super) struct Manifest {
     /// SHA-256 of each wheel, by file name.
     pub(super) wheels: BTreeMap<String, String>,
     pub(super) library: PathBuf,
+    /// SHA-256 of the library; earlier versions stored none.
+    #[serde(default)]
+    pub(super) sha256: Option<String>,
     /// Size of each unpacked file, by relative path.
     pub(super) files: BTreeMap<PathBuf, u64>,
 }
@@ -150,7 +153,7 @@ impl Store {
         }
         if !self.quiet {
             let folder = self.folder.display();
-            eprintln!("waiting for another process that is changing {folder} …");
+            let _ = writeln!(io::stderr(), "waiting for another process that changes {folder} …");
         }
         file.lock().at(&path)?;
         Ok(file)
@@ -192,7 +195,7 @@ impl Store {
 }
 
 impl Manifest {
-    fn read(tree: &Path) -> Option<Self> {
+    pub(super) fn read(tree: &Path) -> Option<Self> {
         let text = fs::read(tree.join(MANIFEST)).ok()?;
         serde_json::from_slice(&text).ok()
     }

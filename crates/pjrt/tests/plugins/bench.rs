@@ -15,6 +15,8 @@ use zip::write::SimpleFileOptions;
 
 pub const WHEEL: &str = "tiny_plugin-1.0-py3-none-manylinux_2_27_x86_64.whl";
 pub const LIBRARY: &str = "tiny/plugin.so";
+/// The file that says that a library was verified.
+pub const RECORD: &str = "verified.json";
 
 /// The role of a child process of this test binary; see `child.rs`.
 pub const ROLE: &str = "FULLSHARD_TEST_ROLE";

@@ -7,6 +7,7 @@ mod bench;
 mod child;
 mod concurrency;
 mod search;
+mod verify;
 
 use std::fs;
 use std::io;
