@@ -23,7 +23,8 @@ fn redirected(folder: &Folder, args: &[&str], redirections: &str) -> Option<i32>
 #[test]
 fn unwritable_output_does_not_end_a_run() {
     let folder = Folder::new();
-    let more = ["--do_eval", "--max_steps", "3", "--logging_steps", "1", "--overwrite_output_dir"];
+    // Programs of one device are compiled once.
+    let more = ["--num_cores", "1", "--do_eval", "--max_steps", "3", "--logging_steps", "1"];
     let args = short(&more);
     for redirections in [
         "| head -1",
@@ -57,6 +58,29 @@ fn printing_commands_fail_if_output_cannot_be_written() {
     }
 }
 
+/// The disk of the cache is full after half of the tokens.
+#[test]
+fn full_token_cache_does_not_end_a_run() {
+    let folder = Folder::new();
+    fs::create_dir(folder.path("small")).unwrap();
+    folder.write("train.txt", &fs::read_to_string(folder.path("train.txt")).unwrap().repeat(40));
+    let command = folder.command(&short(&["--max_steps", "1", "--no_cache"]));
+    let mut mounted = Command::new("unshare");
+    let script = r#"mount -t tmpfs -o size=64k none small || exit 99; exec "$0" "$@""#;
+    mounted.args(["-rm", "sh", "-c", script]).arg(command.get_program()).args(command.get_args());
+    mounted.args(["--cache_dir", "small"]).current_dir(folder.0.path());
+    mounted.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let Ok(output) = mounted.output() else { return println!("skipped: no unshare here") };
+    let stderr = text(&output.stderr);
+    if output.status.code() == Some(99) || stderr.contains("unshare: ") {
+        return println!("skipped: this user cannot mount a small disk");
+    }
+    assert!(output.status.success(), "{stderr}");
+    assert!(stderr.contains("warning: tokens are not cached: cannot write small/"), "{stderr}");
+    assert!(stderr.contains("No space left on device"), "{stderr}");
+    assert!(folder.path("out/model.safetensors").is_file());
+}
+
 /// Caches that cannot be written: tokens, the demo's text and compiled programs.
 #[test]
 fn unwritable_caches_do_not_end_a_run() {
@@ -69,15 +93,17 @@ fn unwritable_caches_do_not_end_a_run() {
         command.output().unwrap()
     };
     fs::create_dir(folder.path("tmp")).unwrap();
-    let flags = ["--do_eval", "--max_steps", "2", "--overwrite_output_dir"];
+    let flags = ["--num_cores", "1", "--do_eval", "--max_steps", "2", "--overwrite_output_dir"];
     let demo = ["train", "--max_steps", "2", "--num_cores", "1", "--max_eval_samples", "16"];
     for args in [&short(&flags)[..], &short(&[&flags[..], &["--overwrite_cache"]].concat()), &demo]
     {
         let output = run(args, "tmp");
         let stderr = text(&output.stderr);
         assert!(output.status.success(), "{stderr}");
-        let warnings: Vec<&str> = stderr.matches("warning: tokens are not cached").collect();
-        assert_eq!(warnings.len(), 1, "{stderr}");
+        for what in ["tokens", "compiled programs"] {
+            let warnings = stderr.matches(&format!("warning: {what} are not cached")).count();
+            assert_eq!(warnings, 1, "{what}: {stderr}");
+        }
         for part in ["file/cache/tokens/", "--cache_dir or FULLSHARD_CACHE name another folder"] {
             assert!(stderr.contains(part), "{part} in {stderr}");
         }
@@ -87,7 +113,7 @@ fn unwritable_caches_do_not_end_a_run() {
     let output = run(&short(&flags), "none");
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
-    for part in ["error: cannot write ", "file/cache/tokens/", "/none: ", "--cache_dir"] {
+    for part in ["error: cannot write ", "file/cache/tokens/", "/none either: ", "--cache_dir"] {
         assert!(stderr.contains(part), "{part} in {stderr}");
     }
 }

@@ -110,8 +110,8 @@ pub enum Error {
     },
     /// Tokens can be written neither to the cache nor to a temporary file.
     #[error(
-        "{uncached}; nor can they be written to {path}: {source}. Name a folder with space by \
-         --cache_dir or FULLSHARD_CACHE, or by TMPDIR"
+        "{uncached}; the tokens cannot be written to {path} either: {source}. Name a folder with \
+         space by --cache_dir or FULLSHARD_CACHE, or by TMPDIR"
     )]
     NoPlaceForTokens {
         /// Why they are not in the cache.
