@@ -269,14 +269,6 @@ fn writes_the_step_without_a_device() {
     assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "before the plan");
 }
 
-/// Checks that a command fails after it prints the plan.
-fn rejects_after_the_plan(folder: &Folder, args: &[&str], expected: &str) {
-    let output = folder.step("tiny.json", args);
-    let stderr = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{args:?}: {stderr}");
-    assert!(stderr.contains("error: ") && stderr.contains(expected), "{args:?}: {stderr}");
-}
-
 #[test]
 fn examples_have_the_parameters_of_their_names() {
     let folder = Folder::new();

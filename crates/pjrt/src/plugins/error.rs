@@ -81,7 +81,7 @@ pub enum PluginError {
         kind: Platform,
         /// The library.
         path: PathBuf,
-        /// Its checksum when it was installed.
+        /// Its checksum in the wheel.
         expected: String,
         /// Its checksum now.
         found: String,

@@ -262,15 +262,12 @@ impl Job<'_> {
             let reason = format!("it does not contain {}", package.library);
             return Err(damaged(Path::new(package.plugin.file), reason));
         }
-        let path = self.tree.join(&library);
-        let sum = File::open(&path).and_then(|mut file| sha256(&mut file, |_| {})).at(&path)?;
         Ok(Manifest {
             kind: package.kind,
             package: package.plugin.name.to_owned(),
             version: package.plugin.version.to_owned(),
             wheels: wheel_sums(package),
             library,
-            sha256: Some(sum),
             files,
         })
     }
@@ -292,8 +289,11 @@ pub(super) fn sha256(file: &mut File, on_bytes: impl Fn(usize)) -> io::Result<St
         hasher.update(&buffer[..count]);
         on_bytes(count);
     }
-    let sum = hasher.finalize();
-    Ok(sum.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(&hasher.finalize()))
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The size of all files under a folder. Files may change meanwhile.

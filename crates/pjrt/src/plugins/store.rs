@@ -50,9 +50,6 @@ pub(super) struct Manifest {
     /// SHA-256 of each wheel, by file name.
     pub(super) wheels: BTreeMap<String, String>,
     pub(super) library: PathBuf,
-    /// SHA-256 of the library; earlier versions stored none.
-    #[serde(default)]
-    pub(super) sha256: Option<String>,
     /// Size of each unpacked file, by relative path.
     pub(super) files: BTreeMap<PathBuf, u64>,
 }
@@ -195,7 +192,7 @@ impl Store {
 }
 
 impl Manifest {
-    pub(super) fn read(tree: &Path) -> Option<Self> {
+    fn read(tree: &Path) -> Option<Self> {
         let text = fs::read(tree.join(MANIFEST)).ok()?;
         serde_json::from_slice(&text).ok()
     }

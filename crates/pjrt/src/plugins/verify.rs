@@ -1,7 +1,8 @@
 //! Verifying installed libraries: a damaged one of the right size crashes whoever loads it.
 //!
-//! Hashing a library takes a second or two. So it is hashed once, in the background, and a record of
-//! its size and time says that it was. A process marks the libraries that it uses and removes the
+//! The checksum of a library is in its wheel, and unpacked beside it. Hashing a library takes a
+//! second or two. So it is hashed once, in the background, and a record of its size and time says
+//! that it was. A process marks the libraries that it uses and removes the
 //! marks when it ends; a mark that remains is of a crash, and the library is hashed again before
 //! it is loaded.
 
@@ -14,13 +15,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::SystemTime;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use fullshard_core::cache::temporary_file;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
 use super::error::AtPath;
-use super::install::sha256;
-use super::store::{MANIFEST, Manifest};
+use super::install::{hex, sha256};
+use super::store::MANIFEST;
 use super::{Installed, Located, Origin, Package, Platform, PluginError};
 
 const RECORD: &str = "verified.json";
@@ -94,22 +97,21 @@ struct Library {
     path: PathBuf,
     /// The folder of its package.
     tree: PathBuf,
-    /// Its SHA-256 at installation. Earlier versions stored none.
-    installed_sum: Option<String>,
+    /// Its SHA-256 in the wheel.
+    sum: String,
 }
 
 /// A library that was verified.
 #[derive(Serialize, Deserialize)]
 struct Record {
-    sha256: String,
     bytes: u64,
     modified: SystemTime,
 }
 
 impl Record {
-    fn new(file: &File, sha256: String) -> io::Result<Record> {
+    fn new(file: &File) -> io::Result<Record> {
         let metadata = file.metadata()?;
-        Ok(Record { sha256, bytes: metadata.len(), modified: metadata.modified()? })
+        Ok(Record { bytes: metadata.len(), modified: metadata.modified()? })
     }
 
     fn read(tree: &Path) -> Option<Record> {
@@ -131,36 +133,32 @@ impl Record {
 }
 
 impl Library {
+    /// The library at a path; none if its wheel has no checksum of it.
     fn find(kind: Platform, path: &Path) -> Option<Library> {
         let tree = path.ancestors().find(|above| above.join(MANIFEST).is_file())?;
-        let installed_sum = Manifest::read(tree)?.sha256;
-        Some(Library { kind, path: path.to_owned(), tree: tree.to_owned(), installed_sum })
+        let sum = wheel_sum(tree, path.strip_prefix(tree).ok()?)?;
+        Some(Library { kind, path: path.to_owned(), tree: tree.to_owned(), sum })
     }
 
     fn is_recorded(&self) -> bool {
         Record::read(&self.tree).is_some_and(|record| record.describes(&self.path))
     }
 
-    /// Hashes the library, compares it with the sum of its installation or of its first use, and
-    /// records it.
+    /// Hashes the library, and records it if it is the one of the wheel.
     fn check(&self) -> Result<(), PluginError> {
         let mut file = File::open(&self.path).at(&self.path)?;
         let found = sha256(&mut file, |_| {}).at(&self.path)?;
-        let recorded = || Record::read(&self.tree).map(|record| record.sha256);
-        match self.installed_sum.clone().or_else(recorded) {
-            Some(expected) if expected != found => Err(PluginError::Damaged {
+        if found != self.sum {
+            return Err(PluginError::Damaged {
                 kind: self.kind,
                 path: self.path.clone(),
-                expected,
+                expected: self.sum.clone(),
                 found,
                 flag: self.install_flag(),
-            }),
-            _ => {
-                let record = Record::new(&file, found).and_then(|record| record.write(&self.tree));
-                self.tolerate(record);
-                Ok(())
-            }
+            });
         }
+        self.tolerate(Record::new(&file).and_then(|record| record.write(&self.tree)));
+        Ok(())
     }
 
     /// Ends the process if the library is damaged: it is about to crash, or to compute nonsense.
@@ -210,4 +208,16 @@ impl Library {
             tracing::debug!("cannot write to {}: {error}", self.tree.display());
         }
     }
+}
+
+/// The SHA-256 of a file in the RECORD of its wheel, whose lines are `path,sha256=sum,size`.
+fn wheel_sum(tree: &Path, file: &Path) -> Option<String> {
+    let start = format!("{},sha256=", file.display());
+    let records = fs::read_dir(tree).ok()?.flatten().map(|entry| entry.path().join("RECORD"));
+    let texts = records.filter_map(|record| fs::read_to_string(record).ok());
+    let sum = texts.filter_map(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix(&start))?;
+        BASE64_URL_SAFE_NO_PAD.decode(line.split(',').next()?).ok()
+    });
+    sum.map(|sum| hex(&sum)).next()
 }
