@@ -76,9 +76,9 @@ mod tests {
             file(&cache, name, day);
         }
         let kept = [".fullshard-young1", ".tmpyoung1"];
-        kept.map(|name| file(&cache, name, hour));
+        kept.iter().for_each(|name| file(&cache, name, hour));
         let others = [".tmpfile-of-others", ".fullshard-x", "entry.tokens", ".hidden"];
-        others.map(|name| file(&cache, name, day));
+        others.iter().for_each(|name| file(&cache, name, day));
         fs::create_dir(cache.join(".tmpfolder")).unwrap();
 
         drop(temporary_file(&cache).unwrap());
