@@ -1,10 +1,9 @@
 //! Verifying installed libraries: a damaged one of the right size crashes whoever loads it.
 //!
-//! The checksum of a library is in its wheel, and unpacked beside it. Hashing a library takes a
-//! second or two. So it is hashed once, in the background, and a record of its size and time says
-//! that it was. A process marks the libraries that it uses and removes the
-//! marks when it ends; a mark that remains is of a crash, and the library is hashed again before
-//! it is loaded.
+//! The checksum of a library is in its wheel, and unpacked beside it. Hashing a library takes up to
+//! two seconds, so it is hashed once, in the background, and a record of its size and time says that
+//! it was. A process marks the libraries that it uses, and removes the marks when it ends. A mark
+//! that remains is of a crash, after which the library is hashed before it is loaded.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
