@@ -61,7 +61,8 @@ pub(crate) fn write_error(path: &Path, source: io::Error) -> Error {
     Error::Write { path: path.to_owned(), source }
 }
 
-/// Rejects a path that is not a regular file: a rename would replace a device or a pipe by a file.
+/// Rejects a path that is not a regular file: a rename would replace a device, a pipe or a dangling
+/// link by a file.
 /// Every file is checked before it is written; long operations check before they start.
 pub fn check_place(path: impl AsRef<Path>) -> Result<()> {
     let path = path.as_ref();
@@ -69,6 +70,9 @@ pub fn check_place(path: impl AsRef<Path>) -> Result<()> {
         Ok(metadata) if metadata.is_file() => Ok(()),
         Ok(metadata) => {
             Err(Error::NotAFile { path: path.to_owned(), what: file_kind(metadata.file_type()) })
+        }
+        Err(_) if path.is_symlink() => {
+            Err(Error::NotAFile { path: path.to_owned(), what: "a dangling link" })
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(write_error(path, error)),

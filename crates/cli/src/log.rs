@@ -22,7 +22,9 @@ pub fn start(verbose: u8) {
     let lines = layer()
         .event_format(Line)
         .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr);
+        .with_writer(std::io::stderr)
+        // Their report would panic where the log itself cannot be written.
+        .log_internal_errors(false);
     let invalid = matches!(targets, Some(Err(_)));
     registry().with(lines.with_filter(targets.and_then(Result::ok).unwrap_or(level))).init();
     if invalid {

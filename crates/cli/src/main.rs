@@ -1,5 +1,7 @@
 //! The `fullshard` binary: parses flags, calls the library and prints results.
 #![forbid(unsafe_code)]
+// These panic when the output cannot be written, which would end a run.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod commands;
 mod flags;
@@ -10,12 +12,10 @@ mod tensors;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use commands::train::{self, Command as TrainCommand};
-use signal_hook::consts::SIGPIPE;
-use signal_hook::flag::register_conditional_shutdown;
+use fullshard_pjrt::plugins::{clean_end, watch_crashes};
+use output::complain;
 use std::ffi::OsString;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Train models too big for one device: parameters, gradients and optimizer state fully sharded
 /// over CPU, GPU and TPU devices.
@@ -61,20 +61,19 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    run().unwrap_or_else(|error| {
-        eprintln!("error: {error}");
+    watch_crashes();
+    let code = run().unwrap_or_else(|error| {
+        complain!("error: {error}");
         ExitCode::FAILURE
-    })
+    });
+    clean_end();
+    code
 }
 
 fn run() -> fullshard::Result<ExitCode> {
-    let exits = exit_on_closed_pipe();
     let cli = Cli::parse_from(with_underscores(std::env::args_os()));
     log::start(cli.verbose);
     fullshard_pjrt::set_verbose(cli.verbose > 0);
-    // A run continues after its output pipe is closed.
-    let trains = matches!(cli.command, Command::Train(_) | Command::RunClm(_));
-    exits.store(!trains, Ordering::Relaxed);
     match cli.command {
         Command::Train(args) => return train::run(&args, TrainCommand::Train),
         Command::RunClm(args) => return train::run(&args, TrainCommand::RunClm),
@@ -85,20 +84,10 @@ fn run() -> fullshard::Result<ExitCode> {
         Command::Bench(args) => commands::bench::run(&args)?,
         Command::Plan(args) => return commands::plan::run(&args),
         Command::Plugins(args) => commands::plugins::run(&args)?,
-        Command::Completions(args) => commands::shell::completions(&args, Cli::command())?,
+        Command::Completions(args) => commands::shell::completions(&args, Cli::command()),
         Command::Man => commands::shell::man(Cli::command())?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Exits with the code of SIGPIPE when the output pipe is closed, while the flag is set.
-fn exit_on_closed_pipe() -> Arc<AtomicBool> {
-    const CODE: i32 = 128 + SIGPIPE;
-    let exits = Arc::new(AtomicBool::new(true));
-    if let Err(error) = register_conditional_shutdown(SIGPIPE, CODE, Arc::clone(&exits)) {
-        tracing::debug!("cannot watch for closed pipes: {error}");
-    }
-    exits
 }
 
 /// Flags have underscores, as in Hugging Face's scripts, and may be written with dashes:

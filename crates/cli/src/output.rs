@@ -3,29 +3,72 @@
 use fullshard::format;
 use fullshard::plan::MemoryEstimate;
 use fullshard::{Error, Result};
+use fullshard_checkpoint::check_place;
+use signal_hook::consts::SIGPIPE;
+use std::fmt;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::exit;
 
-/// Like `println!`, but ignores a closed pipe, so that a run continues.
+/// Like `println!`, but ignores a closed pipe or a full disk, so that a run continues.
 macro_rules! say {
     ($($arguments:tt)*) => {{
-        use std::io::Write;
+        use std::io::Write as _;
         let _ = writeln!(std::io::stdout(), $($arguments)*);
     }};
 }
 pub(crate) use say;
 
+/// Like `eprintln!`, but does not panic if standard error cannot be written.
+macro_rules! complain {
+    ($($arguments:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($arguments)*);
+    }};
+}
+pub(crate) use complain;
+
 /// Like `println!`, but ends the command with an error if standard output cannot be written.
 macro_rules! show {
-    () => { $crate::output::write_line(format_args!("")) };
-    ($($arguments:tt)*) => { $crate::output::write_line(format_args!($($arguments)*)) };
+    () => { $crate::output::write(format_args!("\n")) };
+    ($($arguments:tt)*) => {
+        $crate::output::write(format_args!("{}\n", format_args!($($arguments)*)))
+    };
 }
 pub(crate) use show;
 
-/// Writes a line for [`show!`].
-pub fn write_line(line: std::fmt::Arguments<'_>) {
-    use std::io::Write;
-    if let Err(error) = writeln!(std::io::stdout(), "{line}") {
-        eprintln!("error: cannot write to standard output: {error}");
-        std::process::exit(1);
+/// Writes to standard output, or ends the command: with an error, or silently and with the code of
+/// SIGPIPE if the reader has gone.
+pub fn write(text: fmt::Arguments<'_>) {
+    let mut stdout = io::stdout();
+    let Err(error) = stdout.write_fmt(text).and_then(|()| stdout.flush()) else { return };
+    fullshard_pjrt::plugins::clean_end();
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        exit(128 + SIGPIPE);
+    }
+    complain!("error: cannot write to standard output: {error}");
+    exit(1);
+}
+
+/// Rejects an output file that cannot be written, before anything is computed for it.
+pub fn check_file(flag: &str, path: &Path) -> Result<()> {
+    check_place(path)?;
+    let folder = check_folder(flag, path)?;
+    tempfile::tempfile_in(folder).map_err(|error| Error::file(folder, error))?;
+    Ok(())
+}
+
+/// The folder of an output file; an error if it does not exist.
+pub fn check_folder<'a>(flag: &str, path: &'a Path) -> Result<&'a Path> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    match folder.is_dir() {
+        true => Ok(folder),
+        false => Err(Error::Usage(format!(
+            "--{flag} is {}, but there is no folder {}: create it, or name another file",
+            path.display(),
+            folder.display()
+        ))),
     }
 }
 

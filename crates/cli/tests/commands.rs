@@ -143,7 +143,12 @@ fn results_replace_only_files() {
         assert!(stderr.contains(&expected), "{stderr}");
     }
     assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
-    assert!(!folder.path("cache").exists());
+    let missing = folder.path("no/such");
+    let stderr =
+        folder.failure(&["exec", as_str(&program), "--outputs", as_str(&missing.join("x"))]);
+    let expected = format!("but there is no folder {}: create it", missing.display());
+    assert!(stderr.contains("--outputs is ") && stderr.contains(&expected), "{stderr}");
+    assert!(!folder.path("no").exists() && !folder.path("cache").exists());
 }
 
 /// The example shards its arguments over four devices and gathers the results.
@@ -239,7 +244,10 @@ fn reports_ahead_of_time_compilation() {
     for (args, expected) in [
         (&["--topology", "v9-8"][..], "unknown accelerator `v9-8`"),
         (&["--topology", "v4-8", "--num-devices", "8"], "for 8 devices but v4-8 has 4"),
-        (&["--topology", "v4-8", "--hlo", "no/such/folder/x"], "no/such/folder/x"),
+        (
+            &["--topology", "v4-8", "--hlo", "no/such/folder/x"],
+            "but there is no folder no/such/folder: create it",
+        ),
     ] {
         let output = compile(args);
         let stderr = text(&output.stderr);

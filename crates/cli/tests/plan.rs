@@ -184,6 +184,8 @@ fn errors_come_before_compilation() {
     rejects(&folder, &["plan"], 2, "--topology");
     rejects(&folder, &flags("v4-8", &["--plugin", "gone.so"]), 1, "gone.so");
     rejects(&folder, &flags("cpu:2", &["--html", "."]), 1, "cannot write .: it is a folder");
+    let missing = "--html is no/such/x.html, but there is no folder no/such: create it";
+    rejects(&folder, &flags("cpu:2", &["--html", "no/such/x.html"]), 1, missing);
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod common;
 use common::{Folder, number, rejects, short, text};
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 
 /// The flags of the PyTorch/XLA FSDP blog post, except for sizes and the hub.
@@ -125,6 +126,26 @@ fn output_replaces_only_files() {
         }
     }
     assert!(written >= 10, "{written}");
+    for name in ["model.safetensors", "run_config.toml"] {
+        let path = folder.path("out").join(name);
+        fs::remove_file(&path).unwrap();
+        symlink("/no/such/place", &path).unwrap();
+        rejects(&folder, &args, 1, &format!("cannot write out/{name}: it is a dangling link"));
+        fs::remove_file(&path).unwrap();
+    }
+}
+
+#[test]
+fn dangling_output_dir_is_rejected() {
+    let folder = Folder::new();
+    symlink("/no/such/place", folder.path("link")).unwrap();
+    for name in ["link", "link/below"] {
+        let args = short(&["--max_steps", "1"]);
+        let args: Vec<&str> =
+            args.into_iter().map(|word| if word == "out" { name } else { word }).collect();
+        let expected = format!("--output_dir is {name}, but link is a dangling link");
+        rejects(&folder, &args, 1, &expected);
+    }
 }
 
 /// A file of arguments, as JSON and as TOML, equals the flags.

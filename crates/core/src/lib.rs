@@ -1,11 +1,12 @@
 //! Plain data that all other crates share: dtypes, tensor types, platforms, accelerators, meshes
-//! and sharding specs.
+//! and sharding specs; and the temporary files of caches.
 //!
 //! Nothing here traces, compiles or accesses a device, or depends on another crate of the
 //! workspace. Every type is `Send + Sync`.
 #![forbid(unsafe_code)]
 
 pub mod accelerator;
+pub mod cache;
 mod collective;
 mod dtype;
 mod layout;

@@ -3,7 +3,8 @@
 //! One thread reads examples, all cores tokenize them, and the tokens are written in the order of
 //! the examples. Only a few megabytes are in flight at any time. The file name is a digest of all
 //! inputs, so another text, tokenizer or block size is another file, and processes that prepare
-//! the same corpus concurrently do not conflict.
+//! the same corpus concurrently do not conflict. A cache that cannot be written costs the next run
+//! its time, not this one.
 
 mod file;
 mod map;
@@ -11,8 +12,12 @@ mod map;
 use crate::grouping::Grouper;
 use crate::{Error, Grouping, Result, Source, Tokenizer};
 use file::{Tokens, Writer};
+use fullshard_core::cache::temporary_file;
 use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io;
 use std::ops::{ControlFlow, Range};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
@@ -58,34 +63,60 @@ pub struct Preparation<'a> {
 #[derive(Debug)]
 pub struct Corpus {
     tokens: Tokens,
-    path: PathBuf,
     block_size: usize,
     blocks: u64,
-    reused: bool,
+    origin: Origin,
+}
+
+/// Where the tokens of a corpus come from.
+#[derive(Debug)]
+enum Origin {
+    /// They were found in this cache file.
+    Cache(PathBuf),
+    /// They were written to this cache file.
+    Text(PathBuf),
+    /// They could not be cached, for this reason, and are in a file without a name.
+    Uncached(Error),
 }
 
 impl Corpus {
-    /// Opens the corpus if an intact copy is in the cache; prepares it otherwise.
+    /// Opens the corpus if an intact copy is in the cache; tokenizes the text otherwise.
     pub fn prepare(
         plan: &Preparation,
         cache: &Path,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Self> {
         plan.check()?;
-        std::fs::create_dir_all(cache).map_err(Error::io("create", cache))?;
-        let path = cache.join(format!("{}.tokens", plan.key()?));
-        if let Some(tokens) = Tokens::open(&path) {
-            return Ok(Self::new(tokens, path, plan.block_size, true));
+        let path = plan.path(cache)?;
+        if let Some(tokens) = File::open(&path).ok().and_then(Tokens::read_from) {
+            return Ok(Self::new(tokens, plan, Origin::Cache(path)));
         }
-        plan.write(&path, progress)?;
-        let damaged = || std::io::Error::other("the file just written is damaged");
-        let tokens = Tokens::open(&path).ok_or_else(damaged).map_err(Error::io("read", &path))?;
-        Ok(Self::new(tokens, path, plan.block_size, false))
+        Self::tokenize(plan, cache, progress)
     }
 
-    fn new(tokens: Tokens, path: PathBuf, block_size: usize, reused: bool) -> Self {
+    /// Tokenizes the text, into a new cache file. If that cannot be written, the tokens go to a file
+    /// in the system's temporary folder, which is removed with the corpus.
+    pub fn tokenize(
+        plan: &Preparation,
+        cache: &Path,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Self> {
+        plan.check()?;
+        let path = plan.path(cache)?;
+        match plan.write_cached(&path, progress) {
+            Ok(tokens) => Ok(Self::new(tokens, plan, Origin::Text(path))),
+            Err(uncached @ Error::Io { action: WRITE, .. }) => {
+                let tokens = plan.write_temporary(&uncached, progress)?;
+                Ok(Self::new(tokens, plan, Origin::Uncached(uncached)))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn new(tokens: Tokens, plan: &Preparation, origin: Origin) -> Self {
+        let block_size = plan.block_size;
         let blocks = tokens.len().div_ceil(block_size as u64);
-        Self { tokens, path, block_size, blocks, reused }
+        Self { tokens, block_size, blocks, origin }
     }
 
     /// The same corpus, truncated to its first `blocks` blocks.
@@ -120,12 +151,23 @@ impl Corpus {
 
     /// Whether it was found in the cache.
     pub fn reused(&self) -> bool {
-        self.reused
+        matches!(self.origin, Origin::Cache(_))
     }
 
-    /// The cache file.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// The cache file, if it is cached.
+    pub fn path(&self) -> Option<&Path> {
+        match &self.origin {
+            Origin::Cache(path) | Origin::Text(path) => Some(path),
+            Origin::Uncached(_) => None,
+        }
+    }
+
+    /// Why it is not cached, if it is not.
+    pub fn uncached(&self) -> Option<&Error> {
+        match &self.origin {
+            Origin::Uncached(reason) => Some(reason),
+            Origin::Cache(_) | Origin::Text(_) => None,
+        }
     }
 
     /// A checksum of all tokens.
@@ -147,6 +189,8 @@ impl Corpus {
 const CHUNK_BYTES: usize = 2 << 20;
 /// Maximum number of queued chunks.
 const QUEUED_CHUNKS: usize = 2;
+/// What fails when tokens cannot be stored. Sources are only read.
+const WRITE: &str = "write";
 
 /// Examples that are tokenized together.
 #[derive(Default)]
@@ -175,14 +219,17 @@ impl Preparation<'_> {
         }
     }
 
-    /// The file name: a digest of all inputs.
-    fn key(&self) -> Result<String> {
+    /// The cache file, whose name is a digest of all inputs. Modification times can be restored after
+    /// an edit, times of change cannot.
+    fn path(&self, cache: &Path) -> Result<PathBuf> {
         let mut digest = Sha256::new();
         for path in self.source.files() {
             let absolute = path.canonicalize().map_err(Error::io("read", path))?;
-            let metadata = absolute.metadata().map_err(Error::io("read", path))?;
-            let modified = metadata.modified().map_err(Error::io("read", path))?;
-            digest.update(format!("{absolute:?} {} {modified:?}\n", metadata.len()));
+            let file = absolute.metadata().map_err(Error::io("read", path))?;
+            let modified = file.modified().map_err(Error::io("read", path))?;
+            let changed = (file.ctime(), file.ctime_nsec());
+            digest.update(format!("{absolute:?} {} {modified:?} ", file.len()));
+            digest.update(format!("{changed:?} {} {}\n", file.dev(), file.ino()));
         }
         digest.update(self.tokenizer.digest());
         digest.update(format!(
@@ -194,7 +241,8 @@ impl Preparation<'_> {
             self.block_size,
             self.grouping,
         ));
-        Ok(digest.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect())
+        let name: String = digest.finalize().iter().take(16).map(|b| format!("{b:02x}")).collect();
+        Ok(cache.join(format!("{name}.tokens")))
     }
 
     /// The range of example indices to use.
@@ -206,12 +254,36 @@ impl Preparation<'_> {
         }
     }
 
-    /// Reads, tokenizes and writes.
-    fn write(&self, path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<()> {
+    /// Writes a cache file, under a temporary name until it is complete.
+    fn write_cached(&self, path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Tokens> {
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let (file, name) = temporary_file(folder).map_err(Error::io(WRITE, path))?.into_parts();
+        let tokens = self.write(file, path, progress)?;
+        name.persist(path).map_err(|error| error.error).map_err(Error::io(WRITE, path))?;
+        Ok(tokens)
+    }
+
+    /// Writes a file without a name, which exists as long as it is open.
+    fn write_temporary(
+        &self,
+        uncached: &Error,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Tokens> {
+        let folder = std::env::temp_dir();
+        let file = tempfile::tempfile_in(&folder).map_err(Error::io(WRITE, &folder));
+        match file.and_then(|file| self.write(file, &folder, progress)) {
+            Err(Error::Io { action: WRITE, path, source }) => {
+                Err(Error::NoPlaceForTokens { uncached: uncached.to_string(), path, source })
+            }
+            written => written,
+        }
+    }
+
+    /// Reads, tokenizes and writes into a file, which errors call `path`.
+    fn write(&self, file: File, path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Tokens> {
         let range = self.range()?;
-        let directory = path.parent().unwrap_or(Path::new("."));
-        let written = |source| Error::Io { action: "write", path: path.into(), source };
-        let mut writer = Writer::new(directory, self.tokenizer.vocabulary()).map_err(written)?;
+        let written = |source| Error::Io { action: WRITE, path: path.into(), source };
+        let mut writer = Writer::new(file, self.tokenizer.vocabulary()).map_err(written)?;
         let mut grouper = Grouper::new(self.grouping, self.block_size);
         let (mut seen, mut examples) = (0, 0);
         thread::scope(|scope| {
@@ -232,7 +304,9 @@ impl Preparation<'_> {
             let path = self.source.files().first().cloned().unwrap_or_default();
             return Err(Error::NoBlocks { path, tokens: seen, block_size: self.block_size });
         }
-        writer.finish(path, seen, examples).map_err(written)
+        let file = writer.finish(seen, examples).map_err(written)?;
+        let damaged = || written(io::Error::other("the file just written is damaged"));
+        Tokens::read_from(file).ok_or_else(damaged)
     }
 }
 

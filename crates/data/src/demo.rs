@@ -10,11 +10,11 @@ use crate::random::Random;
 use crate::tokenizer::{Files, Tokenizer};
 use crate::{Error, Result};
 use chain::Chain;
+use fullshard_core::cache::temporary_file;
 use grammar::Words;
 use sha2::{Digest, Sha256};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
-use tempfile::NamedTempFile;
 use tokenizers::models::wordlevel::WordLevel;
 use tokenizers::pre_tokenizers::whitespace::Whitespace;
 
@@ -136,7 +136,7 @@ impl Demo {
 
     fn write_file(&self, path: &Path, tokens: u64, part: u64) -> std::io::Result<()> {
         let directory = path.parent().unwrap_or(Path::new("."));
-        let mut file = BufWriter::new(NamedTempFile::new_in(directory)?);
+        let mut file = BufWriter::new(temporary_file(directory)?);
         self.write_text(&mut file, tokens, part)?;
         let file = file.into_inner().map_err(std::io::IntoInnerError::into_error)?;
         file.persist(path).map_err(|error| error.error)?;

@@ -108,6 +108,19 @@ pub enum Error {
         /// The allowed values.
         expected: &'static str,
     },
+    /// Tokens can be written neither to the cache nor to a temporary file.
+    #[error(
+        "{uncached}; the tokens cannot be written to {path} either: {source}. Name a folder with \
+         space by --cache_dir or FULLSHARD_CACHE, or by TMPDIR"
+    )]
+    NoPlaceForTokens {
+        /// Why they are not in the cache.
+        uncached: String,
+        /// The folder of temporary files.
+        path: PathBuf,
+        /// The system error.
+        source: io::Error,
+    },
     /// The text is too short.
     #[error(
         "{path} has {tokens} tokens, which do not fill a block of {block_size}: use more text or a \

@@ -3,6 +3,7 @@
 mod layout;
 
 use crate::{Error, Result};
+use fullshard_core::cache::temporary_file;
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
 use std::path::{Path, PathBuf};
@@ -65,7 +66,10 @@ impl Hub {
         }
         let fetched = files.iter().map(|file| repo.get(file).map_err(failed));
         let fetched: Vec<PathBuf> = fetched.collect::<Result<_>>()?;
-        write_manifest(&manifest, &fetched).map_err(Error::io("write", manifest))?;
+        if let Err(error) = write_manifest(&manifest, &fetched) {
+            let manifest = manifest.display();
+            tracing::warn!("{name} is not found offline: cannot write {manifest}: {error}");
+        }
         Ok(Some(fetched))
     }
 
@@ -129,7 +133,7 @@ fn no_config(known: &[String], config: Option<&str>) -> String {
 
 fn write_manifest(manifest: &Path, files: &[PathBuf]) -> std::io::Result<()> {
     let directory = manifest.parent().unwrap_or(Path::new("."));
-    let file = tempfile::NamedTempFile::new_in(directory)?;
+    let file = temporary_file(directory)?;
     serde_json::to_writer(&file, files)?;
     file.persist(manifest).map_err(|error| error.error)?;
     Ok(())

@@ -6,7 +6,10 @@ mod common;
 use common::{GPT2, blocks, corpus, file};
 use fullshard_data::demo::Demo;
 use fullshard_data::{Corpus, Error, Grouping, Part, Preparation, Progress, Source, Tokenizer};
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 struct Setup {
     directory: tempfile::TempDir,
@@ -102,7 +105,7 @@ fn every_input_changes_the_cache_key() {
 fn damaged_files_are_rebuilt() {
     let setup = Setup::new();
     let intact = setup.corpus();
-    let path = intact.path().to_owned();
+    let path = intact.path().unwrap().to_owned();
     let expected = blocks(&intact);
     drop(intact);
     let good = std::fs::read(&path).unwrap();
@@ -220,6 +223,81 @@ fn errors_name_the_cause_and_leave_no_files() {
     file(setup.directory.path(), "a.txt", b"fine\n\xff\n");
     assert!(matches!(prepare(Part::All, 1, &setup.cache()), Error::NotUtf8 { line: 2, .. }));
     assert_eq!(setup.cached(), 0);
-    let blocked = prepare(Part::All, 8, &setup.directory.path().join("a.txt"));
-    assert!(matches!(blocked, Error::Io { .. }), "{blocked}");
+    let blocked = prepare(Part::All, 1, &setup.directory.path().join("a.txt"));
+    assert!(matches!(blocked, Error::NotUtf8 { line: 2, .. }), "of the text, not of the cache");
+}
+
+/// Size and modification time of the text stay the same.
+#[test]
+fn edits_with_a_restored_time_are_seen() {
+    let setup = Setup::new();
+    let before = setup.corpus();
+    let path = setup.directory.path().join("a.txt");
+    let modified = path.metadata().unwrap().modified().unwrap();
+    let restore = || File::options().append(true).open(&path).unwrap().set_modified(modified);
+    // Times of change are as coarse as the clock of the kernel.
+    std::thread::sleep(Duration::from_millis(20));
+    std::fs::write(&path, "B line of text.\n".repeat(500)).unwrap();
+    restore().unwrap();
+    let edited = setup.corpus();
+    assert!(!edited.reused() && blocks(&edited) != blocks(&before));
+
+    // The same with another file in its place.
+    let other = file(setup.directory.path(), "other", "C line of text.\n".repeat(500));
+    std::fs::rename(other, &path).unwrap();
+    restore().unwrap();
+    let replaced = setup.corpus();
+    assert!(!replaced.reused() && blocks(&replaced) != blocks(&edited));
+}
+
+#[test]
+fn unwritable_cache_is_not_fatal() {
+    let setup = Setup::new();
+    let cached = setup.corpus();
+    assert!(cached.uncached().is_none());
+    let blocked = file(setup.directory.path(), "file", "where the folder should be");
+    let names = || std::fs::read_dir(setup.directory.path()).unwrap().count();
+    let before = names();
+    for cache in [blocked.clone(), blocked.join("below")] {
+        let corpus = corpus(&setup.source(), Part::All, 32, Grouping::Blocks, &cache).unwrap();
+        assert_eq!(blocks(&corpus), blocks(&cached));
+        assert_eq!((corpus.reused(), corpus.path()), (false, None));
+        let reason = corpus.uncached().unwrap().to_string();
+        assert!(reason.contains(&format!("cannot write {}", cache.display())), "{reason}");
+    }
+    assert_eq!(names(), before);
+}
+
+#[test]
+fn tokenizing_again_replaces_the_cache_file() {
+    let setup = Setup::new();
+    let path = setup.corpus().path().unwrap().to_owned();
+    let inode = || path.metadata().unwrap().ino();
+    let before = inode();
+    let source = setup.source();
+    let plan = Preparation {
+        source: &source,
+        part: Part::All,
+        tokenizer: &GPT2,
+        block_size: 32,
+        grouping: Grouping::Blocks,
+    };
+    let mapped = setup.corpus();
+    let again = Corpus::tokenize(&plan, &setup.cache(), &mut |_| {}).unwrap();
+    assert!(!again.reused() && inode() != before);
+    assert_eq!(blocks(&again), blocks(&mapped));
+}
+
+#[test]
+fn temporary_files_of_killed_processes_are_removed() {
+    let setup = Setup::new();
+    setup.corpus();
+    let days = Duration::from_secs(2 * 24 * 3600);
+    for name in [".tmpAbCdEf", ".fullshard-AbCdEf"] {
+        let orphan = File::create(setup.cache().join(name)).unwrap();
+        orphan.set_modified(SystemTime::now() - days).unwrap();
+    }
+    assert_eq!(setup.cached(), 3);
+    corpus(&setup.source(), Part::All, 16, Grouping::Blocks, &setup.cache()).unwrap();
+    assert_eq!(setup.cached(), 2, "two corpora");
 }

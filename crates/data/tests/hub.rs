@@ -108,6 +108,17 @@ fn falls_back_to_converted_parquet() {
     assert!(nothing.contains("no text files") && nothing.contains("--train_file"), "{nothing}");
 }
 
+/// Others may own the cache: what is downloaded can be used.
+#[test]
+fn unwritable_manifest_is_not_fatal() {
+    let cache = tempfile::tempdir().unwrap();
+    let manifest = cache.path().join("datasets--some--text/fullshard.default.Train.json");
+    std::fs::create_dir_all(manifest.join("blocked")).unwrap();
+    let hub = Hub::new(Some(cache.path())).with_endpoint(&serve(&[("main", "train.txt", "text")]));
+    let fetched = hub.fetch("some/text", None, Split::Train).unwrap();
+    assert_eq!(read(&fetched.unwrap()), ["text"]);
+}
+
 #[test]
 fn only_cached_files_are_found_offline() {
     let cache = tempfile::tempdir().unwrap();

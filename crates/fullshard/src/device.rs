@@ -18,6 +18,7 @@ impl Device {
     pub fn load(&self) -> Result<(&'static Plugin, Located)> {
         let store = Store::default_location()?;
         let located = find_or_install(self.kind(), self.plugin.as_deref(), &store)?;
+        located.verify()?;
         Ok((Plugin::load(&located.path)?, located))
     }
 
@@ -29,6 +30,7 @@ impl Device {
         }
         let store = Store::default_location()?;
         let located = find_compiler(self.kind(), self.plugin.as_deref(), &store)?;
+        located.verify()?;
         Ok(Plugin::load(&located.path)?)
     }
 

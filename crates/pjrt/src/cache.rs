@@ -9,17 +9,21 @@ use crate::compile::CompileOptions;
 use crate::error::{Error, Result};
 use crate::loaded::LoadedExecutable;
 use crate::plugin::Plugin;
+use fullshard_core::cache::temporary_file;
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Once};
 
 /// A folder of compiled programs.
 #[derive(Debug, Clone)]
 pub struct CompileCache {
     dir: PathBuf,
+    /// Warns once: a run has dozens of programs.
+    warned: Arc<Once>,
 }
 
 /// The outcome of a cache lookup.
@@ -37,7 +41,7 @@ pub enum CacheOutcome {
 impl CompileCache {
     /// The cache in a folder, which is created on first write.
     pub fn at(dir: impl Into<PathBuf>) -> CompileCache {
-        CompileCache { dir: dir.into() }
+        CompileCache { dir: dir.into(), warned: Arc::new(Once::new()) }
     }
 
     /// Loads the program from the cache, or compiles and stores it.
@@ -58,7 +62,12 @@ impl CompileCache {
         match loaded.executable().serialize().and_then(|bytes| self.store(&path, &bytes)) {
             Ok(()) => Ok((loaded, CacheOutcome::Miss)),
             Err(error) => {
-                tracing::warn!(%error, "the compiled program was not cached");
+                self.warned.call_once(|| {
+                    tracing::warn!(
+                        "compiled programs are not cached: {error}. FULLSHARD_CACHE names another \
+                         folder"
+                    );
+                });
                 Ok((loaded, CacheOutcome::Unstored))
             }
         }
@@ -66,8 +75,7 @@ impl CompileCache {
 
     fn store(&self, path: &Path, sealed: &[u8]) -> Result<()> {
         let io = |source| Error::Io { path: path.to_owned(), source };
-        fs::create_dir_all(&self.dir).map_err(io)?;
-        let mut file = tempfile::NamedTempFile::new_in(&self.dir).map_err(io)?;
+        let mut file = temporary_file(&self.dir).map_err(io)?;
         file.write_all(sealed).map_err(io)?;
         file.persist(path).map_err(|error| io(error.error))?;
         Ok(())

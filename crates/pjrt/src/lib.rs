@@ -20,6 +20,8 @@
 //!
 //! This is the only crate with `unsafe` code: the C declarations are in `sys`, and everything
 //! above them checks its inputs, so that no use of the public API is undefined behavior.
+// These panic when the output cannot be written, which would end a run.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod array;
 mod buffer;

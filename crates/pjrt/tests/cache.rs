@@ -7,8 +7,9 @@ use common::{DOUBLE, cpu, on_each_device, upload, values};
 use fullshard_pjrt::seal::{seal, unseal};
 use fullshard_pjrt::{CacheOutcome, Client, CompileCache, CompileOptions, Flag};
 use proptest::prelude::*;
-use std::fs;
+use std::fs::{self, File};
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 struct Fixture {
     folder: tempfile::TempDir,
@@ -161,8 +162,26 @@ fn unwritable_cache_still_compiles() {
     let fixture = Fixture::new();
     let blocked = fixture.folder.path().join("file");
     fs::write(&blocked, "a file where the folder should be").unwrap();
-    let fixture = Fixture { cache: CompileCache::at(blocked), ..fixture };
-    assert_eq!(fixture.double(&CompileOptions::new(1)), CacheOutcome::Unstored);
+    for cache in [blocked.clone(), blocked.join("below")] {
+        let cache = CompileCache::at(cache);
+        let (_, outcome) = cache.compile(&fixture.client, DOUBLE, &CompileOptions::new(1)).unwrap();
+        assert_eq!(outcome, CacheOutcome::Unstored);
+    }
+}
+
+#[test]
+fn temporary_files_of_killed_processes_are_removed() {
+    let fixture = Fixture::new();
+    fixture.double(&CompileOptions::new(1));
+    let [entry] = fixture.entries().try_into().unwrap();
+    let orphan = entry.with_file_name(".tmpAbCdEf");
+    let days = Duration::from_secs(2 * 24 * 3600);
+    File::create(&orphan).unwrap().set_modified(SystemTime::now() - days).unwrap();
+    assert_eq!(fixture.double(&CompileOptions::new(1)), CacheOutcome::Hit);
+    assert!(orphan.exists(), "nothing was written");
+    fs::remove_file(&entry).unwrap();
+    fixture.double(&CompileOptions::new(1));
+    assert_eq!(fixture.entries(), [entry]);
 }
 
 proptest! {

@@ -1,6 +1,6 @@
 //! `fullshard compile`: ahead-of-time compilation for other machines.
 
-use crate::output::{print_json, show};
+use crate::output::{check_folder, print_json, show};
 use crate::program::ProgramArgs;
 use clap::Args;
 use fullshard::config::Device;
@@ -132,6 +132,9 @@ impl fmt::Display for Machine {
 
 pub fn run(args: &CompileArgs) -> Result<()> {
     let slice = Machine::parse(&args.topology)?;
+    if let Some(path) = &args.hlo {
+        check_folder("hlo", path)?;
+    }
     let (text, options) = args.program.read()?;
     if options.partitions() > slice.devices() {
         return Err(Error::Usage(format!(

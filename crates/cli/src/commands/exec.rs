@@ -1,7 +1,7 @@
 //! `fullshard exec`: compiles and runs a program, and prints its results and time.
 
 use crate::flags::{DeviceFlags, Flagged};
-use crate::output::{print_json, show};
+use crate::output::{check_file, print_json, show};
 use crate::program::ProgramArgs;
 use crate::tensors;
 use clap::Args;
@@ -9,7 +9,6 @@ use fullshard::config::RunConfig;
 use fullshard::device::compile_cache;
 use fullshard::format;
 use fullshard::{Error, Result};
-use fullshard_checkpoint::check_place;
 use fullshard_pjrt::plugins::Located;
 use fullshard_pjrt::{
     Array, Buffer, CacheOutcome, Client, CompiledMemory, HostTensor, LoadedExecutable, Value,
@@ -82,7 +81,7 @@ pub fn run(args: &ExecArgs) -> Result<()> {
         return Err(Error::Usage("--repeat must be at least 1".into()));
     }
     if let Some(path) = &args.outputs {
-        check_place(path)?;
+        check_file("outputs", path)?;
     }
     let (text, options) = args.program.read()?;
     let (client, located) =

@@ -1,9 +1,9 @@
 //! Shell completions and the manual page.
 
+use crate::output::write;
 use clap::Command;
 use clap_complete::Shell;
 use fullshard::{Error, Result};
-use std::io::Write;
 
 /// Flags of `fullshard completions`.
 #[derive(clap::Args)]
@@ -13,10 +13,10 @@ pub struct CompletionsArgs {
 }
 
 /// Prints the completions of a shell.
-pub fn completions(args: &CompletionsArgs, mut command: Command) -> Result<()> {
+pub fn completions(args: &CompletionsArgs, mut command: Command) {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut command, "fullshard", &mut text);
-    print(&text)
+    print(&text);
 }
 
 /// Prints the manual page of all commands.
@@ -24,8 +24,9 @@ pub fn man(command: Command) -> Result<()> {
     let mut text = Vec::new();
     let mut command = command.flatten_help(false);
     command.build();
-    render(&command, &mut text).map_err(failed)?;
-    print(&text)
+    render(&command, &mut text).map_err(|error| Error::Usage(error.to_string()))?;
+    print(&text);
+    Ok(())
 }
 
 fn render(command: &Command, text: &mut Vec<u8>) -> std::io::Result<()> {
@@ -36,10 +37,6 @@ fn render(command: &Command, text: &mut Vec<u8>) -> std::io::Result<()> {
     Ok(())
 }
 
-fn print(text: &[u8]) -> Result<()> {
-    std::io::stdout().write_all(text).map_err(failed)
-}
-
-fn failed(source: std::io::Error) -> Error {
-    Error::Usage(format!("cannot write to standard output: {source}"))
+fn print(text: &[u8]) {
+    write(format_args!("{}", String::from_utf8_lossy(text)));
 }

@@ -8,8 +8,6 @@ use memmap2::Mmap;
 use std::fs::File;
 use std::hash::Hasher;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
-use std::path::Path;
-use tempfile::NamedTempFile;
 use twox_hash::XxHash3_64;
 
 const MAGIC: u64 = u64::from_be_bytes(*b"fstokens");
@@ -55,9 +53,9 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    /// Opens a file and verifies all of it; `None` if it is missing or damaged.
-    pub(super) fn open(path: &Path) -> Option<Self> {
-        let mut file = File::open(path).ok()?;
+    /// Maps a file and verifies all of it; `None` if it is damaged.
+    pub(super) fn read_from(mut file: File) -> Option<Self> {
+        file.rewind().ok()?;
         let mut words = [0; 8];
         file.read_exact(bytemuck::cast_slice_mut(&mut words)).ok()?;
         let header = Header::from_words(words)?;
@@ -120,17 +118,17 @@ fn sum(mut rest: impl Read) -> io::Result<(u64, u64)> {
     }
 }
 
-/// Writes tokens into a temporary file, which is renamed once complete.
+/// Writes tokens into a new file.
 pub(super) struct Writer {
-    file: BufWriter<NamedTempFile>,
+    file: BufWriter<File>,
     checksum: XxHash3_64,
     width: u64,
     tokens: u64,
 }
 
 impl Writer {
-    pub(super) fn new(directory: &Path, vocabulary: usize) -> io::Result<Self> {
-        let mut file = BufWriter::with_capacity(1 << 20, NamedTempFile::new_in(directory)?);
+    pub(super) fn new(file: File, vocabulary: usize) -> io::Result<Self> {
+        let mut file = BufWriter::with_capacity(1 << 20, file);
         file.write_all(&[0; HEADER])?;
         let width = if vocabulary <= 1 << 16 { 2 } else { 4 };
         Ok(Self { file, checksum: XxHash3_64::with_seed(0), width, tokens: 0 })
@@ -153,16 +151,15 @@ impl Writer {
         self.tokens
     }
 
-    /// Writes the header and renames the file.
-    pub(super) fn finish(self, path: &Path, seen: u64, examples: u64) -> io::Result<()> {
+    /// Writes the header and returns the file, which is now complete.
+    pub(super) fn finish(self, seen: u64, examples: u64) -> io::Result<File> {
         let checksum = self.checksum.finish();
         let header =
             Header { width: self.width, tokens: self.tokens, seen, examples, checksum }.to_words();
         let mut file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.seek(SeekFrom::Start(0))?;
         file.write_all(bytemuck::cast_slice(&header))?;
-        file.as_file().sync_all()?;
-        file.persist(path).map_err(|error| error.error)?;
-        Ok(())
+        file.sync_all()?;
+        Ok(file)
     }
 }

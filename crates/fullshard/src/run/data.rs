@@ -4,7 +4,7 @@ use super::Run;
 use crate::config::RunConfig;
 use crate::error::{Error, Result};
 use fullshard_data::hub::{Hub, Split};
-use fullshard_data::{Corpus, Grouping, Part, Preparation, Source};
+use fullshard_data::{Corpus, Grouping, Part, Preparation, Progress, Source};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -53,12 +53,12 @@ pub struct Corpora {
 impl Run {
     /// Finds and tokenizes the text that this run needs.
     pub fn corpora(&self, progress: &mut dyn DataProgress) -> Result<Corpora> {
-        let config = self.resolved_data()?;
+        let (config, _demo) = self.resolved_data()?;
         let mode = self.mode;
         let evaluates = mode.evaluate || mode.evaluate_during;
         let [train, evaluation] = find(&config, mode.train, evaluates, progress)?;
         let data = &config.data;
-        Ok(Corpora {
+        let corpora = Corpora {
             train: self.corpus(Purpose::Train, train, data.max_train_samples, progress)?,
             evaluation: self.corpus(
                 Purpose::Evaluate,
@@ -66,7 +66,14 @@ impl Run {
                 data.max_eval_samples,
                 progress,
             )?,
-        })
+        };
+        if let Some(reason) = corpora.uncached() {
+            tracing::warn!(
+                "tokens are not cached: {reason}. --cache_dir or FULLSHARD_CACHE name another \
+                 folder"
+            );
+        }
+        Ok(corpora)
     }
 
     fn corpus(
@@ -89,7 +96,7 @@ impl Run {
         Ok(Some(Arc::new(corpus)))
     }
 
-    /// The tokens of a text in blocks, from the cache if possible.
+    /// The tokens of a text in blocks, from the cache unless that is to be overwritten.
     fn tokens(
         &self,
         purpose: Purpose,
@@ -101,20 +108,21 @@ impl Run {
         let Text { source, part } = text;
         let plan = Preparation { source, part: *part, tokenizer, block_size, grouping };
         let cache = self.cache.join("tokens");
-        let mut prepare = || {
-            let all = source.bytes();
-            Corpus::prepare(&plan, &cache, &mut |state| {
-                progress.tokenizing(purpose, state.done, all, state.tokens);
-            })
+        let mut report = |state: Progress| {
+            progress.tokenizing(purpose, state.done, state.total, state.tokens);
         };
-        let corpus = prepare()?;
-        if !(data.overwrite_cache && corpus.reused()) {
-            return Ok(corpus);
-        }
-        let path = corpus.path().to_owned();
-        drop(corpus);
-        std::fs::remove_file(&path).map_err(|error| Error::file(&path, error))?;
-        Ok(prepare()?)
+        Ok(match data.overwrite_cache {
+            true => Corpus::tokenize(&plan, &cache, &mut report)?,
+            false => Corpus::prepare(&plan, &cache, &mut report)?,
+        })
+    }
+}
+
+impl Corpora {
+    /// Why tokens are not cached, if some are not.
+    fn uncached(&self) -> Option<&fullshard_data::Error> {
+        let corpora = self.train.iter().chain(&self.evaluation);
+        corpora.filter_map(|corpus| corpus.uncached()).next()
     }
 }
 

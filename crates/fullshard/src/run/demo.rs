@@ -6,6 +6,7 @@ use fullshard_data::Tokenizer;
 use fullshard_data::demo::{Demo, DemoFiles};
 use serde_json::{Map, Value, json};
 use std::path::Path;
+use tempfile::TempDir;
 
 const SEED: u64 = 7;
 const TOKENS: u64 = 1_000_000;
@@ -79,15 +80,23 @@ impl DemoText {
         Ok(self.0.tokenizer()?)
     }
 
-    /// Writes the text into a cache folder, unless it exists.
-    pub(super) fn write(&self, cache: &Path) -> Result<DemoFiles> {
+    /// Writes the text into a cache folder, unless it exists; into a temporary folder if that
+    /// fails.
+    pub(super) fn write(&self, cache: &Path) -> Result<(DemoFiles, Option<TempDir>)> {
         let folder = cache.join(format!("demo-{}-{TOKENS}", self.0.digest()?));
         let [train, validation, tokenizer] =
             ["train.txt", "validation.txt", "tokenizer.json"].map(|name| folder.join(name));
         if [&train, &validation, &tokenizer].iter().all(|path| path.is_file()) {
-            return Ok(DemoFiles { train, validation, tokenizer });
+            return Ok((DemoFiles { train, validation, tokenizer }, None));
         }
-        Ok(Demo::write(&folder, TOKENS, SEED)?)
+        let uncached = match Demo::write(&folder, TOKENS, SEED) {
+            Ok(files) => return Ok((files, None)),
+            Err(error) => error,
+        };
+        tracing::debug!("the text of the demo is not cached: {uncached}");
+        let Ok(folder) = tempfile::tempdir() else { return Err(uncached.into()) };
+        let files = Demo::write(folder.path(), TOKENS, SEED)?;
+        Ok((files, Some(folder)))
     }
 
     /// The model of the demo: a GPT-2 that trains in a minute.

@@ -37,6 +37,7 @@ use fullshard_train::TrainScheduleOptions;
 use serde_json::Value;
 use std::cell::Cell;
 use std::path::PathBuf;
+use tempfile::TempDir;
 
 /// A validated run.
 pub struct Run {
@@ -156,15 +157,15 @@ impl Run {
         self.spec.batch.tokens
     }
 
-    /// The config with the files of the demo's text, which are written if needed.
-    fn resolved_data(&self) -> Result<RunConfig> {
+    /// The config with the files of the demo's text, which are written if needed; and their folder
+    /// if it is temporary.
+    fn resolved_data(&self) -> Result<(RunConfig, Option<TempDir>)> {
         let mut config = self.config.clone();
-        if let Some(demo) = &self.demo {
-            let files = demo.write(&self.cache)?;
-            config.data.train_file = vec![files.train];
-            config.data.validation_file = vec![files.validation];
-        }
-        Ok(config)
+        let Some(demo) = &self.demo else { return Ok((config, None)) };
+        let (files, folder) = demo.write(&self.cache)?;
+        config.data.train_file = vec![files.train];
+        config.data.validation_file = vec![files.validation];
+        Ok((config, folder))
     }
 }
 

@@ -39,6 +39,11 @@ impl Output {
         if folder.exists() && !folder.is_dir() {
             return Err(unusable("which is a file: name a folder".into()));
         }
+        let mut above = folder.ancestors();
+        if let Some(link) = above.find(|above| above.is_symlink() && !above.exists()) {
+            let link = link.display();
+            return Err(unusable(format!("but {link} is a dangling link: name another folder")));
+        }
         let mut entries = fs::read_dir(folder).into_iter().flatten().flatten();
         let is_empty = entries.all(|entry| entry.file_name() == LOCK);
         if !is_empty && !overwrite {

@@ -71,6 +71,24 @@ pub enum PluginError {
         commands: String,
     },
 
+    /// An installed library changed since it was installed.
+    #[error(
+        "the {kind} plugin {} is damaged: its SHA-256 is {found}, expected {expected}. \
+         `fullshard plugins install {kind}{flag}` replaces it", path.display()
+    )]
+    Damaged {
+        /// The kind of plugin.
+        kind: Platform,
+        /// The library.
+        path: PathBuf,
+        /// Its checksum in the wheel.
+        expected: String,
+        /// Its checksum now.
+        found: String,
+        /// The flag with which it is installed.
+        flag: &'static str,
+    },
+
     /// A file of the plugin cache cannot be used.
     #[error(transparent)]
     File(#[from] FileError),

@@ -32,7 +32,7 @@ pub enum Source<'a> {
 }
 
 impl Store {
-    /// Downloads and installs the pinned plugin of a kind, unless already installed.
+    /// Downloads and installs the pinned plugin of a kind, unless already installed and undamaged.
     pub fn install(&self, kind: Platform) -> Result<Installed, PluginError> {
         self.install_package(Package::pinned(kind), Source::Pip)
     }
@@ -77,7 +77,7 @@ impl Store {
         source: Source<'_>,
     ) -> Result<Installed, InstallError> {
         let _lock = self.lock()?;
-        if let Some(installed) = self.installed_package(package) {
+        if let Some(installed) = self.installed_package(package).filter(Installed::is_sound) {
             return Ok(installed);
         }
         self.sweep()?;
@@ -278,7 +278,7 @@ fn damaged(path: &Path, reason: String) -> InstallError {
 }
 
 /// The SHA-256 of the rest of the file, in lowercase hexadecimal.
-fn sha256(file: &mut File, on_bytes: impl Fn(usize)) -> io::Result<String> {
+pub(super) fn sha256(file: &mut File, on_bytes: impl Fn(usize)) -> io::Result<String> {
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; CHUNK];
     loop {
@@ -289,8 +289,11 @@ fn sha256(file: &mut File, on_bytes: impl Fn(usize)) -> io::Result<String> {
         hasher.update(&buffer[..count]);
         on_bytes(count);
     }
-    let sum = hasher.finalize();
-    Ok(sum.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(&hasher.finalize()))
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The size of all files under a folder. Files may change meanwhile.

@@ -1,6 +1,8 @@
 //! Installation progress: one bar on a terminal, plain lines elsewhere, nothing
 //! when quiet.
 
+use std::io::{self, Write};
+
 use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
 
 use super::Wheel;
@@ -28,7 +30,8 @@ impl Progress {
     /// Starts a wheel: the only line shown without a terminal.
     pub(super) fn announce(&self, verb: &str, wheel: &Wheel) {
         if self.plain {
-            eprintln!("{verb} {} {} ({}) …", wheel.name, wheel.version, DecimalBytes(wheel.bytes));
+            let size = DecimalBytes(wheel.bytes);
+            let _ = writeln!(io::stderr(), "{verb} {} {} ({size}) …", wheel.name, wheel.version);
         }
         self.phase(verb, wheel, wheel.bytes);
     }

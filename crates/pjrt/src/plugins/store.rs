@@ -150,7 +150,7 @@ impl Store {
         }
         if !self.quiet {
             let folder = self.folder.display();
-            eprintln!("waiting for another process that is changing {folder} …");
+            let _ = writeln!(io::stderr(), "waiting for another process that changes {folder} …");
         }
         file.lock().at(&path)?;
         Ok(file)

@@ -6,6 +6,8 @@ use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use fullshard_pjrt::plugins::{
     InstallError, Installed, Package, Platform, PluginError, Source, Store, Wheel,
 };
@@ -15,6 +17,8 @@ use zip::write::SimpleFileOptions;
 
 pub const WHEEL: &str = "tiny_plugin-1.0-py3-none-manylinux_2_27_x86_64.whl";
 pub const LIBRARY: &str = "tiny/plugin.so";
+/// The file that says that a library was verified.
+pub const RECORD: &str = "verified.json";
 
 /// The role of a child process of this test binary; see `child.rs`.
 pub const ROLE: &str = "FULLSHARD_TEST_ROLE";
@@ -33,10 +37,13 @@ impl Bench {
         let folder = TempDir::new().unwrap();
         let bench = Self { root: folder.path().to_owned(), _owned: Some(folder) };
         fs::create_dir(bench.wheels()).unwrap();
+        let library = noise(100_000);
+        let sum = BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(&library));
+        let record = format!("tiny/__init__.py,,\n{LIBRARY},sha256={sum},{}\n", library.len());
         bench.put_wheel(&[
-            (LIBRARY, &noise(100_000)),
+            (LIBRARY, &library),
             ("tiny/__init__.py", b"pass"),
-            ("tiny-1.0.dist-info/LICENSE", b"do as you please"),
+            ("tiny-1.0.dist-info/RECORD", record.as_bytes()),
         ]);
         bench
     }

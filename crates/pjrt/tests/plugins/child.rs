@@ -3,10 +3,14 @@
 
 use std::env;
 use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use fullshard_pjrt::plugins::{Located, Platform, PluginError, Store, find, find_or_install};
+use fullshard_pjrt::plugins::{
+    Located, Origin, Platform, PluginError, Store, clean_end, find, find_or_install, watch_crashes,
+};
 
-use crate::bench::{BENCH, Bench, ROLE};
+use crate::bench::{BENCH, Bench, LIBRARY, RECORD, ROLE};
 
 /// The entry point of a child process.
 #[test]
@@ -23,7 +27,34 @@ fn child_plays_its_role() {
             let found = find_or_install(kind(), flag().as_deref(), &store(&bench));
             answer(found.map(Some));
         }
+        "use" => use_plugin(&bench),
+        "crash" => {
+            use_plugin(&bench);
+            std::process::abort();
+        }
         other => panic!("unknown role {other}"),
+    }
+}
+
+/// Verifies the library of the bench, waits until that is recorded, and ends cleanly unless this
+/// is a crash.
+fn use_plugin(bench: &Bench) {
+    watch_crashes();
+    let tree = bench.store().folder().join("cpu-1.0");
+    let located = Located { kind: Platform::Cpu, path: tree.join(LIBRARY), origin: Origin::Cache };
+    match located.verify() {
+        Ok(()) => {
+            let is_new = !tree.join(RECORD).exists();
+            let start = Instant::now();
+            while !tree.join(RECORD).exists() && start.elapsed() < Duration::from_secs(60) {
+                thread::sleep(Duration::from_millis(5));
+            }
+            println!("answer: {}", if is_new { "new" } else { "verified" });
+        }
+        Err(error) => println!("answer: error: {error}"),
+    }
+    if env::var(ROLE).unwrap() != "crash" {
+        clean_end();
     }
 }
 

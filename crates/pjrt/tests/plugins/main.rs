@@ -7,6 +7,7 @@ mod bench;
 mod child;
 mod concurrency;
 mod search;
+mod verify;
 
 use std::fs;
 use std::io;
@@ -27,7 +28,7 @@ fn installs_lists_and_removes() {
     let installed = bench.install(&package).unwrap();
     assert_eq!(installed.version, "1.0");
     assert_eq!(installed.path, bench.store().folder().join("cpu-1.0").join(LIBRARY));
-    assert_eq!(installed.bytes, 100_000 + 16);
+    assert_eq!(installed.bytes, 100_000 + 92);
     assert_eq!(fs::read(&installed.path).unwrap(), noise(100_000));
     let mode = fs::metadata(&installed.path).unwrap().permissions().mode();
     assert_eq!(mode & 0o100, 0o100, "executables must stay executable");

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::machine::Machine;
+use fullshard_core::cache::temporary_file;
 use fullshard_pjrt::hlo::Module;
 use fullshard_pjrt::plugins::Platform;
 use fullshard_pjrt::{
@@ -147,8 +148,7 @@ impl AheadCompiler {
 /// Writes a line of JSON and the program, atomically.
 fn write(path: &Path, header: &CacheHeader, code: &[u8]) -> std::io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(folder)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    let mut file = temporary_file(folder)?;
     serde_json::to_writer(&mut file, header)?;
     file.write_all(b"\n")?;
     file.write_all(code)?;

@@ -4,7 +4,7 @@ mod breakdown;
 mod print;
 
 use crate::flags::{Flagged, StepFlags, count};
-use crate::output::{print_json, show};
+use crate::output::{check_folder, print_json, show};
 use clap::{Args, Subcommand};
 use fullshard::bench::{BenchOptions, PlanReport, bench};
 use fullshard::config::RunConfig;
@@ -67,6 +67,9 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 }
 
 fn run_step(args: &StepArgs) -> Result<()> {
+    if let Some(path) = &args.text {
+        check_folder("text", path)?;
+    }
     let config = args.config()?;
     let options = args.options();
     let spec = config.bench_spec()?;

@@ -5,11 +5,11 @@ mod search;
 mod table1;
 
 use super::train::TrainArgs;
-use crate::output::print_json;
+use crate::output::{check_file, complain, print_json};
 use clap::Args;
 use fullshard::plan::{Budget, Frontier, Machine, PlanOptions, Planner, Report, page};
 use fullshard::{Error, Result};
-use fullshard_checkpoint::{check_place, write_file};
+use fullshard_checkpoint::write_file;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -77,7 +77,7 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
         return table1::run(plan, &config);
     }
     if let Some(path) = &plan.html {
-        check_place(path)?;
+        check_file("html", path)?;
     }
     let machine = plan.machine()?;
     let config = config.for_machine(&machine)?;
@@ -111,7 +111,7 @@ fn write_page(path: Option<&Path>, report: &Report, frontier: Option<&Frontier>)
 /// Prints progress to standard error, if it is a terminal.
 fn say(text: &str) {
     if std::io::stderr().is_terminal() {
-        eprintln!("{text}");
+        complain!("{text}");
     }
 }
 
