@@ -17,7 +17,7 @@ pub use model::ModelFiles;
 pub use name::name_problem;
 pub use token::Token;
 
-use crate::{Error, Result};
+use crate::Result;
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError};
 use hf_hub::{Cache, RepoType};
 use repository::Repository;
