@@ -1,8 +1,8 @@
 //! The Hugging Face Hub: files of models and datasets, downloaded once into the cache that Hugging
 //! Face's own tools use.
 //!
-//! A [`Hub`] is asked for the commit of a revision, and all files come from that commit. Without a
-//! connection, what an earlier start has downloaded is used.
+//! A [`Hub`] knows the commit of a revision, and all files come from that commit. Without a
+//! connection, what an earlier run has downloaded is used.
 
 mod dataset;
 mod layout;

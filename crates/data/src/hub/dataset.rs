@@ -33,7 +33,7 @@ impl Hub {
             Err(unavailable) => {
                 let cached = read_manifest(&manifest).map(|files| (files, manifest.as_path()));
                 let missing = || format!("the cache {} does not have it", self.cache.display());
-                return repository.from_cache(unavailable, cached.ok_or_else(missing)).map(Some);
+                return repository.fall_back(unavailable, cached.ok_or_else(missing)).map(Some);
             }
         };
         let (snapshot, files) = choose(&repository, snapshot, config)?;

@@ -63,7 +63,7 @@ impl Hub {
             Err(unavailable) => {
                 let cached: Result<PathBuf, String> = cached();
                 let cached = cached.as_ref().map(|folder| (folder.clone(), folder.as_path()));
-                return repository.from_cache(unavailable, cached.map_err(String::clone));
+                return repository.fall_back(unavailable, cached.map_err(String::clone));
             }
         };
         let mut get = |file: &str| {

@@ -46,7 +46,7 @@ impl Repository<'_> {
     }
 
     /// What the cache has instead, if nothing is missing there.
-    pub fn from_cache<T>(
+    pub fn fall_back<T>(
         &self,
         unavailable: Unavailable,
         cached: Result<(T, &Path), String>,
