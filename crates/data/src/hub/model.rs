@@ -48,7 +48,7 @@ impl Hub {
         progress: &mut dyn FnMut(Download<'_>),
     ) -> Result<PathBuf> {
         let repository = self.repository(RepoType::Model, name, revision)?;
-        let cached = || {
+        let cached = || -> Result<PathBuf, String> {
             let folder = repository.cached()?;
             files.find(&folder)?;
             Ok(folder)
@@ -61,7 +61,7 @@ impl Hub {
         let snapshot = match repository.ask() {
             Ok(snapshot) => snapshot,
             Err(unavailable) => {
-                let cached: Result<PathBuf, String> = cached();
+                let cached = cached();
                 let cached = cached.as_ref().map(|folder| (folder.clone(), folder.as_path()));
                 return repository.fall_back(unavailable, cached.map_err(String::clone));
             }

@@ -31,16 +31,16 @@ impl Repository<'_> {
             let reason = "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set".to_owned();
             return Err(Unavailable { reason, answered: false });
         }
-        let unreachable = |error: &ApiError| Unavailable {
-            reason: format!("the hub cannot be reached ({error})"),
+        let unreachable = |at: &str, error: &ApiError| Unavailable {
+            reason: format!("{at} cannot be reached ({error})"),
             answered: false,
         };
-        let api = self.hub.connect().map_err(|error| unreachable(&error))?;
+        let api = self.hub.connect().map_err(|error| unreachable("the hub", &error))?;
         let info = api.repo(self.repo()).info().map_err(|error| match status(&error) {
             Some(401 | 403 | 404) => {
                 Unavailable { reason: self.refusal(&api, &error), answered: true }
             }
-            _ => unreachable(&error),
+            _ => unreachable(&self.page(&api), &error),
         })?;
         Snapshot::new(self, api, info).map_err(|reason| Unavailable { reason, answered: true })
     }
@@ -65,10 +65,14 @@ impl Repository<'_> {
                 }
                 Ok(cached)
             }
-            Err(missing) => Err(self.error(format!(
-                "{reason}, and {missing}. Check the name and the network, or {}",
-                self.otherwise()
-            ))),
+            Err(missing) => {
+                let fix = match self.hub.offline {
+                    true => "Unset it to download",
+                    false => "Check the name and the network",
+                };
+                let otherwise = self.otherwise();
+                Err(self.error(format!("{reason}, and {missing}. {fix}, or {otherwise}")))
+            }
         }
     }
 
@@ -90,7 +94,7 @@ impl Repository<'_> {
     /// Why a download failed.
     pub fn download_error(&self, api: &Api, file: &str, error: &ApiError) -> String {
         match status(error) {
-            Some(401 | 403 | 404) => self.refusal(api, error),
+            Some(401 | 403) => self.refusal(api, error),
             _ => format!(
                 "the download of {file} failed ({error}): check the network and the free space of \
                  {}, and start again, which continues it",
