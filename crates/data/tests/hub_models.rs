@@ -297,3 +297,20 @@ fn a_part_that_cannot_be_continued_is_dropped() {
         assert_eq!(fs::read(folder.join(SHARD)).unwrap(), [2; 5000]);
     }
 }
+
+#[test]
+fn a_download_by_another_process_is_reported() {
+    const SHARD: &str = "model-00002-of-00002.safetensors";
+    let (server, cache) = (serve(), Cache::new());
+    let hub = cache.hub(server.address());
+    server.break_off(SHARD, 2000);
+    fetch(&hub, ModelFiles::Weights).unwrap_err();
+    let part = names(&cache.path("blobs")).into_iter().find(|name| name.ends_with(".part"));
+    let lock = cache.path("blobs").join(part.unwrap()).with_extension("lock");
+    let held = fs::File::open(lock).unwrap();
+    held.lock().unwrap();
+    let error = fetch(&hub, ModelFiles::Weights).unwrap_err();
+    assert_has(&error, &["another process is downloading", SHARD, "start again"]);
+    held.unlock().unwrap();
+    fetch(&hub, ModelFiles::Weights).unwrap();
+}

@@ -93,8 +93,12 @@ impl Repository<'_> {
 
     /// Why a download failed.
     pub fn download_error(&self, api: &Api, file: &str, error: &ApiError) -> String {
-        match status(error) {
-            Some(401 | 403) => self.refusal(api, error),
+        match (error, status(error)) {
+            (_, Some(401 | 403)) => self.refusal(api, error),
+            (ApiError::LockAcquisition(lock), _) => format!(
+                "another process is downloading {file}: start again once it is done ({})",
+                lock.display()
+            ),
             _ => format!(
                 "the download of {file} failed ({error}): check the network and the free space of \
                  {}, and start again, which continues it",
