@@ -75,8 +75,8 @@ pub enum Error {
     },
     /// There is no tokenizer of this name.
     #[error(
-        "no tokenizer `{name}`: pass `gpt2`, which is built in, a tokenizer.json, or a directory \
-         that has one"
+        "no tokenizer `{name}`: pass `gpt2`, which is built in, a tokenizer.json, a directory that \
+         has one, or a name on the hub"
     )]
     NoTokenizer {
         /// The requested name.
@@ -90,10 +90,12 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// The hub could not be reached or does not have the dataset.
-    #[error("dataset {name}: {reason}")]
+    /// The hub could not be reached or does not have a model or dataset.
+    #[error("{kind} {name}: {reason}")]
     Hub {
-        /// The dataset.
+        /// `model` or `dataset`.
+        kind: &'static str,
+        /// Its name.
         name: String,
         /// What went wrong, and a fix.
         reason: String,

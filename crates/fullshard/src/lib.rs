@@ -35,6 +35,7 @@ pub mod config;
 pub mod device;
 mod error;
 pub mod format;
+mod hub;
 mod model;
 pub mod plan;
 pub mod prelude;

@@ -1,20 +1,18 @@
-//! Model selection: a config, the defaults of a model type, or a checkpoint folder.
+//! Model selection: a config, the defaults of a model type, or a checkpoint folder. Names on the
+//! hub are folders by now.
 
 use crate::config::{ConfigSource, Model};
 use crate::error::{Error, Result};
-use fullshard_checkpoint::Weights;
 use fullshard_models::{AnyModel, ConfigError, architectures, from_json};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// A model, its config and what it is initialized from.
+/// A model, its config and its tokenizer.
 pub struct ChosenModel {
     /// The model.
     pub model: Box<dyn AnyModel>,
     /// Its config.json.
     pub config: Value,
-    /// Its weights, if it is initialized from a checkpoint.
-    pub weights: Option<Weights>,
     /// The tokenizer of its checkpoint.
     pub tokenizer: Option<PathBuf>,
 }
@@ -44,7 +42,7 @@ impl ChosenModel {
     /// A model from scratch with a config.
     pub fn of_config(config: Value) -> Result<ChosenModel> {
         let model = from_json(&config.to_string())?;
-        Ok(ChosenModel { model, config, weights: None, tokenizer: None })
+        Ok(ChosenModel { model, config, tokenizer: None })
     }
 
     fn of_file(path: &Path, config: Value) -> Result<ChosenModel> {
@@ -59,18 +57,10 @@ impl ChosenModel {
     }
 
     fn of_folder(folder: &Path) -> Result<ChosenModel> {
-        if !folder.is_dir() {
-            return Err(Error::Usage(format!(
-                "--model_name_or_path is {}, which is not a folder: models are not downloaded, \
-                 pass the folder of a local checkpoint",
-                folder.display()
-            )));
-        }
         let path = folder.join("config.json");
         let chosen = ChosenModel::of_file(&path, read_config(&path)?)?;
-        let weights = Some(Weights::open(folder)?);
         let tokenizer = folder.join("tokenizer.json").is_file().then(|| folder.to_owned());
-        Ok(ChosenModel { weights, tokenizer, ..chosen })
+        Ok(ChosenModel { tokenizer, ..chosen })
     }
 
     /// Hugging Face's model type.

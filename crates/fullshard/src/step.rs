@@ -4,6 +4,7 @@ use crate::config::{Compute, RunConfig, Scan};
 use crate::error::{Error, Result};
 use crate::format;
 use fullshard_core::Platform;
+use fullshard_data::hub::MAIN;
 use fullshard_models::AnyModel;
 use fullshard_models::layers::{attention, fp8};
 use fullshard_parallel::{Placement, PlacementOptions};
@@ -83,7 +84,15 @@ impl RunConfig {
         let (device, gpu) = (&self.device, self.platform() == Platform::Cuda);
         const BARRIER: &str = "a scan of layers is a barrier itself";
         let not_gpu = "only GPU clients have it";
+        let no_model = !self.uses_hub_models();
+        const NO_HUB: &str = "nothing is read from the hub";
         let found = [
+            ("--model_revision", self.model.revision != MAIN && no_model, NO_HUB),
+            (
+                "--token",
+                self.model.token.is_given() && no_model && self.data.dataset.is_none(),
+                NO_HUB,
+            ),
             ("`optimization_barrier_in_forward`", forward.is_some() && scanned, BARRIER),
             ("`optimization_barrier_in_backward`", backward.is_some() && scanned, BARRIER),
             (

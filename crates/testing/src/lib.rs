@@ -1,13 +1,15 @@
-//! Test utilities of several crates: devices to run on, and recordings to compare with.
+//! Test utilities of several crates: devices to run on, recordings to compare with, a local hub.
 //!
 //! Only tests depend on this crate, so all errors panic.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
 mod compilers;
+mod hub;
 mod recording;
 
 pub use compilers::compile_ahead;
+pub use hub::{LocalHub, Request};
 pub use recording::{RECORDINGS, Recording};
 
 use fullshard_graph::Program;

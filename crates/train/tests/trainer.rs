@@ -4,12 +4,13 @@
 mod common;
 
 use common::{adamw, compiler, spec};
+use fullshard_checkpoint::ExportOptions;
 use fullshard_data::demo::Demo;
-use fullshard_data::{Batches, Corpus, Grouping, Order, Part, Preparation, Source};
+use fullshard_data::{BatchOrigin, Batches, Corpus, Grouping, Order, Part, Preparation, Source};
 use fullshard_models::IGNORED;
 use fullshard_optim::Schedule;
-use fullshard_parallel::{FsdpConfig, PlacementOptions};
-use fullshard_pjrt::HostTensor;
+use fullshard_parallel::{FsdpConfig, PlacementOptions, ShardedParam};
+use fullshard_pjrt::{Array, HostTensor};
 use fullshard_step::{BatchShape, Ordered, StepSpec};
 use fullshard_train::report::Values;
 use fullshard_train::{
@@ -81,6 +82,7 @@ impl Text {
             accumulation: 1,
             sequences: SEQUENCES,
             drop_last: false,
+            origin: BatchOrigin::default(),
         };
         let options = TrainScheduleOptions {
             max_steps: Some(STEPS),
@@ -97,6 +99,8 @@ impl Text {
             evaluation: Some(Evaluation::on_corpus(corpus, SEQUENCES)),
             profile: None,
             stop,
+            saving: None,
+            resumed: None,
         };
         let mut seen = Seen::default();
         let trained = training.run(&mut runner, &mut seen);
@@ -220,7 +224,7 @@ fn evaluation_needs_no_step_program() {
     let mut runner = Runner::new(&compiler, &spec, 42).unwrap();
     let with_step = loss(runner.evaluate(&evaluation, &|| false).unwrap());
     let folder = tempfile::tempdir().unwrap();
-    runner.parameters().export(folder.path()).unwrap();
+    runner.export(folder.path(), &ExportOptions::default()).unwrap();
     let weights = fullshard_checkpoint::Weights::open(folder.path()).unwrap();
     let initialized = EvalRunner::new(&compiler, &spec, 42, SEQUENCES).unwrap();
     let read = EvalRunner::with_weights(&compiler, &spec, SEQUENCES, &weights).unwrap();
@@ -250,8 +254,10 @@ fn a_run_stops_after_the_current_step() {
 #[test]
 fn non_finite_loss_ends_the_run() {
     let run = Text::new().train(2, 1e30, &|| false);
-    let error = run.trained.unwrap_err();
-    let Error::NotFinite { step, .. } = error else { panic!("{error}") };
+    let trained = run.trained.unwrap();
+    let error = trained.not_finite.unwrap();
+    let step = error.step;
+    assert_eq!(trained.state.global_step, step - 1);
     assert_eq!(run.seen.metrics.len() as u64, step - 1);
     assert!(step > 1 && run.seen.metrics.iter().all(|metrics| metrics.loss.is_finite()));
     let text = error.to_string();
@@ -291,7 +297,7 @@ fn exported_weights_are_read_back() {
     let folder = tempfile::tempdir().unwrap();
     let (on_two, two) = (compiler(2), text.spec(2));
     let runner = Runner::new(&on_two, &two, 42).unwrap();
-    let exported = runner.parameters().export(folder.path()).unwrap();
+    let exported = runner.export(folder.path(), &ExportOptions::default()).unwrap();
     assert_eq!(exported.bytes, 4 * two.parameter_count() as u64);
     let weights = fullshard_checkpoint::Weights::open(folder.path()).unwrap();
     let names: Vec<&str> = weights.names().collect();
@@ -348,6 +354,33 @@ impl Callback for Losses {
     }
 }
 
+/// A layer that is taken out of a stack on the devices is the one in the full values.
+#[test]
+fn layers_are_taken_out_of_stacks() {
+    let text = Text::new();
+    let (compiler, spec) = (compiler(2), text.spec(2));
+    let runner = Runner::new(&compiler, &spec, 42).unwrap();
+    let stacked = spec.placement.parameters.iter().enumerate().filter(|(_, p)| p.stack.is_some());
+    let mut count = 0;
+    for (index, param) in stacked {
+        let all = runner.parameters().get(&param.name).unwrap();
+        let (program, _) = spec.layer_program(index).unwrap();
+        let compiled = compiler.compile(&program).unwrap();
+        let alone = ShardedParam { stack: None, ..param.clone() };
+        for (layer, expected) in all.chunks(alone.elements()).enumerate() {
+            let number = HostTensor::from_values(&[], &[layer as i32]).unwrap();
+            let tiling = compiled.program.argument_type(1).unwrap().tiling;
+            let number = Array::from_host(compiler.client, &number, tiling, &[0, 1]).unwrap();
+            let stack = &runner.state().parameters[index];
+            let result = compiled.program.execute_arrays(&[stack, &number]).unwrap();
+            let values: Vec<f32> = result[0].to_host().unwrap().values().unwrap();
+            assert!(alone.unpack(&values) == expected, "{} {layer}", param.name);
+            count += 1;
+        }
+    }
+    assert_eq!(count, 2 * 12);
+}
+
 /// A run takes batches from a custom source, and ends where one cannot be loaded.
 #[test]
 fn trains_on_custom_batch_sources() {
@@ -362,6 +395,8 @@ fn trains_on_custom_batch_sources() {
         evaluation: None,
         profile: None,
         stop: &|| false,
+        saving: None,
+        resumed: None,
     };
     let mut losses = Losses(Vec::new());
     let mut runner = Runner::new(&compiler, &spec, 42).unwrap();

@@ -35,14 +35,15 @@ impl Folder {
         fs::write(self.path(name), contents).unwrap();
     }
 
-    /// A command in this folder, with empty caches and the CPU plugin.
+    /// A command in this folder, with empty caches, the CPU plugin and no hub.
     pub fn command(&self, args: &[&str]) -> Command {
         let store = Store::default_location().unwrap();
         let cpu = find_or_install(Platform::Cpu, None, &store).unwrap().path;
         let mut command = Command::new(env!("CARGO_BIN_EXE_fullshard"));
         command.args(args).current_dir(self.0.path());
         command.env("FULLSHARD_CACHE", self.path("cache")).env("FULLSHARD_CPU_PLUGIN", cpu);
-        command.env_remove("PJRT_DEVICE");
+        command.env("HF_HOME", self.path("hub")).env("HF_HUB_OFFLINE", "1");
+        command.env_remove("PJRT_DEVICE").env_remove("HF_HUB_CACHE").env_remove("HF_TOKEN");
         command
     }
 

@@ -15,6 +15,7 @@ use crate::config::RunConfig;
 use crate::error::{Error, Result};
 use crate::model::ChosenModel;
 use fullshard_core::Platform;
+use fullshard_data::hub::ModelFiles;
 use fullshard_pjrt::{Client, read_profile};
 use fullshard_plan::Breakdown;
 use fullshard_step::{Chip, StepSpec};
@@ -87,7 +88,8 @@ impl RunConfig {
     pub fn bench_spec(&self) -> Result<StepSpec> {
         self.check()?;
         let missing = || Error::Usage("no model given: pass a config.json with --config".into());
-        let model = ChosenModel::of(&self.model)?.ok_or_else(missing)?.model;
+        let local = self.local_model(ModelFiles::Config, &mut ())?;
+        let model = ChosenModel::of(&local)?.ok_or_else(missing)?.model;
         let tokens = self.data.block_size.unwrap_or(model.dimensions().positions);
         let spec = self.step_spec(model, tokens)?;
         self.compile_options(spec.model.attention_form())?;

@@ -4,6 +4,7 @@
 use super::source::ConfigSource;
 use super::types::{Compute, ResumeFrom, SaveDtype, SaveWhen, Scan, Size, When, WrapClasses};
 use fullshard_core::Platform;
+use fullshard_data::hub::{MAIN, Token};
 use fullshard_parallel::{Remat, Strategy};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
@@ -11,10 +12,17 @@ use std::path::PathBuf;
 super::section! {
     /// The model to train.
     Model, "Model" {
-        /// Initialize from this checkpoint: a folder with config.json and model.safetensors.
-        pretrained: Option<PathBuf> = None, "model_name_or_path", "DIR";
-        /// Train from scratch with this config: a config.json, a folder with one, or inline JSON.
-        config: Option<ConfigSource> = None, "config_name" | "config", "FILE|DIR|JSON";
+        /// Initialize from this checkpoint: a folder with config.json and model.safetensors, or the
+        /// name of a model on the Hugging Face Hub.
+        pretrained: Option<PathBuf> = None, "model_name_or_path", "DIR|NAME";
+        /// Train from scratch with this config: a config.json, a folder with one, the name of a
+        /// model on the hub, or inline JSON.
+        config: Option<ConfigSource> = None, "config_name" | "config", "FILE|DIR|NAME|JSON";
+        /// Revision of models, configs and tokenizers on the hub: a branch, a tag or a full commit.
+        revision: String = MAIN.to_owned(), "model_revision", "REVISION";
+        /// Access token for the hub; defaults to HF_TOKEN, or to the one that `hf auth login` saved.
+        /// It is never written.
+        token: Token = Token::default(), "token", "TOKEN";
         /// Train from scratch with the default config of this model type, such as gpt2 or llama.
         model_type: Option<String> = None, "model_type", "TYPE";
         /// Overrides of the default config, as key=value,key=value.
@@ -42,8 +50,8 @@ super::section! {
         validation_split_percentage: u8 = 5, "validation_split_percentage", "PERCENT";
         /// Train on the demo's synthetic text, which needs no files.
         demo: bool = false, "demo", "BOOL";
-        /// Tokenizer: gpt2 (built in), a tokenizer.json, or a folder with one; defaults to that of
-        /// the checkpoint, or gpt2.
+        /// Tokenizer: gpt2 (built in), a tokenizer.json, a folder with one, or the name of a model on
+        /// the hub; defaults to that of the checkpoint, or gpt2.
         tokenizer: Option<String> = None, "tokenizer_name", "NAME|PATH";
         /// Tokens per block; defaults to the maximum length of tokenizer and model, at most 1024.
         block_size: Option<usize> = None, "block_size", "N";
@@ -60,7 +68,7 @@ super::section! {
         drop_last: bool = false, "dataloader_drop_last", "BOOL";
         /// Random seed of the data order; defaults to --seed.
         seed: Option<u64> = None, "data_seed", "SEED";
-        /// Folder for downloaded datasets and tokenized text.
+        /// Folder for downloaded models and datasets and for tokenized text.
         cache_dir: Option<PathBuf> = None, "cache_dir", "DIR";
         /// Overwrite the cached tokens.
         overwrite_cache: bool = false, "overwrite_cache", "BOOL";

@@ -1,5 +1,6 @@
 //! Reads and writes values of a run config as the words after a flag.
 
+use fullshard_data::hub::Token;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -103,6 +104,17 @@ impl FlagValue for PathBuf {
 
     fn words(&self) -> Option<Vec<String>> {
         Some(vec![self.display().to_string()])
+    }
+}
+
+/// Without words, so that no command line shows it.
+impl FlagValue for Token {
+    fn read(words: &[String]) -> Result<Token, String> {
+        String::read(words).map(Token::new)
+    }
+
+    fn words(&self) -> Option<Vec<String>> {
+        None
     }
 }
 

@@ -26,8 +26,10 @@ pub fn search(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Found> {
     let config = config.for_machine(machine)?;
+    // The hub is asked once, not for every candidate.
+    let local = config.with_local_files(&mut ())?;
     // A problem of all candidates is an error, not an empty frontier.
-    let spec = config.planned_spec()?;
+    let spec = local.planned_spec()?;
     let planner = Planner::new(&config, machine, options);
     let max_compiles = if options.quick { 0 } else { compiles };
     if max_compiles > 0 {
@@ -38,9 +40,9 @@ pub fn search(
         machine,
         max_compiles,
         &mut Callbacks {
-            spec: &mut |candidate| config.with(candidate).planned_spec().map_err(to_plan),
+            spec: &mut |candidate| local.with(candidate).planned_spec().map_err(to_plan),
             confirm: &mut |candidate| {
-                let spec = config.with(candidate).planned_spec().map_err(to_plan)?;
+                let spec = local.with(candidate).planned_spec().map_err(to_plan)?;
                 planner.plan(&spec).map_err(to_plan)
             },
             progress,
@@ -48,9 +50,9 @@ pub fn search(
     )?;
     let best = match &frontier.best {
         Some(best) => {
-            let config = config.with(&best.candidate);
-            let rates = planner.rates(&config.planned_spec()?, &best.report);
-            Some((config, Report { rates, ..best.report.clone() }))
+            let spec = local.with(&best.candidate).planned_spec()?;
+            let rates = planner.rates(&spec, &best.report);
+            Some((config.with(&best.candidate), Report { rates, ..best.report.clone() }))
         }
         None => None,
     };

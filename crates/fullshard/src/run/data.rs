@@ -3,9 +3,9 @@
 use super::Run;
 use crate::config::RunConfig;
 use crate::error::{Error, Result};
-use fullshard_data::hub::{Hub, Split};
+use fullshard_data::hub::{Download, Split};
 use fullshard_data::{Corpus, Grouping, Part, Preparation, Progress, Source};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The purpose of a corpus.
@@ -17,10 +17,16 @@ pub enum Purpose {
     Evaluate,
 }
 
-/// Progress of data preparation.
+/// Progress of downloads and data preparation.
 pub trait DataProgress {
-    /// A dataset is downloaded from the hub unless it is cached.
-    fn fetching(&mut self, _dataset: &str) {}
+    /// A model or dataset is downloaded from the hub unless it is cached.
+    fn fetching(&mut self, _name: &str) {}
+
+    /// Part of a file is downloaded.
+    fn downloading(&mut self, _download: Download<'_>) {}
+
+    /// All downloads of a model or dataset are complete.
+    fn fetched(&mut self) {}
 
     /// The text is read from a column that is not called `text`, since there is none.
     fn column(&mut self, _purpose: Purpose, _column: &str) {}
@@ -137,7 +143,9 @@ fn find(
     let (train, validation) = match &data.dataset {
         Some(name) => {
             progress.fetching(name);
-            download(name, data.dataset_config.as_deref(), data.cache_dir.as_deref())?
+            let files = download(config, name, progress)?;
+            progress.fetched();
+            files
         }
         None => (data.train_file.clone(), data.validation_file.clone()),
     };
@@ -166,9 +174,15 @@ fn find(
 
 type Files = Vec<PathBuf>;
 
-fn download(name: &str, config: Option<&str>, cache: Option<&Path>) -> Result<(Files, Files)> {
-    let hub = Hub::new(cache);
-    let train = hub.fetch(name, config, Split::Train)?;
-    let validation = hub.fetch(name, config, Split::Validation)?;
+fn download(
+    config: &RunConfig,
+    name: &str,
+    progress: &mut dyn DataProgress,
+) -> Result<(Files, Files)> {
+    let (hub, named) = (config.hub(), config.data.dataset_config.as_deref());
+    let mut fetch = |split| {
+        hub.fetch_dataset(name, named, split, &mut |download| progress.downloading(download))
+    };
+    let (train, validation) = (fetch(Split::Train)?, fetch(Split::Validation)?);
     Ok((train.unwrap_or_default(), validation.unwrap_or_default()))
 }

@@ -1,7 +1,7 @@
 //! A training run, from its config to its output files.
 //!
-//! [`Run::prepare`] validates flags and files, before text is read, devices are used or anything is
-//! compiled. [`Run::corpora`], [`Run::client`], [`Run::runner`] and [`Run::train`] follow, ordered
+//! [`Run::prepare`] validates flags and files, and then fetches weights that are not here, before
+//! text is read, devices are used or anything is compiled. [`Run::corpora`], [`Run::client`], [`Run::runner`] and [`Run::train`] follow, ordered
 //! by cost. [`train()`] does all of it.
 
 mod data;
@@ -85,12 +85,12 @@ pub struct RunMode {
 /// The maximum default block size.
 const MAX_DEFAULT_BLOCK: usize = 1024;
 
-const NO_MODEL: &str = "no model given: pass a config.json with --config_name, a checkpoint folder \
+const NO_MODEL: &str = "no model given: pass a config.json with --config_name, a checkpoint \
      with --model_name_or_path, or a model type with --model_type gpt2";
 
 impl Run {
     /// Validates a config and resolves its defaults.
-    pub fn prepare(config: &RunConfig) -> Result<Run> {
+    pub fn prepare(config: &RunConfig, progress: &mut dyn DataProgress) -> Result<Run> {
         config.check()?;
         let mut config = config.clone();
         let client = config.count_devices()?;
@@ -101,10 +101,11 @@ impl Run {
         let mode = RunMode::of(&config)?;
         let (schedule, lr_schedule) = (config.train_schedule()?, config.lr_schedule()?);
         let demo = config.data.demo.then(DemoText::new);
-        let chosen = ChosenModel::of(&config.model)?;
+        let local = config.with_local_files(progress)?;
+        let chosen = ChosenModel::of(&local.model)?;
         let tokenizer = match &demo {
             Some(demo) => demo.tokenizer()?,
-            None => tokenizer(&config, chosen.as_ref())?,
+            None => tokenizer(&local, chosen.as_ref())?,
         };
         if demo.is_some() && chosen.is_none() {
             config.model.config = Some(DemoText::model(&tokenizer));
@@ -113,8 +114,9 @@ impl Run {
             Some(chosen) => chosen,
             None => ChosenModel::of(&config.model)?.ok_or(Error::Usage(NO_MODEL.into()))?,
         };
+        config.pin_revision(&local);
         let model_type = chosen.model_type();
-        let ChosenModel { model, config: model_config, weights, .. } = chosen;
+        let ChosenModel { model, config: model_config, .. } = chosen;
         check_vocabulary(&tokenizer, model.dimensions().vocabulary)?;
         let tokens = config.block_tokens(model.as_ref(), Some(&tokenizer))?;
         let spec = config.step_spec(model, tokens)?;
@@ -122,15 +124,19 @@ impl Run {
             tracing::warn!("{warning}");
         }
         let compile_options = config.compile_options(spec.model.attention_form())?;
-        if let Some(weights) = &weights {
-            weights.check(&fullshard_train::model_tensors(&spec))?;
-        }
         config.check_saving()?;
         let resumes = config.checkpoint.resume.is_some() && mode.train;
         let output = Output::check(&config.output.dir, config.output.overwrite || resumes)?;
         let lock = Lock::acquire(&config.output.dir)?;
         sweep(&config.output.dir)?;
         let checkpoints = if resumes { resume::find(&config, &spec)? } else { Vec::new() };
+        let weights = match checkpoints.is_empty() {
+            true => config.weights_folder(&local, progress)?.map(Weights::open).transpose()?,
+            false => None,
+        };
+        if let Some(weights) = &weights {
+            weights.check(&fullshard_train::model_tensors(&spec))?;
+        }
         config.resolve_defaults(mode, tokens);
         Ok(Run {
             config,
@@ -190,9 +196,10 @@ impl RunConfig {
     /// the block size only if it is named.
     pub fn planned_spec(&self) -> Result<StepSpec> {
         self.check()?;
-        let chosen = ChosenModel::of(&self.model)?.ok_or(Error::Usage(NO_MODEL.into()))?;
-        let named = self.data.tokenizer.is_some() || chosen.tokenizer.is_some();
-        let tokenizer = if named { Some(tokenizer(self, Some(&chosen))?) } else { None };
+        let local = self.with_local_files(&mut ())?;
+        let chosen = ChosenModel::of(&local.model)?.ok_or(Error::Usage(NO_MODEL.into()))?;
+        let named = local.data.tokenizer.is_some() || chosen.tokenizer.is_some();
+        let tokenizer = if named { Some(tokenizer(&local, Some(&chosen))?) } else { None };
         let tokens = self.block_tokens(chosen.model.as_ref(), tokenizer.as_ref())?;
         self.step_spec(chosen.model, tokens)
     }

@@ -57,7 +57,7 @@ pub struct Finished {
 
 /// Trains and evaluates as configured. The callback observes the run.
 pub fn train(config: &RunConfig, callback: &mut dyn Callback) -> Result<Outcome> {
-    let run = Run::prepare(config)?;
+    let run = Run::prepare(config, &mut ())?;
     let corpora = run.corpora(&mut ())?;
     let client = run.client()?;
     run.check(&client)?;

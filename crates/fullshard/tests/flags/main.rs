@@ -47,6 +47,10 @@ const DROPOUT_ON_GPU: [Flag; 2] = [("device", "cuda"), ("num_cores", "1")];
 const ROWS: &[Row] = &[
     ("model_name_or_path", "saved", &[("config_name", "-"), ("model_type", "gpt2")], Fails("model_type")),
     ("config_name", WIDER, &[], Program),
+    ("model_revision", "v2", &[], Warns("--model_revision has no effect")),
+    ("model_revision", "v2", &[], Elsewhere("crates/cli/tests/hub.rs", "trains_a_model_of_the_hub_and_again_offline")),
+    ("token", "secret", &[], Warns("--token has no effect")),
+    ("token", "secret", &[], Elsewhere("crates/cli/tests/hub.rs", "trains_a_model_of_the_hub_and_again_offline")),
     ("model_type", "gpt2", &[("config_name", "-"), ("model_type", "llama")], Program),
     ("config_overrides", "n_layer=1", &[("config_name", "-"), ("model_type", "gpt2")], Program),
     ("freeze", "transformer.wte.*", &[], Program),

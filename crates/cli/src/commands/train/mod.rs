@@ -67,11 +67,12 @@ fn base(given: &Given, command: Command) -> Result<RunConfig> {
 }
 
 pub fn run(args: &TrainArgs, command: Command) -> Result<ExitCode> {
-    let run = Run::prepare(&args.config(command)?)?;
+    let mut data_bar = DataBar::default();
+    let run = Run::prepare(&args.config(command)?, &mut data_bar)?;
     if let Some(demo) = &run.demo {
         demo::introduce(demo, run.config.devices(), run.block_size());
     }
-    let corpora = run.corpora(&mut DataBar::default())?;
+    let corpora = run.corpora(&mut data_bar)?;
     let training_set = run.training_set(&corpora, run.resumes_from())?;
     if let Some(set) = &training_set {
         run.check_disk(&set.schedule)?;

@@ -5,6 +5,7 @@ use crate::output::say;
 use fullshard::format;
 use fullshard::run::{DataProgress, Purpose};
 use fullshard_data::Corpus;
+use fullshard_data::hub::Download;
 use fullshard_train::report::Values;
 use fullshard_train::{Callback, DeviceMemory, Error, Evaluated, Metrics, SaveResult, Saved};
 use indicatif::ProgressBar;
@@ -124,10 +125,19 @@ impl Callback for Watch {
     }
 }
 
-/// Shows the progress of tokenization.
+/// Shows the progress of downloads and tokenization.
 #[derive(Default)]
 pub struct DataBar {
     bar: Option<ProgressBar>,
+}
+
+impl DataBar {
+    /// Removes the bar.
+    fn clear(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
 }
 
 fn purpose_name(purpose: Purpose) -> &'static str {
@@ -138,8 +148,21 @@ fn purpose_name(purpose: Purpose) -> &'static str {
 }
 
 impl DataProgress for DataBar {
-    fn fetching(&mut self, dataset: &str) {
-        say!("downloading {dataset} unless cached");
+    fn fetching(&mut self, name: &str) {
+        say!("downloading {name} unless cached");
+    }
+
+    fn downloading(&mut self, download: Download<'_>) {
+        if self.bar.as_ref().is_some_and(|bar| bar.message() != download.file) {
+            self.clear();
+        }
+        let bar = self.bar.get_or_insert_with(|| bar::bytes("downloading", download.size));
+        bar.set_message(download.file.to_owned());
+        bar.set_position(download.bytes);
+    }
+
+    fn fetched(&mut self) {
+        self.clear();
     }
 
     fn column(&mut self, purpose: Purpose, column: &str) {
@@ -153,9 +176,7 @@ impl DataProgress for DataBar {
     }
 
     fn tokenized(&mut self, purpose: Purpose, corpus: &Corpus) {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
-        }
+        self.clear();
         say!(
             "{}: {} tokens in {} blocks of {}{}",
             purpose_name(purpose),
