@@ -4,7 +4,7 @@
 mod common;
 
 use common::{blocks, corpus, file};
-use fullshard_data::{Batch, Batches, Corpus, Grouping, Loader, Order, Part, Source};
+use fullshard_data::{Batch, BatchOrigin, Batches, Corpus, Grouping, Loader, Order, Part, Source};
 use std::sync::Arc;
 
 /// A corpus of `count` blocks of 8 tokens; the last has 3 if it is packed.
@@ -16,7 +16,8 @@ fn small(count: usize, grouping: Grouping) -> Arc<Corpus> {
 }
 
 fn batches(order: Order, drop_last: bool) -> Batches {
-    Batches { order, accumulation: 2, sequences: 3, drop_last }
+    let origin = BatchOrigin::default();
+    Batches { order, accumulation: 2, sequences: 3, drop_last, origin }
 }
 
 fn load(corpus: &Arc<Corpus>, batches: Batches, steps: std::ops::Range<u64>) -> Vec<Batch> {
@@ -97,4 +98,22 @@ fn rejects_impossible_batches() {
     assert!(error(Batches { sequences: 0, ..batches(order, false) }).contains("sequences"));
     assert!(error(batches(order, true)).contains("fewer blocks than one step"));
     assert!(error(batches(Order::sequential(0), false)).contains("blocks is 0"));
+}
+
+/// Batches of another size go on where those before ended, in the same order.
+#[test]
+fn batches_go_on_at_an_origin() {
+    let before = batches(Order::shuffled(3, 23), false);
+    let position = before.position(5);
+    assert_eq!(position, (1, 6), "23 blocks are 4 steps of 6");
+    let origin = BatchOrigin { step: 5, epoch: 1, block: 6 };
+    let after = Batches { accumulation: 1, sequences: 4, origin, ..before };
+    assert_eq!((after.steps_left(), after.steps_per_epoch()), (5, 6));
+    let seen: Vec<u64> = (5..10).flat_map(|step| after.blocks(step)).collect();
+    let expected: Vec<u64> = (6..23).filter_map(|block| before.order.block(1, block)).collect();
+    assert_eq!(seen, expected);
+    assert_eq!(after.position(10), (2, 0));
+    let next: Vec<u64> = after.blocks(10).collect();
+    let expected: Vec<u64> = (0..4).filter_map(|block| before.order.block(2, block)).collect();
+    assert_eq!(next, expected);
 }

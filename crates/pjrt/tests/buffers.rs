@@ -176,7 +176,7 @@ fn arrays_are_filled_one_tile_at_a_time() {
     let mut filled = Vec::new();
     let array = Array::fill(&client, &ArrayType { ty, tiling }, &[0, 1, 2, 3], |tile| {
         filled.push(tile.ranges[0].clone());
-        Ok(vec![tile.index as u8; 2 << 20])
+        Ok::<_, fullshard_pjrt::Error>(vec![tile.index as u8; 2 << 20])
     })
     .unwrap();
     assert_eq!(filled, [0..2, 2..4], "each tile once, though two devices hold it");
@@ -191,7 +191,7 @@ fn arrays_reject_mismatched_tilings() {
     let ty = TensorType::new(DType::F32, &[3]);
     let tiling = tiling(&Mesh::new(&[("x", 2)]).unwrap(), &[&["x"]]);
     let array = ArrayType { ty, tiling };
-    let fill = |_: &_| Ok(vec![0; 4]);
+    let fill = |_: &_| Ok::<_, fullshard_pjrt::Error>(vec![0; 4]);
     let error = Array::fill(&client, &array, &[0, 1], fill).unwrap_err().to_string();
     assert!(error.contains("does not divide into 2 parts"), "{error}");
     let error = Array::fill(&client, &array, &[0], fill).unwrap_err().to_string();

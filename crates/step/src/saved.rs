@@ -105,6 +105,6 @@ mod tests {
     #[test]
     fn scalars_have_one_element() {
         assert_eq!(saved(&[], None).parts(&[]), [part(0, 0..1, 0)]);
-        assert_eq!(saved(&[], Some(2)).parts(&[0..2]), [part(0, 0..1, 0), part(1, 0..1, 1)]);
+        assert_eq!(saved(&[], Some(2)).parts(&vec![0..2; 1]), [part(0, 0..1, 0), part(1, 0..1, 1)]);
     }
 }

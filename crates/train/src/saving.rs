@@ -135,7 +135,7 @@ impl Run<'_, '_, '_> {
         better
     }
 
-    /// Loads the parameters of the best checkpoint, if that is asked for, and returns its step.
+    /// Loads the parameters of the best checkpoint, if requested, and returns its step.
     pub fn load_best(&mut self) -> Result<Option<u64>, Error> {
         let loads = self.training.saving.as_ref().is_some_and(|saving| saving.load_best);
         let path = self.state.best_model_checkpoint.as_ref().filter(|_| loads);

@@ -11,7 +11,7 @@ use fullshard_train::{Runner, TrainSchedule, Trained};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How often the output folder is tried before another one is.
+/// Number of attempts to write the output folder before another one is used.
 const ATTEMPTS: u32 = 3;
 
 /// The time between attempts.

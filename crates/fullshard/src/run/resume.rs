@@ -56,7 +56,7 @@ fn usable(folder: &Path, spec: &StepSpec, needed: bool) -> Result<Vec<Checkpoint
     if found.is_empty() && needed {
         return Err(Error::Usage(format!(
             "there is no checkpoint to resume from in {}: leave out --resume_from_checkpoint to \
-             start anew, or pass `auto` to resume only if there is one",
+             start from scratch, or pass `auto` to resume only if there is one",
             folder.display()
         )));
     }

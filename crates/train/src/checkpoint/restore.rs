@@ -18,12 +18,12 @@ pub fn check_checkpoint(spec: &StepSpec, checkpoint: &Checkpoint) -> Result<(), 
         Some(saved) => {
             return Err(other(format!(
                 "it has the state of {saved}, but the optimizer is {name}: pass --optim {saved}, \
-                 or start anew from its model with --model_name_or_path"
+                 or initialize from its model with --model_name_or_path"
             )));
         }
         None => {
             return Err(other(
-                "it was saved with --save_only_model, without the optimizer's state: start anew \
+                "it was saved with --save_only_model, without the optimizer's state: initialize \
                  from its model with --model_name_or_path"
                     .into(),
             ));
