@@ -49,6 +49,7 @@ impl RunConfig {
     pub fn warnings(&self, spec: &StepSpec) -> Vec<String> {
         let mut warnings = spec.placement.options.config.warnings();
         warnings.extend(self.settings_without_effect(spec));
+        warnings.extend(self.saving_without_effect());
         if spec.placement.options.config.settings.fp8 && self.platform() != Platform::Cuda {
             warnings.push(format!(
                 "{} has no FP8 matmul units: values are rounded as on GPUs, and steps are slower \

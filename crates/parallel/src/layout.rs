@@ -99,7 +99,11 @@ impl ShardedParam {
     /// The full parameters of its layers, concatenated, from their padded values.
     pub fn unpack(&self, values: &[f32]) -> Vec<f32> {
         let (elements, padded) = self.lengths();
-        values.chunks(padded).flat_map(|layer| &layer[..elements]).copied().collect()
+        let mut all = Vec::with_capacity(elements * self.stack.unwrap_or(1));
+        for layer in values.chunks(padded) {
+            all.extend_from_slice(&layer[..elements]);
+        }
+        all
     }
 
     /// The elements of one layer, without and with padding, which is always at the end.

@@ -181,7 +181,7 @@ impl Buffer {
     }
 
     /// The dimension order on the device, minor to major.
-    fn dim_order(&self) -> Result<Vec<i64>> {
+    pub(crate) fn dim_order(&self) -> Result<Vec<i64>> {
         let row_major = dtype::row_major(self.ty());
         if let Some(order) = &self.layout.order {
             return Ok(order.clone());

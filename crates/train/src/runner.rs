@@ -129,12 +129,22 @@ impl<'a> Runner<'a> {
         Err(last)
     }
 
-    /// Replaces the parameters by those of a checkpoint.
-    pub fn load_parameters(&mut self, checkpoint: &Checkpoint) -> Result<(), Error> {
+    /// Replaces the state by that of a checkpoint.
+    pub fn load_checkpoint(&mut self, checkpoint: &Checkpoint) -> Result<(), Error> {
+        let arguments = Argument::of_program(&self.step.program, &self.spec.step_arguments()?)?;
+        let read = read_checkpoint(checkpoint);
+        self.state = upload_state(self.compiler.client, self.spec, &arguments.state, &read)?;
+        self.steps = checkpoint.manifest().progress.step;
+        Ok(())
+    }
+
+    /// Replaces the parameters by those of files.
+    pub fn load_weights(&mut self, weights: &Weights) -> Result<(), Error> {
+        weights.check(&model_tensors(self.spec))?;
         let arguments = Argument::of_program(&self.step.program, &self.spec.step_arguments()?)?;
         let saved = saved_tensors(self.spec, &self.spec.parameter_state()?);
         let arguments: Vec<_> = arguments.state.parameters.iter().zip(saved).collect();
-        let read = read_checkpoint(checkpoint);
+        let read = read_weights(weights);
         self.state.parameters = upload_all(self.compiler.client, &arguments, &read)?;
         Ok(())
     }

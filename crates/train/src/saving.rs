@@ -4,8 +4,8 @@ use crate::checkpoint::{SaveOptions, SaveResult};
 use crate::error::Error;
 use crate::report::{TrainerState, Values};
 use crate::trainer::Run;
-use fullshard_checkpoint::checkpoint_name;
-use fullshard_checkpoint::sharded::{Checkpoint, DataPosition, Progress};
+use fullshard_checkpoint::sharded::{DataPosition, Progress};
+use fullshard_checkpoint::{Weights, checkpoint_name};
 
 /// When and how a run saves checkpoints.
 pub struct Saving<'a> {
@@ -140,11 +140,9 @@ impl Run<'_, '_, '_> {
         let loads = self.training.saving.as_ref().is_some_and(|saving| saving.load_best);
         let path = self.state.best_model_checkpoint.as_ref().filter(|_| loads);
         let Some(path) = path else { return Ok(None) };
-        let checkpoint = Checkpoint::open(path)?;
-        let step = checkpoint.manifest().progress.step;
-        if step != self.state.global_step {
-            self.runner.load_parameters(&checkpoint)?;
+        if self.state.best_global_step != Some(self.state.global_step) {
+            self.runner.load_weights(&Weights::open(path)?)?;
         }
-        Ok(Some(step))
+        Ok(self.state.best_global_step)
     }
 }

@@ -98,8 +98,8 @@ impl Argument {
 pub(crate) type ReadSaved<'a> =
     dyn Fn(&SavedTensors, &SavedPart, &mut [u8]) -> Result<(), Error> + Sync + 'a;
 
-/// The most bytes of tensors that are read at the same time, unless one alone has more.
-const READ_AHEAD: usize = 192 << 20;
+/// The most bytes of tensors that are read beside the largest one.
+const READ_AHEAD: usize = 128 << 20;
 
 /// Uploads tensors of the state, several at a time within a bound of host memory.
 pub(crate) fn upload_all(
@@ -107,14 +107,16 @@ pub(crate) fn upload_all(
     arguments: &[(&Argument, SavedTensors)],
     read: &ReadSaved<'_>,
 ) -> Result<Vec<Array>, Error> {
-    let budget = Budget::new(READ_AHEAD);
+    let sizes = arguments.iter().map(|(argument, _)| Ok(argument.array.shard_type()?.bytes()));
+    let sizes = sizes.collect::<Result<Vec<usize>, Error>>()?;
+    let budget = Budget::new(sizes.iter().max().copied().unwrap_or(0) + READ_AHEAD);
     let next = AtomicUsize::new(0);
     let work = || -> Result<Vec<(usize, Array)>, Error> {
         let mut done = Vec::new();
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some((argument, saved)) = arguments.get(index) else { return Ok(done) };
-            let _held = budget.take(argument.array.shard_type()?.bytes());
+            let _held = budget.take(sizes[index]);
             done.push((index, argument.upload_saved(client, saved, read)?));
         }
     };

@@ -1,10 +1,12 @@
-//! Benchmarks the training step of a model on synthetic tokens.
+//! Benchmarks the training step of a model on synthetic tokens, and its checkpoints.
 
 mod attention;
+mod checkpoint;
 mod collectives;
 mod report;
 
 pub use attention::{AttentionReport, Form};
+pub use checkpoint::{CheckpointReport, bench_checkpoint};
 pub use collectives::PlannedCollective;
 pub use report::{
     BenchSettings, CollectiveReport, CompileReport, FirstAndLast, MemoryReport, MfuReport,

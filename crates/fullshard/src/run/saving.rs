@@ -82,7 +82,7 @@ impl RunConfig {
     }
 
     /// Rejects settings of checkpoints that contradict each other, by the rules of Hugging Face's
-    /// Trainer, and names those without effect.
+    /// Trainer.
     pub(super) fn check_saving(&self) -> Result<()> {
         let (options, evaluation) = (&self.checkpoint, &self.evaluation);
         let usage = |text: String| Err(Error::Usage(text));
@@ -124,13 +124,11 @@ impl RunConfig {
                 options.grace
             ));
         }
-        for warning in self.saving_without_effect() {
-            tracing::warn!("{warning}");
-        }
         Ok(())
     }
 
-    fn saving_without_effect(&self) -> Vec<String> {
+    /// Settings of checkpoints that have no effect, by name.
+    pub(crate) fn saving_without_effect(&self) -> Vec<String> {
         let options = &self.checkpoint;
         let off = options.strategy == SaveWhen::No;
         let best = options.load_best || options.strategy == SaveWhen::Best;

@@ -38,6 +38,7 @@ const LLAMA: Flag = (
 );
 const WIDER: &str = r#"{"model_type": "gpt2", "vocab_size": 96, "n_positions": 16, "n_embd": 32,
     "n_layer": 2, "n_head": 2}"#;
+const SAVES: Flag = ("save_strategy", "steps");
 const EVAL: Flag = ("do_eval", "true");
 const EPOCH: [Flag; 2] = [("max_steps", "-1"), ("num_train_epochs", "1")];
 const UNROLLED: Flag = ("scan_layers", "false");
@@ -143,7 +144,28 @@ const ROWS: &[Row] = &[
     ("profile", "profiles", &[], Fails("--profile is not supported")),
     ("output_dir", "other-output", &[], Run),
     ("overwrite_output_dir", "true", &[], Elsewhere("crates/cli/tests/config.rs", "add --overwrite_output_dir")),
-    ("save_strategy", "steps", &[], Fails("--save_strategy")),
+    ("max_shard_size", "5KB", &[], Run),
+    ("save_dtype", "bfloat16", &[], Run),
+    ("rescue_dir", "elsewhere", &[], Elsewhere("crates/cli/tests/kill.rs", "--rescue_dir")),
+    ("save_strategy", "steps", &[], Run),
+    ("save_steps", "1", &[SAVES], Run),
+    ("save_total_limit", "1", &[SAVES, ("save_steps", "1")], Run),
+    ("save_total_limit", "1", &[], Warns("--save_total_limit has no effect")),
+    ("save_only_model", "true", &[SAVES], Run),
+    ("resume_from_checkpoint", "true", &[], Fails("no checkpoint to resume from")),
+    ("resume_from_checkpoint", "true", &[], Elsewhere("crates/cli/tests/kill.rs", "--resume_from_checkpoint")),
+    ("ignore_data_skip", "true", &[], Warns("--ignore_data_skip has no effect")),
+    ("ignore_data_skip", "true", &[], Elsewhere("crates/cli/tests/kill.rs", "--ignore_data_skip")),
+    ("load_best_model_at_end", "true", &[], Fails("--eval_strategy")),
+    ("load_best_model_at_end", "true", &[], Elsewhere("crates/cli/tests/kill.rs", "--load_best_model_at_end")),
+    ("metric_for_best_model", "accuracy", &[], Fails("--metric_for_best_model")),
+    ("metric_for_best_model", "loss", &[], Warns("--metric_for_best_model has no effect")),
+    ("greater_is_better", "true", &[], Warns("--greater_is_better has no effect")),
+    ("greater_is_better", "true", &[("save_strategy", "best"), ("eval_strategy", "steps"), ("eval_steps", "1")], Run),
+    ("save_memory", "1MB", &[], Warns("--save_memory has no effect")),
+    ("save_memory", "1MB", &[], Elsewhere("crates/cli/tests/kill.rs", "--save_memory")),
+    ("preemption_grace_s", "-1", &[], Fails("--preemption_grace_s")),
+    ("preemption_grace_s", "1", &[], Elsewhere("crates/cli/tests/kill.rs", "--preemption_grace_s")),
 ];
 
 fn check((flag, value, context, expect): &Row) {

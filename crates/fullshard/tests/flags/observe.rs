@@ -31,6 +31,7 @@ const BASE: &[Flag] = &[
     ("per_device_train_batch_size", "2"),
     ("logging_steps", "1"),
     ("cache_dir", "cache"),
+    ("save_strategy", "no"),
 ];
 
 /// Flags whose values are files of the folder.
@@ -128,6 +129,9 @@ impl Observed {
                 continue;
             }
             let seen = match path.extension().and_then(|extension| extension.to_str()) {
+                // These have times and names of runs.
+                Some("json") if name.ends_with("manifest.json") => String::new(),
+                Some("json") if name.ends_with("losses.json") => String::new(),
                 Some("json") => results(&path),
                 Some("toml" | "svg") => String::new(),
                 _ if name.starts_with("cache") => {

@@ -57,6 +57,8 @@ fn check(path: &Path) {
         EventOnReady,
         ClientCreate,
         ClientDestroy,
+        ClientDmaMap,
+        ClientDmaUnmap,
         ClientPlatformName,
         ClientPlatformVersion,
         ClientAddressableDevices,

@@ -7,6 +7,15 @@ use super::{
 use std::ffi::{c_char, c_int, c_void};
 
 call_args! {
+    ClientDmaMap = 110, "PJRT_Client_DmaMap" {
+        client: *mut Client,
+        data: *mut c_void,
+        size: usize,
+    }
+    ClientDmaUnmap = 111, "PJRT_Client_DmaUnmap" {
+        client: *mut Client,
+        data: *mut c_void,
+    }
     ClientCreate = 10, "PJRT_Client_Create" {
         create_options: *const NamedValue,
         num_options: usize,

@@ -1,11 +1,12 @@
 //! Saves checkpoints while training goes on.
 
 use super::plan::SavePlan;
-use super::write::{FileJob, copy_tiles, write_files};
+use super::write::{FileJob, buffers, copy, write_files};
 use crate::error::Error;
 use crate::runner::Runner;
 use fullshard_checkpoint::sharded::{MANIFEST_VERSION, Manifest, OnSave, Progress, Staging};
 use fullshard_checkpoint::{list, remove_checkpoint};
+use fullshard_pjrt::{Buffer, PinnedMemory};
 use fullshard_step::Ordered;
 use serde_json::Value;
 use std::collections::{BTreeMap, VecDeque};
@@ -60,6 +61,11 @@ pub struct Saver {
     options: SaveOptions,
     plan: Arc<SavePlan>,
     optimizer: Option<String>,
+    /// The most host memory for copies.
+    limit: u64,
+    /// Pinned memory for copies, which a thread makes while training starts.
+    pinning: Option<JoinHandle<Option<PinnedMemory>>>,
+    pinned: Option<Arc<PinnedMemory>>,
     worker: Option<JoinHandle<SaveResult>>,
     finished: VecDeque<SaveResult>,
 }
@@ -81,8 +87,16 @@ impl Saver {
         let plan = SavePlan::new(runner.spec(), runner.state(), options.only_model)?;
         let optimizer = runner.spec().optimizer.name().to_owned();
         let optimizer = (!options.only_model).then_some(optimizer);
-        let (plan, finished) = (Arc::new(plan), VecDeque::new());
-        Ok(Saver { options, plan, optimizer, worker: None, finished })
+        let limit = options.memory.unwrap_or_else(|| available_memory() / 2);
+        let pins = runner.client().platform_name() != "cpu" && plan.bytes() as u64 <= limit;
+        let pinning = pins.then(|| {
+            let client = runner.client().clone();
+            let sizes: Vec<usize> = plan.tiles.iter().map(|tile| tile.bytes).collect();
+            std::thread::spawn(move || client.pin_memory(&sizes).ok().flatten())
+        });
+        let plan = Arc::new(plan);
+        let (pinned, worker, finished) = (None, None, VecDeque::new());
+        Ok(Saver { options, plan, optimizer, limit, pinning, pinned, worker, finished })
     }
 
     /// The bytes of a checkpoint's tensors.
@@ -108,23 +122,37 @@ impl Saver {
                 return Ok(());
             }
         };
-        let arrays = runner.state().each_ref().flatten();
+        let buffers = buffers(&self.plan, &runner.state().each_ref().flatten());
         let needed = self.bytes();
-        let limit = self.options.memory.unwrap_or_else(|| available_memory() / 2);
-        if needed > limit {
-            let files = FileJob::on_devices(&self.plan, &arrays);
-            let written = write_files(&job.staging, &self.plan, files, limit);
+        if needed > self.limit {
+            let files = FileJob::on_devices(&self.plan, &buffers);
+            let written = write_files(&job.staging, &self.plan, files, self.limit);
             let saved = written.and_then(|()| job.commit(start.elapsed(), 0));
             self.finished.push_back(saved);
             return Ok(());
         }
-        let files = FileJob::copied(&self.plan, copy_tiles(&self.plan, &arrays)?);
+        let files = self.copy(&buffers)?;
         let (plan, pause) = (Arc::clone(&self.plan), start.elapsed());
         self.worker = Some(std::thread::spawn(move || {
             write_files(&job.staging, &plan, files, u64::MAX)?;
             job.commit(pause, needed)
         }));
         Ok(())
+    }
+
+    /// Copies shards to the host, into pinned memory if there is some.
+    fn copy(&mut self, buffers: &[&Buffer]) -> Result<Vec<FileJob<'static>>, Error> {
+        if let Some(pinning) = self.pinning.take() {
+            let memory = pinning.join().unwrap_or_else(|panic| resume_unwind(panic));
+            self.pinned = memory.map(Arc::new);
+        }
+        if let Some(pinned) = &mut self.pinned
+            && let Some(memory) = Arc::get_mut(pinned)
+        {
+            memory.copy(buffers)?;
+            return Ok(FileJob::pinned(&self.plan, pinned));
+        }
+        Ok(FileJob::copied(&self.plan, copy(buffers)?))
     }
 
     /// The outcome of the next save that has ended, if any.
@@ -182,6 +210,9 @@ impl Drop for Saver {
     fn drop(&mut self) {
         if let Some(worker) = self.worker.take() {
             let _ = worker.join();
+        }
+        if let Some(pinning) = self.pinning.take() {
+            let _ = pinning.join();
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::plan::{FilePlan, SavePlan};
 use crate::error::Error;
 use fullshard_checkpoint::sharded::Staging;
-use fullshard_pjrt::{Array, Buffer, HostTensor};
+use fullshard_pjrt::{Array, Buffer, HostTensor, PinnedMemory};
 use std::collections::{HashMap, VecDeque};
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,13 +21,19 @@ pub(crate) struct FileJob<'a> {
 #[derive(Clone)]
 enum Tile<'a> {
     Copied(Arc<HostTensor>),
+    /// In pinned memory, by its position there.
+    Pinned(Arc<PinnedMemory>, usize),
     OnDevice(&'a Buffer),
 }
 
-/// Copies all shards of a plan to the host.
-pub(crate) fn copy_tiles(plan: &SavePlan, arrays: &[&Array]) -> Result<Vec<HostTensor>, Error> {
-    let downloads =
-        plan.tiles.iter().map(|tile| arrays[tile.array].shards()[tile.shard].download());
+/// The shards of a plan on their devices.
+pub(crate) fn buffers<'a>(plan: &SavePlan, arrays: &[&'a Array]) -> Vec<&'a Buffer> {
+    plan.tiles.iter().map(|tile| &arrays[tile.array].shards()[tile.shard]).collect()
+}
+
+/// Copies shards to the host.
+pub(crate) fn copy(buffers: &[&Buffer]) -> Result<Vec<HostTensor>, Error> {
+    let downloads = buffers.iter().map(|buffer| buffer.download());
     let downloads = downloads.collect::<Result<Vec<_>, _>>()?;
     Ok(downloads.into_iter().map(|download| download.wait()).collect::<Result<_, _>>()?)
 }
@@ -40,12 +46,14 @@ impl<'a> FileJob<'a> {
         FileJob::with_tiles(plan, |tile| copies[tile].clone())
     }
 
+    /// The files of a plan, from pinned memory with copies of all tiles.
+    pub fn pinned(plan: &SavePlan, memory: &Arc<PinnedMemory>) -> Vec<FileJob<'a>> {
+        FileJob::with_tiles(plan, |tile| Tile::Pinned(Arc::clone(memory), tile))
+    }
+
     /// The files of a plan, from tiles that are read when they are written.
-    pub fn on_devices(plan: &SavePlan, arrays: &[&'a Array]) -> Vec<FileJob<'a>> {
-        FileJob::with_tiles(plan, |tile| {
-            let tile = &plan.tiles[tile];
-            Tile::OnDevice(&arrays[tile.array].shards()[tile.shard])
-        })
+    pub fn on_devices(plan: &SavePlan, buffers: &[&'a Buffer]) -> Vec<FileJob<'a>> {
+        FileJob::with_tiles(plan, |tile| Tile::OnDevice(buffers[tile]))
     }
 
     fn with_tiles(plan: &SavePlan, tile: impl Fn(usize) -> Tile<'a>) -> Vec<FileJob<'a>> {
@@ -59,7 +67,7 @@ impl<'a> FileJob<'a> {
     fn write(self, staging: &Staging, plan: &SavePlan) -> Result<(), Error> {
         let file = &plan.files[self.file];
         // Pieces of a tile follow each other.
-        let mut held: Option<(usize, Arc<HostTensor>)> = None;
+        let mut held: Option<(usize, Bytes)> = None;
         staging.write_pieces(&file.name, &file.pieces, &plan.tensors, |piece, write| {
             let (index, range) = &file.sources[piece];
             let tile = match held.take().filter(|(held, _)| held == index) {
@@ -69,7 +77,7 @@ impl<'a> FileJob<'a> {
                     fullshard_checkpoint::Error::Values { name, source: error.into() }
                 })?,
             };
-            write(&tile.bytes()[range.clone()])?;
+            write(&tile.get()[range.clone()])?;
             held = Some((*index, tile));
             Ok(())
         })?;
@@ -77,11 +85,27 @@ impl<'a> FileJob<'a> {
     }
 }
 
-impl Tile<'_> {
-    fn read(&self) -> Result<Arc<HostTensor>, fullshard_pjrt::Error> {
+/// The bytes of a tile on the host.
+enum Bytes {
+    Tensor(Arc<HostTensor>),
+    Pinned(Arc<PinnedMemory>, usize),
+}
+
+impl Bytes {
+    fn get(&self) -> &[u8] {
         match self {
-            Tile::Copied(copy) => Ok(Arc::clone(copy)),
-            Tile::OnDevice(buffer) => buffer.to_host().map(Arc::new),
+            Bytes::Tensor(tensor) => tensor.bytes(),
+            Bytes::Pinned(memory, index) => memory.bytes(*index),
+        }
+    }
+}
+
+impl Tile<'_> {
+    fn read(&self) -> Result<Bytes, fullshard_pjrt::Error> {
+        match self {
+            Tile::Copied(copy) => Ok(Bytes::Tensor(Arc::clone(copy))),
+            Tile::Pinned(memory, index) => Ok(Bytes::Pinned(Arc::clone(memory), *index)),
+            Tile::OnDevice(buffer) => Ok(Bytes::Tensor(Arc::new(buffer.to_host()?))),
         }
     }
 }

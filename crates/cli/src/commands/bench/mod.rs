@@ -6,7 +6,7 @@ mod print;
 use crate::flags::{Flagged, StepFlags, count};
 use crate::output::{check_folder, print_json, show};
 use clap::{Args, Subcommand};
-use fullshard::bench::{BenchOptions, PlanReport, bench};
+use fullshard::bench::{BenchOptions, PlanReport, bench, bench_checkpoint};
 use fullshard::config::RunConfig;
 use fullshard::{Error, Result};
 use std::fs;
@@ -23,6 +23,20 @@ enum What {
     /// Measure training steps on synthetic tokens.
     #[command(allow_negative_numbers = true)]
     Step(Box<StepArgs>),
+    /// Measure saving and loading a checkpoint, beside plain writes to the same disk.
+    Checkpoint(Box<CheckpointArgs>),
+}
+
+#[derive(Args)]
+struct CheckpointArgs {
+    #[command(flatten)]
+    step: Flagged<StepFlags>,
+    /// Existing folder on the disk to measure; needs room for two checkpoints and the model.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
@@ -63,7 +77,20 @@ pub struct StepArgs {
 pub fn run(args: &BenchArgs) -> Result<()> {
     match &args.what {
         What::Step(args) => run_step(args),
+        What::Checkpoint(args) => run_checkpoint(args),
     }
+}
+
+fn run_checkpoint(args: &CheckpointArgs) -> Result<()> {
+    let mut config = args.step.config(|_| Ok(RunConfig::default()))?;
+    config.count_devices()?;
+    config.schedule.per_device_batch = 1;
+    let report = bench_checkpoint(&config, &args.dir)?;
+    match args.json {
+        true => print_json(&report)?,
+        false => print::checkpoint(&report),
+    }
+    Ok(())
 }
 
 fn run_step(args: &StepArgs) -> Result<()> {

@@ -2,7 +2,9 @@
 
 use super::breakdown;
 use crate::output::{print_estimate, show};
-use fullshard::bench::{CollectiveReport, PlanReport, PlannedCollective, StepReport};
+use fullshard::bench::{
+    CheckpointReport, CollectiveReport, PlanReport, PlannedCollective, StepReport,
+};
 use fullshard::format;
 
 /// Prints the plan: model, units and estimated memory.
@@ -221,4 +223,24 @@ fn range(least: Option<u64>, most: Option<u64>) -> String {
 
 fn row(what: &str, text: &str) {
     show!("{what:<20} {text}");
+}
+
+/// Prints the times of a checkpoint.
+pub fn checkpoint(report: &CheckpointReport) {
+    let rate = |bytes: u64, seconds: f64| {
+        let rate = format::bytes((bytes as f64 / seconds.max(1e-9)) as u64);
+        format!("{} at {rate}/s", format::seconds(seconds))
+    };
+    let (bytes, model) = (report.bytes, report.export_bytes);
+    show!("{:<20} {}", "checkpoint", format::bytes(bytes));
+    show!("{:<20} {}", "write of zeros", rate(bytes, report.plain_write_s));
+    show!("{:<20} {}", "save", rate(bytes, report.write_s));
+    show!("{:<20} {:.1} % of the rate of zeros", "", 100.0 * report.write_share);
+    let share = 100.0 * report.pause_s / report.write_s;
+    show!("{:<20} {}, {share:.1} % of the save", "pause", format::seconds(report.pause_s));
+    show!("{:<20} {}", "copies", format::bytes(report.copied_bytes));
+    show!("{:<20} {}", "load", rate(bytes, report.load_s));
+    show!("{:<20} {}", "export", rate(model, report.export_s));
+    show!("{:<20} {}", "import", rate(model, report.import_s));
+    show!("{:<20} {}", "peak memory", format::bytes(report.peak_memory));
 }

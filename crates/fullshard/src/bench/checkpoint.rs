@@ -1,0 +1,127 @@
+//! Benchmarks saving and loading a checkpoint of a model's training state.
+
+use crate::config::RunConfig;
+use crate::error::{Error, Result};
+use fullshard_checkpoint::sharded::{Checkpoint, Progress};
+use fullshard_checkpoint::{ExportOptions, Weights};
+use fullshard_train::{Compiler, Runner, SaveOptions, Saver};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The times of a checkpoint's parts. Loads read files that the system may have in memory.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CheckpointReport {
+    /// The bytes of a checkpoint.
+    pub bytes: u64,
+    /// Seconds to write as many zeros into one file and sync it, as `dd conv=fsync` does.
+    pub plain_write_s: f64,
+    /// Seconds that training waits for a save.
+    pub pause_s: f64,
+    /// Seconds to write and commit a save, after the pause.
+    pub write_s: f64,
+    /// Bytes of host memory for copies.
+    pub copied_bytes: u64,
+    /// The rate of writing as a share of that of zeros.
+    pub write_share: f64,
+    /// Seconds to load the state onto the devices, checksums included.
+    pub load_s: f64,
+    /// Seconds to save the model in Hugging Face's format.
+    pub export_s: f64,
+    /// The bytes of that model.
+    pub export_bytes: u64,
+    /// Seconds to load it onto the devices.
+    pub import_s: f64,
+    /// The most memory of this process so far, in bytes.
+    pub peak_memory: u64,
+}
+
+/// Measures a checkpoint of a config's state, in a new folder inside `folder`. The second save
+/// counts: the first one warms up.
+pub fn bench_checkpoint(config: &RunConfig, folder: &Path) -> Result<CheckpointReport> {
+    let spec = config.bench_spec()?;
+    let temporary = |error| Error::file(folder, error);
+    let folder = tempfile::Builder::new().prefix("bench-").tempdir_in(folder).map_err(temporary)?;
+    let client = config.client()?;
+    let options = config.compile_options(spec.model.attention_form())?;
+    let cache = config.device.compile_cache()?;
+    let compiler = Compiler { client: &client, cache, options };
+    let mut runner = Runner::new(&compiler, &spec, config.schedule.seed)?;
+    let options = SaveOptions {
+        folder: folder.path().to_owned(),
+        limit: Some(1),
+        only_model: config.checkpoint.only_model,
+        memory: config.checkpoint.memory.map(|size| size.0),
+        config: serde_json::Value::Null,
+        mesh: BTreeMap::new(),
+        on_save: Arc::new(|_| {}),
+    };
+    let mut saver = Saver::new(&runner, options)?;
+    let plain_write_s = write_zeros(&folder.path().join("zeros"), saver.bytes())?;
+    let mut saved = None;
+    for step in 1..=2 {
+        let progress = Progress { step, ..Progress::default() };
+        saver.start(&runner, progress, None, &mut |_| Ok(()))?;
+        saved = saver.wait().transpose()?;
+    }
+    let saved = saved.ok_or_else(|| Error::Usage("nothing was saved".into()))?;
+    let load_s = timed(|| {
+        let checkpoint = Checkpoint::open(&saved.path)?;
+        Ok(runner.load_checkpoint(&checkpoint)?)
+    })?;
+    let model = folder.path().join("model");
+    let mut export_bytes = 0;
+    let export_s = timed(|| {
+        export_bytes = runner.export(&model, &ExportOptions::default())?.bytes;
+        Ok(())
+    })?;
+    let import_s = timed(|| Ok(runner.load_weights(&Weights::open(&model)?)?))?;
+    let write_s = saved.write.as_secs_f64();
+    Ok(CheckpointReport {
+        bytes: saved.bytes,
+        plain_write_s,
+        pause_s: saved.pause.as_secs_f64(),
+        write_s,
+        copied_bytes: saved.memory,
+        write_share: plain_write_s / write_s,
+        load_s,
+        export_s,
+        export_bytes,
+        import_s,
+        peak_memory: peak_memory(),
+    })
+}
+
+fn timed(work: impl FnOnce() -> Result<()>) -> Result<f64> {
+    let start = Instant::now();
+    work()?;
+    Ok(start.elapsed().as_secs_f64())
+}
+
+fn write_zeros(path: &Path, bytes: u64) -> Result<f64> {
+    let block = vec![0_u8; 8 << 20];
+    let write = || -> std::io::Result<()> {
+        let mut file = File::create(path)?;
+        let mut left = bytes;
+        while left > 0 {
+            let length = left.min(block.len() as u64);
+            file.write_all(&block[..length as usize])?;
+            left -= length;
+        }
+        file.sync_all()?;
+        std::fs::remove_file(path)
+    };
+    timed(|| write().map_err(|error| Error::file(path, error)))
+}
+
+/// The peak resident memory of this process.
+fn peak_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kilobytes.map_or(0, |kilobytes| kilobytes * 1024)
+}
