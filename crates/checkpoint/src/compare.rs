@@ -147,8 +147,8 @@ fn compare_values(
     let mut largest: Option<(f64, f64)> = None;
     for start in (0..elements).step_by(CHUNK) {
         let range = start..(start + CHUNK).min(elements);
-        let mut bytes_a = vec![0; range.len() * type_a.width()];
-        let mut bytes_b = vec![0; range.len() * type_b.width()];
+        let mut bytes_a = vec![0; range.len() * type_a.dtype.bitsize() / 8];
+        let mut bytes_b = vec![0; range.len() * type_b.dtype.bitsize() / 8];
         a.read(name_a, range.clone(), &mut bytes_a)?;
         b.read(name_b, range, &mut bytes_b)?;
         progress(bytes_a.len() as u64);

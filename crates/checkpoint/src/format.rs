@@ -32,11 +32,6 @@ impl SavedTensor {
     pub fn bytes(&self) -> u64 {
         self.elements() as u64 * self.dtype.bitsize() as u64 / 8
     }
-
-    /// Bytes per element.
-    pub fn width(&self) -> usize {
-        self.dtype.bitsize() / 8
-    }
 }
 
 /// The number of elements of these dimensions, unless it overflows.

@@ -120,7 +120,7 @@ fn copy(
     tensor: &TensorRecord,
     write: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
-    let step = CHUNK / tensor.width();
+    let step = CHUNK / tensor.width().max(1);
     let mut buffer = vec![0; piece.elements.len().min(step) * tensor.width()];
     for start in piece.elements.clone().step_by(step) {
         let end = (start + step).min(piece.elements.end);

@@ -44,6 +44,9 @@ impl Problem {
     pub fn new(folder: &Path, error: &Error) -> Problem {
         let (path, reason) = match error {
             Error::Damaged { path, reason } => (path.as_path(), reason.clone()),
+            Error::Read { path, source } if source.kind() == std::io::ErrorKind::NotFound => {
+                (path.as_path(), "it is missing".to_owned())
+            }
             Error::Read { path, source } => {
                 (path.as_path(), format!("it cannot be read: {source}"))
             }
