@@ -26,7 +26,7 @@ pub fn write_config(
     dtype: WeightDtype,
 ) -> Result<()> {
     let dir = dir.as_ref();
-    let mut config = exported_config(config, dtype)?;
+    let mut config = exported_config(config, Some(dtype))?;
     config.insert("architectures".to_owned(), json!([names.architecture]));
     config.insert("model_type".to_owned(), json!(names.model_type));
     if let Some(generation) = generation_config(&config) {
@@ -35,16 +35,21 @@ pub fn write_config(
     write_json(dir.join("config.json"), &config, 2)
 }
 
-/// The config of a model whose weights are written in a dtype.
-pub(crate) fn exported_config(config: &Value, dtype: WeightDtype) -> Result<Map<String, Value>> {
+/// The config of a model whose weights are written in a dtype; unchanged if that is not given.
+pub(crate) fn exported_config(
+    config: &Value,
+    dtype: Option<WeightDtype>,
+) -> Result<Map<String, Value>> {
     let Value::Object(config) = config else {
         return Err(Error::Config { found: config.to_string() });
     };
     let mut config = config.clone();
-    for outdated in ["torch_dtype", "transformers_version"] {
-        config.remove(outdated);
+    if let Some(dtype) = dtype {
+        for outdated in ["torch_dtype", "transformers_version"] {
+            config.remove(outdated);
+        }
+        config.insert("dtype".to_owned(), json!(dtype.config_name()));
     }
-    config.insert("dtype".to_owned(), json!(dtype.config_name()));
     Ok(config)
 }
 

@@ -48,6 +48,11 @@ impl Weights {
         self.format.path()
     }
 
+    /// What was opened.
+    pub(crate) fn format(&self) -> &dyn Format {
+        self.format.as_ref()
+    }
+
     /// The saved names of all tensors, without buffers.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)

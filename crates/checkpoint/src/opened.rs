@@ -75,15 +75,19 @@ impl Opened {
         }
     }
 
+    /// The folder of the weights.
+    pub fn folder(&self) -> &Path {
+        let path = self.format().path();
+        if path.is_dir() { path } else { parent(path) }
+    }
+
     /// The content of a file beside the weights, if there is one of this name.
     pub fn read_file(&self, name: &str) -> Result<Option<Vec<u8>>> {
         if let Some(checkpoint) = self.checkpoint() {
             let has = checkpoint.manifest().files.contains_key(name);
             return has.then(|| checkpoint.read_file(name)).transpose();
         }
-        let path = self.format().path();
-        let folder = if path.is_dir() { path } else { parent(path) };
-        let path = folder.join(name);
+        let path = self.folder().join(name);
         match std::fs::read(&path) {
             Ok(content) => Ok(Some(content)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),

@@ -4,9 +4,17 @@ use super::byte_bar;
 use crate::output::{print_json, show};
 use fullshard::Result;
 use fullshard::format;
-use fullshard_checkpoint::{self as checkpoint, Opened, WeightDtype, check_output};
+use fullshard_checkpoint::{self as checkpoint, Consolidated, Opened, WeightDtype, check_output};
+use serde::Serialize;
 use serde_json::json;
 use std::path::Path;
+
+#[derive(Serialize)]
+struct Report<'a> {
+    path: &'a Path,
+    #[serde(flatten)]
+    written: &'a Consolidated,
+}
 
 pub fn reshard(path: &Path, output: &Path, shards: usize, json: bool) -> Result<()> {
     check_output(output)?;
@@ -50,19 +58,19 @@ pub fn consolidate(
     bar.finish_and_clear();
     let written = written?;
     if json {
-        return print_json(&json!({ "path": output, "weights": written }));
+        return print_json(&Report { path: output, written: &written });
     }
+    let dtypes: Vec<_> = written.dtypes.iter().map(|(dtype, n)| format!("{n} {dtype}")).collect();
     show!(
-        "{}: {} ({}) in {}, {}",
+        "{}: {} ({}), {} in {}",
         output.display(),
         format::count(written.tensors, "tensor"),
+        dtypes.join(", "),
         format::bytes(written.bytes),
-        written.dtype,
         format::count(written.files.len(), "file")
     );
-    match written.others.is_empty() {
-        true => show!("no other files were beside the weights"),
-        false => show!("with {}", written.others.join(", ")),
+    if !written.others.is_empty() {
+        show!("with {}", written.others.join(", "));
     }
     if !written.has_config() {
         show!("weights only: add the model's config.json to open them with transformers");

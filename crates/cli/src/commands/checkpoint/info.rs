@@ -98,15 +98,13 @@ fn print_checkpoint(found: &CheckpointDescription) {
         ),
         None => row("optimizer", "not saved"),
     }
-    row(
-        "layout",
-        format!(
-            "{} full, {} in up to {} shards",
-            format::count(found.full_tensors, "tensor"),
-            found.sharded_tensors,
-            found.most_shards
-        ),
-    );
+    let full = format::count(found.full_tensors, "full tensor");
+    match found.sharded_tensors {
+        0 => row("layout", full),
+        sharded => {
+            row("layout", format!("{full}, {sharded} in up to {} shards", found.most_shards));
+        }
+    }
     row(
         "total size",
         format!(
@@ -121,7 +119,8 @@ fn print_checkpoint(found: &CheckpointDescription) {
     show!("settings");
     for place in SETTINGS {
         if let Some(value) = found.config.pointer(place).filter(|value| is_set(value)) {
-            show!("  {:<40} {value}", place[1..].replace('/', "."));
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            show!("  {:<40} {text}", place[1..].replace('/', "."));
         }
     }
 }

@@ -82,8 +82,7 @@ enum Action {
         #[arg(long = "max_shard_size", value_name = "SIZE", default_value = "5GB",
               value_parser = value::<Size>)]
         max_shard_size: Size,
-        /// Dtype of the weights; by default the one they are saved in, or float32 if they have
-        /// several.
+        /// Dtype of all floats; by default they stay as they are.
         #[arg(long = "save_dtype", value_name = "TYPE",
               value_parser = PossibleValuesParser::new(SaveDtype::CHOICES)
                   .try_map(|word| value::<SaveDtype>(&word)))]
