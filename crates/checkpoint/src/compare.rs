@@ -232,3 +232,16 @@ fn flatten(prefix: &str, value: Value, into: &mut BTreeMap<String, Value>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_are_absolute_and_relative_and_infinite_to_nan() {
+        assert_eq!(largest_difference(&[1.0, 4.0], &[2.0, 4.0]), (1.0, 0.5));
+        assert_eq!(largest_difference(&[0.0, f64::NAN], &[-0.0, f64::NAN]), (0.0, 0.0));
+        assert_eq!(largest_difference(&[f64::NAN], &[1.0]), (f64::INFINITY, f64::INFINITY));
+        assert_eq!(largest_difference(&[f64::INFINITY], &[1.0]).0, f64::INFINITY);
+    }
+}

@@ -130,3 +130,29 @@ fn copy(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use safetensors::Dtype;
+
+    fn cuts(dims: &[usize], shards: usize) -> Vec<std::ops::Range<usize>> {
+        let record = TensorRecord { dims: dims.to_vec(), dtype: Dtype::F32, slot: None };
+        let tensors = BTreeMap::from([("x".to_owned(), record)]);
+        pieces(&tensors, shards, false).into_iter().flatten().map(|piece| piece.elements).collect()
+    }
+
+    #[test]
+    fn cuts_between_rows_if_they_divide_and_else_between_elements() {
+        assert_eq!(cuts(&[6, 4], 3), [0..8, 8..16, 16..24]);
+        assert_eq!(cuts(&[5, 1], 3), [0..2, 2..4, 4..5]);
+        assert_eq!(cuts(&[2, 2], 1), vec![0..4]);
+    }
+
+    #[test]
+    fn small_and_empty_tensors_have_fewer_shards() {
+        assert_eq!(cuts(&[], 4), vec![0..1]);
+        assert_eq!(cuts(&[0, 3], 4), vec![0..0]);
+        assert_eq!(cuts(&[2], 4), [0..1, 1..2]);
+    }
+}

@@ -10,9 +10,10 @@ use serde_json::Value;
 use std::path::Path;
 
 /// The settings of a run that are shown, by their place in its config.
-const SETTINGS: [&str; 17] = [
+const SETTINGS: [&str; 18] = [
     "/model/pretrained",
     "/model/model_type",
+    "/model/config",
     "/model/config/model_type",
     "/data/dataset",
     "/data/train_file",
@@ -125,6 +126,8 @@ fn print_checkpoint(found: &CheckpointDescription) {
     }
 }
 
+/// Whether a setting has a value that fits into a line.
 fn is_set(value: &Value) -> bool {
-    !value.is_null() && value.as_array().is_none_or(|list| !list.is_empty())
+    let is_empty = value.as_array().is_some_and(Vec::is_empty);
+    !(value.is_null() || value.is_object() || is_empty)
 }
