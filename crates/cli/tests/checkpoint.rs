@@ -103,8 +103,7 @@ fn lists_which_checkpoint_is_best_and_which_is_resumed() {
         assert!(number(&found["saved_at"]) > 1.7e9 && number(&found["bytes"]) > 1e5, "{list}");
     }
     let (_, text) = shown(&folder, "list out");
-    let newest = text.lines().nth(1).unwrap();
-    assert!(newest.starts_with("checkpoint-4") && newest.contains("resumed by"), "{text}");
+    assert!(text.lines().nth(1).unwrap().contains("resumed by --resume"), "{text}");
     assert_eq!(text.matches("best").count(), 1, "{text}");
 }
 
@@ -190,10 +189,7 @@ fn info_describes_a_checkpoint() {
     assert_eq!((&found["step"], &found["mesh"]), (&json!(2), &json!({ "fsdp": 2 })), "{info}");
     assert_eq!((&found["optimizer"], &found["optimizer_tensors"]), (&json!("adamw"), &json!(56)));
     assert_eq!(number(&found["data"]["example"]), 2.0 * number(&found["data"]["batch"]));
-    assert_eq!(
-        (&found["most_shards"], &found["fullshard"]),
-        (&json!(2), &json!(env!("CARGO_PKG_VERSION")))
-    );
+    assert_eq!(found["fullshard"], env!("CARGO_PKG_VERSION"));
     assert!(found["files"][MODEL].is_u64() && found["config"]["schedule"]["max_steps"] == 4);
 
     let (_, text) = shown(&folder, "info out/checkpoint-2 --tensors");
