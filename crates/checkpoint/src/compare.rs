@@ -94,8 +94,8 @@ impl Comparison {
 /// Compares two checkpoints or models. The optimizer's state and the progress are compared if both
 /// are checkpoints. `progress` is called with the bytes read of the first since the last call.
 pub fn compare(a: &Opened, b: &Opened, progress: &mut dyn FnMut(u64)) -> Result<Comparison> {
-    let both = a.checkpoint().is_some() && b.checkpoint().is_some();
-    let (in_a, in_b) = (tensors(a, both), tensors(b, both));
+    let with_optimizer = are_checkpoints(a, b);
+    let (in_a, in_b) = (tensors(a, with_optimizer), tensors(b, with_optimizer));
     let mut found = Comparison { progress: progress_differences(a, b), ..Comparison::default() };
     let only = in_b.iter().filter(|(key, _)| !in_a.contains_key(*key));
     found.only_in_b = only.map(|(_, (name, _))| name.clone()).collect();
@@ -124,6 +124,15 @@ pub fn compare(a: &Opened, b: &Opened, progress: &mut dyn FnMut(u64)) -> Result<
         }
     }
     Ok(found)
+}
+
+/// The bytes that [`compare`] reads of the first at most.
+pub fn bytes_to_compare(a: &Opened, b: &Opened) -> u64 {
+    tensors(a, are_checkpoints(a, b)).values().map(|(_, tensor)| tensor.bytes()).sum()
+}
+
+fn are_checkpoints(a: &Opened, b: &Opened) -> bool {
+    a.checkpoint().is_some() && b.checkpoint().is_some()
 }
 
 /// The tensors to compare, with their saved names, by the names that all formats have in common.

@@ -6,8 +6,7 @@
 //! `model.safetensors`, or into shards with an index. [`write_config`] writes the `config.json`
 //! that `transformers` opens a model with. What `fullshard checkpoint` does is here too: [`Opened`]
 //! describes what it is given, [`summarize`], [`verify_checkpoint`], [`reshard`], [`consolidate`]
-//! and [`compare`] do the rest. This crate is independent of models and devices: a
-//! tensor is a name, dimensions and values in `f32`.
+//! and [`compare`] do the rest. This crate is independent of models and devices.
 //!
 //! Every file is written under a temporary name and then renamed, as by [`write_file`]: a failure
 //! leaves the previous file, and only regular files are replaced.
@@ -32,7 +31,9 @@ mod reshard;
 pub mod sharded;
 
 pub use checksum::Checksum;
-pub use compare::{Comparison, OtherType, ProgressDifference, TensorDifference, compare};
+pub use compare::{
+    Comparison, OtherType, ProgressDifference, TensorDifference, bytes_to_compare, compare,
+};
 pub use config::{ModelNames, write_config};
 pub use consolidate::{Consolidated, consolidate};
 pub use describe::{CheckpointDescription, Description, TensorDescription};

@@ -4,7 +4,7 @@ use super::byte_bar;
 use crate::output::{print_json, show};
 use fullshard::Result;
 use fullshard::format;
-use fullshard_checkpoint::{Comparison, Opened, TensorDifference, compare};
+use fullshard_checkpoint::{Comparison, Opened, TensorDifference, bytes_to_compare, compare};
 use serde::Serialize;
 use std::path::Path;
 use std::process::ExitCode;
@@ -26,7 +26,7 @@ struct Report<'a> {
 
 pub fn run(a: &Path, b: &Path, tolerance: Option<f64>, json: bool) -> Result<ExitCode> {
     let (first, second) = (Opened::open(a)?, Opened::open(b)?);
-    let bytes = first.tensors().values().map(|tensor| tensor.bytes()).sum();
+    let bytes = bytes_to_compare(&first, &second);
     let bar = byte_bar("comparing", b, bytes);
     let found = compare(&first, &second, &mut |bytes| bar.inc(bytes));
     bar.finish_and_clear();
