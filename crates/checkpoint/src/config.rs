@@ -26,20 +26,31 @@ pub fn write_config(
     dtype: WeightDtype,
 ) -> Result<()> {
     let dir = dir.as_ref();
-    let Value::Object(config) = config else {
-        return Err(Error::Config { found: config.to_string() });
-    };
-    let mut config = config.clone();
-    for outdated in ["torch_dtype", "transformers_version"] {
-        config.remove(outdated);
-    }
+    let mut config = exported_config(config, Some(dtype))?;
     config.insert("architectures".to_owned(), json!([names.architecture]));
     config.insert("model_type".to_owned(), json!(names.model_type));
-    config.insert("dtype".to_owned(), json!(dtype.config_name()));
     if let Some(generation) = generation_config(&config) {
         write_json(dir.join("generation_config.json"), &generation, 2)?;
     }
     write_json(dir.join("config.json"), &config, 2)
+}
+
+/// The config of a model whose weights are written in a dtype; unchanged if that is not given.
+pub(crate) fn exported_config(
+    config: &Value,
+    dtype: Option<WeightDtype>,
+) -> Result<Map<String, Value>> {
+    let Value::Object(config) = config else {
+        return Err(Error::Config { found: config.to_string() });
+    };
+    let mut config = config.clone();
+    if let Some(dtype) = dtype {
+        for outdated in ["torch_dtype", "transformers_version"] {
+            config.remove(outdated);
+        }
+        config.insert("dtype".to_owned(), json!(dtype.config_name()));
+    }
+    Ok(config)
 }
 
 /// The tokens that generated text starts and ends with. `None` if the config has no end token:

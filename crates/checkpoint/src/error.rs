@@ -74,6 +74,50 @@ pub enum Error {
         /// What it is.
         found: String,
     },
+    /// The folder to be written has something in it.
+    #[error(
+        "cannot write to {}: it is not empty. Pass an empty folder, or one that does not exist",
+        path.display()
+    )]
+    NotEmpty {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The folder of a run where a checkpoint is needed.
+    #[error(
+        "{} is the folder of a run with checkpoints: pass one of {}",
+        path.display(),
+        names.join(", ")
+    )]
+    RunFolder {
+        /// The folder.
+        path: PathBuf,
+        /// The names of its checkpoints.
+        names: Vec<String>,
+    },
+    /// Neither a checkpoint of a run nor its folder.
+    #[error(
+        "{} is not a checkpoint of a run: it has no file {}. Pass a folder checkpoint-STEP; \
+         `fullshard checkpoint info` reads other formats too",
+        path.display(),
+        crate::sharded::MANIFEST
+    )]
+    NotACheckpoint {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A folder without checkpoints.
+    #[error(
+        "{} has no checkpoints: pass the --output_dir of a run that saved some, or a checkpoint",
+        path.display()
+    )]
+    NoCheckpoints {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A number of shards that is not positive.
+    #[error("a checkpoint needs at least one shard of every tensor")]
+    NoShards,
     /// A checkpoint without its marker.
     #[error(
         "{} is not a complete checkpoint: it has no file {}, which is written last. The run was \

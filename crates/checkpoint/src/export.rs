@@ -36,13 +36,11 @@ impl TensorEntry {
     fn elements(&self) -> Result<usize> {
         checked_elements(&self.dims)
             .filter(|elements| elements.checked_mul(size_of::<f32>()).is_some())
-            .ok_or_else(|| Error::TooLarge {
-                reason: format!("`{}` has dimensions {:?}", self.name, self.dims),
-            })
+            .ok_or_else(|| self.too_large())
     }
 
-    fn bytes(&self, dtype: WeightDtype) -> Result<usize> {
-        Ok(self.elements()? * dtype.bytes())
+    fn too_large(&self) -> Error {
+        Error::TooLarge { reason: format!("`{}` has dimensions {:?}", self.name, self.dims) }
     }
 }
 
@@ -68,7 +66,7 @@ impl WeightDtype {
         }
     }
 
-    fn saved(self) -> Dtype {
+    pub(crate) fn saved(self) -> Dtype {
         match self {
             WeightDtype::F32 => Dtype::F32,
             WeightDtype::BF16 => Dtype::BF16,
@@ -136,6 +134,23 @@ pub struct Exported {
     pub bytes: u64,
 }
 
+/// A tensor to be written, with its dtype in the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TypedEntry {
+    pub entry: TensorEntry,
+    pub dtype: Dtype,
+}
+
+impl TypedEntry {
+    fn bytes(&self) -> Result<usize> {
+        let bytes = self.entry.elements()?.checked_mul(self.dtype.bitsize());
+        bytes.map(|bits| bits / 8).ok_or_else(|| self.entry.too_large())
+    }
+}
+
+/// Takes a part of the bytes of a tensor.
+pub(crate) type PassOn<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
+
 /// Writes tensors into a folder, in the order given, in the dtype of the options.
 ///
 /// `values` is called for one tensor at a time, and only one is held in memory. Tied tensors are
@@ -150,39 +165,54 @@ pub fn export<E>(
 where
     E: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let dir = dir.as_ref();
+    let dtype = options.dtype.saved();
+    let typed = tensors.iter().map(|entry| TypedEntry { entry: entry.clone(), dtype });
+    let typed: Vec<TypedEntry> = typed.collect();
+    export_typed(dir.as_ref(), &typed, options.max_shard_bytes, &mut |tensor, write| {
+        let name = &tensor.name;
+        let values = values(name)
+            .map_err(|error| Error::Values { name: name.clone(), source: error.into() })?;
+        let (expected, found) = (tensor.elements()?, values.len());
+        if found != expected {
+            return Err(Error::Count { name: name.clone(), expected, found });
+        }
+        write_values(&values, options.dtype, write)
+    })
+}
+
+/// Writes tensors into a folder, each in its dtype. `values` passes the bytes of a tensor on.
+pub(crate) fn export_typed(
+    dir: &Path,
+    tensors: &[TypedEntry],
+    max_shard_bytes: u64,
+    values: &mut dyn FnMut(&TensorEntry, &mut PassOn<'_>) -> Result<()>,
+) -> Result<Exported> {
     let mut seen = HashSet::new();
-    if let Some(tensor) = tensors.iter().find(|tensor| !seen.insert(&tensor.name)) {
-        return Err(Error::Duplicate { name: tensor.name.clone() });
+    if let Some(tensor) = tensors.iter().find(|tensor| !seen.insert(&tensor.entry.name)) {
+        return Err(Error::Duplicate { name: tensor.entry.name.clone() });
     }
-    let shards = shards(tensors, options)?;
+    let shards = shards(tensors, max_shard_bytes)?;
     let mut staged = Vec::new();
     for (i, shard) in shards.iter().enumerate() {
         let path = dir.join(shard_name(i, shards.len()));
-        staged.push(Staged::write(&path, |writer| {
-            write_shard(&path, writer, shard, options.dtype, &mut values)
-        })?);
+        staged.push(Staged::write(&path, |writer| write_shard(&path, writer, shard, values))?);
     }
     let files = staged.into_iter().map(Staged::place).collect::<Result<Vec<_>>>()?;
-    let sizes = tensors.iter().map(|tensor| tensor.bytes(options.dtype));
-    let bytes = sizes.sum::<Result<usize>>()? as u64;
+    let bytes = tensors.iter().map(TypedEntry::bytes).sum::<Result<usize>>()? as u64;
     if shards.len() > 1 {
-        write_index(dir, &shards, bytes, options.dtype)?;
+        write_index(dir, &shards, bytes)?;
     }
     remove_stale(dir, shards.len())?;
     Ok(Exported { files, bytes })
 }
 
 /// Splits the list into shards that fit into a file; at least one, which may be empty.
-fn shards<'a>(
-    tensors: &'a [TensorEntry],
-    options: &ExportOptions,
-) -> Result<Vec<&'a [TensorEntry]>> {
+fn shards(tensors: &[TypedEntry], max_shard_bytes: u64) -> Result<Vec<&[TypedEntry]>> {
     let mut shards = Vec::new();
     let (mut start, mut bytes) = (0, 0_u64);
     for (i, tensor) in tensors.iter().enumerate() {
-        let more = tensor.bytes(options.dtype)? as u64;
-        if i > start && bytes.saturating_add(more) > options.max_shard_bytes {
+        let more = tensor.bytes()? as u64;
+        if i > start && bytes.saturating_add(more) > max_shard_bytes {
             shards.push(&tensors[start..i]);
             (start, bytes) = (i, 0);
         }
@@ -204,40 +234,37 @@ fn shard_name(index: usize, of: usize) -> String {
     shard_file_name("model", index, of)
 }
 
-fn write_shard<E>(
+fn write_shard(
     path: &Path,
     writer: &mut dyn Write,
-    tensors: &[TensorEntry],
-    dtype: WeightDtype,
-    values: &mut impl FnMut(&str) -> std::result::Result<Vec<f32>, E>,
-) -> Result<()>
-where
-    E: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
+    tensors: &[TypedEntry],
+    values: &mut dyn FnMut(&TensorEntry, &mut PassOn<'_>) -> Result<()>,
+) -> Result<()> {
     let mut write = |bytes: &[u8]| writer.write_all(bytes).map_err(|e| write_error(path, e));
-    write(&header(tensors, dtype)?)?;
+    write(&header(tensors)?)?;
     for tensor in tensors {
-        let name = &tensor.name;
-        let values = values(name)
-            .map_err(|error| Error::Values { name: name.clone(), source: error.into() })?;
-        let (expected, found) = (tensor.elements()?, values.len());
-        if found != expected {
-            return Err(Error::Count { name: name.clone(), expected, found });
-        }
-        match dtype {
-            WeightDtype::F32 => write(bytemuck::cast_slice(&values))?,
-            WeightDtype::BF16 => write_as(&values, bf16::from_f32, &mut write)?,
-            WeightDtype::F16 => write_as(&values, f16::from_f32, &mut write)?,
-        }
+        values(&tensor.entry, &mut write)?;
     }
     Ok(())
 }
 
-/// Converts values while they are written, a few MB at a time.
+/// Passes values on in a dtype, converted a few MB at a time.
+pub(crate) fn write_values(
+    values: &[f32],
+    dtype: WeightDtype,
+    write: &mut PassOn<'_>,
+) -> Result<()> {
+    match dtype {
+        WeightDtype::F32 => write(bytemuck::cast_slice(values)),
+        WeightDtype::BF16 => write_as(values, bf16::from_f32, write),
+        WeightDtype::F16 => write_as(values, f16::from_f32, write),
+    }
+}
+
 fn write_as<T: bytemuck::Pod>(
     values: &[f32],
     convert: fn(f32) -> T,
-    write: &mut impl FnMut(&[u8]) -> Result<()>,
+    write: &mut PassOn<'_>,
 ) -> Result<()> {
     let mut converted = Vec::new();
     for chunk in values.chunks(1 << 20) {
@@ -249,37 +276,28 @@ fn write_as<T: bytemuck::Pod>(
 }
 
 /// The header length and the header, padded to align the values.
-fn header(tensors: &[TensorEntry], dtype: WeightDtype) -> Result<Vec<u8>> {
-    let too_large = |error: &dyn std::fmt::Display| Error::TooLarge { reason: error.to_string() };
+fn header(tensors: &[TypedEntry]) -> Result<Vec<u8>> {
     let mut infos = Vec::with_capacity(tensors.len());
     let mut offset = 0_usize;
     for tensor in tensors {
-        let end = offset
-            .checked_add(tensor.bytes(dtype)?)
-            .ok_or_else(|| too_large(&"the number of bytes overflows"))?;
-        let info = TensorInfo {
-            dtype: dtype.saved(),
-            shape: tensor.dims.clone(),
-            data_offsets: (offset, end),
-        };
-        infos.push((tensor.name.clone(), info));
+        let TypedEntry { entry, dtype } = tensor;
+        let end = offset.checked_add(tensor.bytes()?).ok_or_else(|| entry.too_large())?;
+        let (shape, data_offsets) = (entry.dims.clone(), (offset, end));
+        infos.push((entry.name.clone(), TensorInfo { dtype: *dtype, shape, data_offsets }));
         offset = end;
     }
     let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     crate::header::encode(infos, format)
 }
 
-fn write_index(
-    dir: &Path,
-    shards: &[&[TensorEntry]],
-    bytes: u64,
-    dtype: WeightDtype,
-) -> Result<()> {
-    let mut files = BTreeMap::new();
+fn write_index(dir: &Path, shards: &[&[TypedEntry]], bytes: u64) -> Result<()> {
+    let (mut files, mut parameters) = (BTreeMap::new(), 0);
     for (i, shard) in shards.iter().enumerate() {
-        files.extend(shard.iter().map(|tensor| (&tensor.name, shard_name(i, shards.len()))));
+        for TypedEntry { entry, .. } in *shard {
+            files.insert(&entry.name, shard_name(i, shards.len()));
+            parameters += entry.elements()?;
+        }
     }
-    let parameters = bytes / dtype.bytes() as u64;
     let index = json!({
         "metadata": { "total_parameters": parameters, "total_size": bytes },
         "weight_map": files,

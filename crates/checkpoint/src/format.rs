@@ -18,9 +18,19 @@ pub struct SavedTensor {
 }
 
 impl SavedTensor {
+    /// A tensor of these dimensions and dtype.
+    pub fn new(dims: &[usize], dtype: Dtype) -> SavedTensor {
+        SavedTensor { dims: dims.to_vec(), dtype }
+    }
+
     /// Its number of elements. Formats are opened only if it is not too large to count.
     pub fn elements(&self) -> usize {
         self.dims.iter().product()
+    }
+
+    /// Its number of bytes.
+    pub fn bytes(&self) -> u64 {
+        self.elements() as u64 * self.dtype.bitsize() as u64 / 8
     }
 }
 

@@ -48,6 +48,11 @@ impl Weights {
         self.format.path()
     }
 
+    /// What was opened.
+    pub(crate) fn format(&self) -> &dyn Format {
+        self.format.as_ref()
+    }
+
     /// The saved names of all tensors, without buffers.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)
@@ -177,6 +182,12 @@ impl Weights {
     }
 }
 
-fn is_buffer(name: &str) -> bool {
+/// The name of a tensor without the prefix that some models are saved without.
+pub(crate) fn bare_name(name: &str) -> &str {
+    PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name)
+}
+
+/// Whether a tensor of this name is no weight.
+pub(crate) fn is_buffer(name: &str) -> bool {
     BUFFERS.iter().any(|buffer| name.ends_with(buffer))
 }

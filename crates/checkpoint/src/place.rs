@@ -26,8 +26,7 @@ impl Staged {
     ) -> Result<Staged> {
         check_place(path)?;
         let error = |source| write_error(path, source);
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let parent = parent.unwrap_or_else(|| Path::new("."));
+        let parent = parent(path);
         std::fs::create_dir_all(parent).map_err(error)?;
         let file = tempfile::Builder::new()
             .prefix(UNFINISHED)
@@ -48,6 +47,41 @@ impl Staged {
         let Staged { file, path } = self;
         file.persist(&path).map_err(|error| write_error(&path, error.error))?;
         Ok(path)
+    }
+}
+
+/// The folder of a path.
+pub(crate) fn parent(path: &Path) -> &Path {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or_else(|| Path::new("."))
+}
+
+/// Writes a folder with another name and renames it, so that it is complete or not there.
+pub(crate) fn write_folder<T>(path: &Path, content: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+    check_output(path)?;
+    let error = |source| write_error(path, source);
+    std::fs::create_dir_all(parent(path)).map_err(error)?;
+    let folder = tempfile::Builder::new()
+        .prefix(UNFINISHED)
+        .permissions(Permissions::from_mode(0o777))
+        .tempdir_in(parent(path))
+        .map_err(error)?;
+    let written = content(folder.path())?;
+    sync_folder(folder.path())?;
+    std::fs::rename(folder.path(), path).map_err(error)?;
+    let _ = folder.keep();
+    sync_folder(parent(path))?;
+    Ok(written)
+}
+
+/// Rejects an output folder that has something in it.
+pub fn check_output(path: impl AsRef<Path>) -> Result<()> {
+    let path = path.as_ref();
+    match std::fs::read_dir(path).map(|mut entries| entries.next().is_none()) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Error::NotEmpty { path: path.to_owned() }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(write_error(path, error)),
     }
 }
 

@@ -3,6 +3,7 @@
 // These panic when the output cannot be written, which would end a run.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod bar;
 mod commands;
 mod flags;
 mod log;
@@ -40,6 +41,8 @@ enum Command {
     /// Print the run config of the given flags, as TOML or JSON.
     #[command(allow_negative_numbers = true)]
     Config(Box<commands::config::ConfigArgs>),
+    /// Verify, show, convert and compare checkpoints.
+    Checkpoint(commands::checkpoint::CheckpointArgs),
     /// List the devices of this machine, their memory and their plugins.
     Devices(commands::devices::DevicesArgs),
     /// Compile and run a StableHLO program, and print its results, memory and time.
@@ -78,6 +81,7 @@ fn run() -> fullshard::Result<ExitCode> {
         Command::Train(args) => return train::run(&args, TrainCommand::Train),
         Command::RunClm(args) => return train::run(&args, TrainCommand::RunClm),
         Command::Config(args) => commands::config::run(&args)?,
+        Command::Checkpoint(args) => return commands::checkpoint::run(&args),
         Command::Devices(args) => commands::devices::run(&args)?,
         Command::Exec(args) => commands::exec::run(&args)?,
         Command::Compile(args) => commands::compile::run(&args)?,

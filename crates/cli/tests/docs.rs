@@ -100,6 +100,7 @@ pages! {
     readme: "README.md";
     training: "docs/training.md";
     fine_tuning: "docs/fine-tuning.md";
+    checkpoints: "docs/checkpoints.md";
     parallelism: "docs/parallelism.md";
     plan: "docs/plan.md";
     fp8: "docs/fp8.md";

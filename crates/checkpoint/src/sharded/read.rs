@@ -3,7 +3,7 @@
 use super::manifest::{FileRecord, MANIFEST, Manifest, ShardChecksums, TensorRecord};
 use super::write::Piece;
 use super::{COMMITTED, STEP};
-use crate::checksum::Checksum;
+use crate::checksum::{Checksum, Summing};
 use crate::error::{Error, Result};
 use crate::format::{Format, SavedTensor};
 use crate::header::Header;
@@ -13,6 +13,9 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The bytes that are checked at once.
+const CHUNK: usize = 8 << 20;
 
 /// A complete checkpoint. Values are checked when they are first read.
 #[derive(Debug)]
@@ -110,6 +113,11 @@ impl Checkpoint {
         Ok(())
     }
 
+    /// The number of shards of a tensor.
+    pub fn shard_count(&self, name: &str) -> usize {
+        self.shards.get(name).map_or(0, Vec::len)
+    }
+
     /// Reads a part of a shard. The first time, all of it is read and checked.
     fn read_shard(
         &self,
@@ -125,17 +133,22 @@ impl Checkpoint {
                 .map_err(|source| Error::Read { path: path.clone(), source })
         };
         let skipped = (part.start - shard.elements.start) * width;
+        read(out, shard.offset + skipped as u64)?;
         if shard.checked.load(Ordering::Relaxed) {
-            return read(out, shard.offset + skipped as u64);
+            return Ok(());
         }
         let found = if part == shard.elements {
-            read(out, shard.offset)?;
             Checksum::of(out)
         } else {
-            let mut all = vec![0; shard.elements.len() * width];
-            read(&mut all, shard.offset)?;
-            out.copy_from_slice(&all[skipped..skipped + out.len()]);
-            Checksum::of(&all)
+            let mut sum = Summing::new();
+            let bytes = shard.elements.len() * width;
+            let mut buffer = vec![0; bytes.min(CHUNK)];
+            for start in (0..bytes).step_by(CHUNK) {
+                let chunk = &mut buffer[..CHUNK.min(bytes - start)];
+                read(chunk, shard.offset + start as u64)?;
+                sum.add(chunk);
+            }
+            sum.finish()
         };
         if found != shard.checksum {
             let range = &shard.elements;

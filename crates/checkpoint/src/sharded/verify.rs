@@ -1,15 +1,18 @@
 //! Verifying all of a checkpoint.
 
+use super::COMMITTED;
 use super::manifest::FileRecord;
 use super::read::{Checkpoint, read_manifest};
 use crate::checksum::Summing;
 use crate::error::{Error, Result};
+use serde::Serialize;
+use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// A fault of a checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// The file or folder.
     pub path: PathBuf,
@@ -31,13 +34,37 @@ pub fn verify(folder: &Path, progress: &mut dyn FnMut(u64)) -> Result<Vec<Proble
     if problems.is_empty()
         && let Err(error) = Checkpoint::open(folder)
     {
-        let path = match &error {
-            Error::Damaged { path, .. } | Error::Read { path, .. } => path.clone(),
-            _ => folder.to_owned(),
-        };
-        problems.push(Problem { path, reason: error.to_string() });
+        problems.push(Problem::new(folder, &error));
     }
     Ok(problems)
+}
+
+impl Problem {
+    /// The fault that an error of a checkpoint names.
+    pub fn new(folder: &Path, error: &Error) -> Problem {
+        let (path, reason) = match error {
+            Error::Damaged { path, reason } => (path.as_path(), reason.clone()),
+            Error::Read { path, source } if source.kind() == std::io::ErrorKind::NotFound => {
+                (path.as_path(), "it is missing".to_owned())
+            }
+            Error::Read { path, source } => {
+                (path.as_path(), format!("it cannot be read: {source}"))
+            }
+            Error::Uncommitted { path } => {
+                let reason = format!("it has no file {COMMITTED}: it was not committed");
+                (path.as_path(), reason)
+            }
+            error => (folder, error.to_string()),
+        };
+        Problem { path: path.to_owned(), reason }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        write!(f, "{name}: {}", self.reason)
+    }
 }
 
 /// What is wrong with a file, if anything.

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::export::INDEX;
 use crate::folder::{UNFINISHED, checkpoint_name};
 use crate::header;
-use crate::place::{sync_folder, write_error};
+use crate::place::{check_output, parent, sync_folder, write_error};
 use safetensors::tensor::TensorInfo;
 use serde_json::json;
 use std::collections::{BTreeMap, HashMap};
@@ -46,9 +46,11 @@ pub type OnSave = Arc<dyn Fn(SavePoint) + Send + Sync>;
 
 /// A checkpoint that is being written. Dropping it removes it.
 pub struct Staging {
-    /// The folder of all checkpoints.
-    folder: PathBuf,
     path: PathBuf,
+    /// The checkpoint's place.
+    target: PathBuf,
+    /// The name of an earlier checkpoint there, until this one is complete.
+    replaced: Option<PathBuf>,
     step: u64,
     files: Mutex<BTreeMap<String, FileRecord>>,
     on_save: OnSave,
@@ -58,14 +60,34 @@ pub struct Staging {
 const CHUNK: usize = 8 << 20;
 
 impl Staging {
-    /// Starts the checkpoint of a step in a folder.
+    /// Starts the checkpoint of a step in a folder, which replaces an earlier one of this step.
     pub fn begin(folder: &Path, step: u64, on_save: OnSave) -> Result<Staging> {
-        fs::create_dir_all(folder).map_err(|source| write_error(folder, source))?;
-        let path = folder.join(format!("{UNFINISHED}{}", checkpoint_name(step)));
+        let name = checkpoint_name(step);
+        let path = folder.join(format!("{UNFINISHED}{name}"));
+        let replaced = folder.join(format!("{UNFINISHED}replaced-{step}"));
+        Staging::create(path, folder.join(name), Some(replaced), step, on_save)
+    }
+
+    /// Starts a checkpoint at a path that has none.
+    pub fn at(target: &Path, step: u64) -> Result<Staging> {
+        check_output(target)?;
+        let name = target.file_name().unwrap_or_default().to_string_lossy();
+        let name = format!("{UNFINISHED}{name}-{}", std::process::id());
+        let path = parent(target).join(name);
+        Staging::create(path, target.to_owned(), None, step, Arc::new(|_| {}))
+    }
+
+    fn create(
+        path: PathBuf,
+        target: PathBuf,
+        replaced: Option<PathBuf>,
+        step: u64,
+        on_save: OnSave,
+    ) -> Result<Staging> {
         remove_folder(&path)?;
-        fs::create_dir(&path).map_err(|source| write_error(&path, source))?;
+        fs::create_dir_all(&path).map_err(|source| write_error(&path, source))?;
         let files = Mutex::new(BTreeMap::new());
-        Ok(Staging { folder: folder.to_owned(), path, step, files, on_save })
+        Ok(Staging { path, target, replaced, step, files, on_save })
     }
 
     /// The folder that files are written into.
@@ -164,19 +186,20 @@ impl Staging {
         write_synced(&path, &json)?;
         sync_folder(&self.path)?;
         (self.on_save)(SavePoint::Synced);
-        let target = self.folder.join(checkpoint_name(self.step));
-        let replaced = self.folder.join(format!("{UNFINISHED}replaced-{}", self.step));
-        remove_folder(&replaced)?;
-        if target.exists() {
-            fs::rename(&target, &replaced).map_err(|source| write_error(&target, source))?;
+        let target = self.target.clone();
+        if let Some(replaced) = &self.replaced {
+            remove_folder(replaced)?;
+            if target.exists() {
+                fs::rename(&target, replaced).map_err(|source| write_error(&target, source))?;
+            }
         }
         fs::rename(&self.path, &target).map_err(|source| write_error(&target, source))?;
-        sync_folder(&self.folder)?;
+        sync_folder(parent(&target))?;
         (self.on_save)(SavePoint::Renamed);
         write_synced(&target.join(COMMITTED), format!("{}\n", Checksum::of(&json)).as_bytes())?;
         sync_folder(&target)?;
         (self.on_save)(SavePoint::Committed);
-        remove_folder(&replaced)?;
+        self.replaced.as_deref().map_or(Ok(()), remove_folder)?;
         Ok(target)
     }
 

@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 pub mod bench;
+pub mod checkpoint;
 pub mod compile;
 pub mod config;
 pub mod devices;

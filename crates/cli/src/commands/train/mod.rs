@@ -1,6 +1,5 @@
 //! `fullshard train` and `fullshard run_clm`.
 
-mod bar;
 mod demo;
 mod signals;
 mod unsupported;

@@ -1,6 +1,6 @@
 //! Prints the progress of a run: bars, and a line per log.
 
-use super::bar;
+use crate::bar;
 use crate::output::say;
 use fullshard::format;
 use fullshard::run::{DataProgress, Purpose};
