@@ -71,7 +71,9 @@ impl HostTensor {
                 self.dtype()
             )));
         }
-        Ok(elements(&self.bytes).collect())
+        let mut values = vec![T::zeroed(); self.ty.elements()];
+        bytemuck::cast_slice_mut(&mut values).copy_from_slice(&self.bytes);
+        Ok(values)
     }
 
     /// The values, if they are booleans.

@@ -129,10 +129,12 @@ impl<'a> Runner<'a> {
         Err(last)
     }
 
-    /// Replaces the state by that of a checkpoint.
+    /// Replaces the state by that of a checkpoint. The memory of the state is freed first, so that
+    /// there is none after an error.
     pub fn load_checkpoint(&mut self, checkpoint: &Checkpoint) -> Result<(), Error> {
         let arguments = Argument::of_program(&self.step.program, &self.spec.step_arguments()?)?;
         let read = read_checkpoint(checkpoint);
+        self.state = TrainState { parameters: Vec::new(), optimizer: Vec::new() };
         self.state = upload_state(self.compiler.client, self.spec, &arguments.state, &read)?;
         self.steps = checkpoint.manifest().progress.step;
         Ok(())
