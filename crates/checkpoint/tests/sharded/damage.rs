@@ -233,18 +233,19 @@ fn finds_ranges_that_do_not_cover() {
         };
         others.map(piece).collect::<Vec<_>>()
     };
-    for ranges in [
-        vec![0..10],
-        vec![10..20],
-        vec![0..8, 10..20],
-        vec![0..12, 10..20],
-        vec![0..20, 0..20],
-        vec![0..20, 4..6],
-        vec![0..10, 0..10],
-        vec![0..5, 5..10, 12..15, 15..20, 10..11],
-    ] {
-        let piece = |elements| Piece { tensor: "h.0.w".into(), elements };
-        let mut files: Vec<_> = ranges.iter().map(|range| vec![piece(range.clone())]).collect();
+    let cases: [&[(usize, usize)]; 8] = [
+        &[(0, 10)],
+        &[(10, 20)],
+        &[(0, 8), (10, 20)],
+        &[(0, 12), (10, 20)],
+        &[(0, 20), (0, 20)],
+        &[(0, 20), (4, 6)],
+        &[(0, 10), (0, 10)],
+        &[(0, 5), (5, 10), (12, 15), (15, 20), (10, 11)],
+    ];
+    for ranges in cases {
+        let piece = |&(start, end)| vec![Piece { tensor: "h.0.w".into(), elements: start..end }];
+        let mut files: Vec<_> = ranges.iter().map(piece).collect();
         files.push(others());
         let folder = tempfile::tempdir().unwrap();
         let path = save_pieces(folder.path(), 4, 4, &files, Arc::new(|_| {})).unwrap();

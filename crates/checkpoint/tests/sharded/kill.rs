@@ -90,21 +90,21 @@ fn killed(folder: &Path, step: u64, call: usize) -> String {
 
 #[test]
 fn a_kill_of_the_first_save_leaves_nothing_or_all_of_it() {
-    for call in 0..POINTS.len() {
+    for (call, point) in POINTS.into_iter().enumerate() {
         let folder = tempfile::tempdir().unwrap();
         let what = killed(folder.path(), 2, call);
-        let complete = POINTS[call] == SavePoint::Committed;
+        let complete = point == SavePoint::Committed;
         has_only(folder.path(), if complete { &[(2, CHILD)] } else { &[] }, &what);
     }
 }
 
 #[test]
 fn a_kill_leaves_the_checkpoint_before() {
-    for call in 0..POINTS.len() {
+    for (call, point) in POINTS.into_iter().enumerate() {
         let folder = tempfile::tempdir().unwrap();
         save(folder.path(), 2, 2);
         let what = killed(folder.path(), 4, call);
-        let complete = POINTS[call] == SavePoint::Committed;
+        let complete = point == SavePoint::Committed;
         let expected: &[_] = if complete { &[(4, CHILD), (2, 2)] } else { &[(2, 2)] };
         has_only(folder.path(), expected, &what);
     }
@@ -112,11 +112,11 @@ fn a_kill_leaves_the_checkpoint_before() {
 
 #[test]
 fn a_kill_leaves_the_checkpoint_that_is_replaced() {
-    for call in 0..POINTS.len() {
+    for (call, point) in POINTS.into_iter().enumerate() {
         let folder = tempfile::tempdir().unwrap();
         save(folder.path(), 2, 3);
         let what = killed(folder.path(), 2, call);
-        let complete = POINTS[call] == SavePoint::Committed;
+        let complete = point == SavePoint::Committed;
         has_only(folder.path(), &[(2, if complete { CHILD } else { 2 })], &what);
     }
 }

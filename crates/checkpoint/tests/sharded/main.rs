@@ -175,14 +175,10 @@ fn reads_shards_of_another_mesh() {
 fn rejects_ranges_that_are_not_there() {
     let folder = tempfile::tempdir().unwrap();
     let checkpoint = Checkpoint::open(save(folder.path(), 4, 2)).unwrap();
-    for (range, bytes) in [(0..22, 88), (21..22, 4), (0..21, 80), (0..1, 8), (usize::MAX - 1..0, 0)]
-    {
+    for (range, bytes) in [(0..22, 88), (21..22, 4), (0..21, 80), (0..1, 8), (30..31, 4)] {
         let read = checkpoint.read_elements("wte.weight", range.clone(), &mut vec![0; bytes]);
-        let ok = range.is_empty() && bytes == 0;
-        assert_eq!(read.is_ok(), ok, "{range:?} into {bytes} bytes");
-        if let Err(error) = read {
-            assert!(error.to_string().contains("`wte.weight`"), "{error}");
-        }
+        let error = read.expect_err(&format!("{range:?} into {bytes} bytes"));
+        assert!(error.to_string().contains("`wte.weight`"), "{error}");
     }
     let unknown = checkpoint.read_elements("missing", 0..1, &mut [0; 4]).unwrap_err();
     assert!(unknown.to_string().contains("`missing`"), "{unknown}");

@@ -1,0 +1,190 @@
+//! What a run resumes from: damaged, foreign and best checkpoints, and changed settings.
+
+use super::common::{Folder, TINY};
+use super::{Outcome, checkpoints, damage, drill, fail, finish, folder, intact};
+use fullshard_checkpoint::Weights;
+use std::fs;
+
+const AUTO: [&str; 2] = ["--resume_from_checkpoint", "auto"];
+const SHORT: [&str; 4] = ["--save_steps", "2", "--report_to", "none"];
+
+/// The flags of a short run that saves every second step.
+fn short(steps: &'static str, more: &[&'static str]) -> Vec<&'static str> {
+    drill(&[&["--max_steps", steps][..], &SHORT, more].concat())
+}
+
+/// Copies `out` to a new name.
+fn copy(folder: &Folder, to: &str) {
+    let mut copy = std::process::Command::new("cp");
+    assert!(
+        copy.arg("-r").arg(folder.path("out")).arg(folder.path(to)).status().unwrap().success()
+    );
+}
+
+/// A damaged checkpoint is named in a warning and the one before is used; the run ends the same.
+#[test]
+fn resumes_from_the_checkpoint_before_a_damaged_one() {
+    let folder = folder();
+    finish(&folder, &short("4", &[]));
+    copy(&folder, "values");
+    copy(&folder, "small");
+    finish(&folder, &short("6", &AUTO));
+    let expected = Outcome::of(&folder, "out");
+    for (output, file) in
+        [("values", "optimizer-00001-of-00002.safetensors"), ("small", "trainer_state.json")]
+    {
+        let name = format!("{output}/checkpoint-4/{file}");
+        damage(folder.path(&name));
+        let named = format!("{output}/checkpoint-4");
+        let args = ["--output_dir", output, "--resume_from_checkpoint"];
+        let mut one = short("6", &args);
+        one.push(Box::leak(named.into_boxed_str()));
+        let before = checkpoints(&folder.path(output));
+        fail(&folder, &one, &[&name, "error: "]);
+        assert_eq!(checkpoints(&folder.path(output)), before);
+
+        let mut auto = short("6", &args);
+        auto.push("auto");
+        let printed = finish(&folder, &auto);
+        assert!(printed.contains("warning: ") && printed.contains(&name), "{printed}");
+        let resumed = format!("resumed from {output}/checkpoint-2, after step 2");
+        assert!(printed.contains(&resumed), "{printed}");
+        Outcome::of(&folder, output).assert_is(&expected);
+        assert_eq!(intact(&folder.path(output)), [4, 6]);
+    }
+}
+
+/// Checkpoints of another model, optimizer, data or order are refused with the reason, and nothing
+/// is written; a change that is meant is possible.
+#[test]
+fn refuses_checkpoints_of_another_run() {
+    let folder = folder();
+    finish(&folder, &short("4", &[]));
+    folder.write("wide.json", &TINY.replace("\"n_embd\": 16", "\"n_embd\": 32"));
+    let other = fs::read_to_string(folder.path("train.txt")).unwrap();
+    folder.write("other.txt", &other.replacen('e', "a", 1));
+    folder.write("longer.txt", &(other.clone() + &other));
+    let before = folder.names();
+    for (flags, words) in [
+        (["--config_name", "wide.json"], ["wte.weight", "[96, 32]"]),
+        (["--optim", "adafactor"], ["state of adamw", "--optim adamw"]),
+        (["--train_file", "other.txt"], ["tokens", "--ignore_data_skip"]),
+        (["--train_file", "longer.txt"], ["blocks instead of", "--ignore_data_skip"]),
+        (["--seed", "7"], ["seed 7 instead of 42", "--ignore_data_skip"]),
+        (["--data_seed", "7"], ["seed 7 instead of 42", "--ignore_data_skip"]),
+    ] {
+        for resume in ["auto", "true", "out/checkpoint-4"] {
+            let args = [&flags[..], &["--resume_from_checkpoint", resume]].concat();
+            fail(&folder, &short("6", &args), &[&["error: "], &words[..]].concat());
+        }
+    }
+    assert_eq!(folder.names(), before);
+
+    // Another position in other data, and other batches of the same.
+    copy(&folder, "other");
+    let flags = ["--train_file", "other.txt", "--ignore_data_skip", "--output_dir", "other"];
+    let printed = finish(&folder, &short("6", &[&flags[..], &AUTO].concat()));
+    assert!(printed.contains("resumed from other/checkpoint-4"), "{printed}");
+    let flags = ["--per_device_train_batch_size", "12"];
+    let printed = finish(&folder, &short("8", &[&flags[..], &AUTO].concat()));
+    let goes_on =
+        "steps have 24 sequences instead of 48: the run goes on at sequence 49 of epoch 2";
+    assert!(printed.contains(goes_on), "{printed}");
+    // Four of the six steps of the second epoch, from its second half.
+    let state = folder.json("out/trainer_state.json");
+    assert_eq!((&state["global_step"], &state["max_steps"]), (&8.into(), &8.into()));
+    let epoch = state["epoch"].as_f64().unwrap();
+    assert!(epoch > 2.0 && epoch < 2.0 + 1.0 / 3.0, "{epoch}");
+}
+
+#[test]
+fn starts_from_a_model_that_was_saved_alone() {
+    let folder = folder();
+    finish(&folder, &short("2", &["--save_only_model"]));
+    for resume in ["auto", "true", "out/checkpoint-2"] {
+        let args = ["--resume_from_checkpoint", resume];
+        let words = ["--save_only_model", "--model_name_or_path"];
+        fail(&folder, &short("4", &args), &words);
+    }
+    let mut args = short("1", &["--model_name_or_path", "out/checkpoint-2", "--output_dir", "new"]);
+    let config = args.iter().position(|flag| *flag == "--config_name").unwrap();
+    args.drain(config..config + 2);
+    let config = args.iter().position(|flag| *flag == "--config_name").unwrap();
+    args.drain(config..config + 2);
+    finish(&folder, &args);
+    let loss = |output: &str| {
+        let state = folder.json(&format!("{output}/trainer_state.json"));
+        state["log_history"].as_array().unwrap().last().unwrap()["train_loss"].as_f64().unwrap()
+    };
+    assert!(loss("new") < loss("out"), "{} {}", loss("new"), loss("out"));
+}
+
+/// The weights of a folder, by name.
+fn weights(folder: &Folder, path: &str) -> Vec<(String, Vec<f32>)> {
+    let weights = Weights::open(&folder.path(path)).unwrap();
+    let names: Vec<String> = weights.names().map(str::to_owned).collect();
+    names.into_iter().map(|name| (name.clone(), weights.read_f32(&name).unwrap())).collect()
+}
+
+/// Flags of a run whose loss grows after some steps.
+const WORSE: [&str; 12] = [
+    "--eval_strategy",
+    "steps",
+    "--eval_steps",
+    "1",
+    "--learning_rate",
+    "0.3",
+    "--load_best_model_at_end",
+    "--save_total_limit",
+    "1",
+    "--report_to",
+    "none",
+    "--do_eval",
+];
+
+/// The best checkpoint is kept beside the limit and its model is the result, also of a run that
+/// is resumed under another spelling of its folder.
+#[test]
+fn keeps_and_loads_the_best_checkpoint() {
+    let folder = folder();
+    let steps = ["--max_steps", "4", "--save_steps", "1"];
+    finish(&folder, &drill(&[&WORSE[..], &steps].concat()));
+    let state = folder.json("out/trainer_state.json");
+    let best = state["best_global_step"].as_u64().unwrap();
+    assert!(best < 4, "{state}");
+    assert_eq!(state["best_model_checkpoint"], format!("out/checkpoint-{best}"));
+    assert_eq!(intact(&folder.path("out")), [best, 4]);
+    let name = format!("out/checkpoint-{best}");
+    assert_eq!(weights(&folder, "out"), weights(&folder, &name));
+
+    copy(&folder, "lost");
+    let steps = ["--max_steps", "6", "--save_steps", "1", "--output_dir", "./out"];
+    finish(&folder, &drill(&[&WORSE[..], &steps, &AUTO].concat()));
+    assert_eq!(intact(&folder.path("out")), [best, 6]);
+    assert_eq!(weights(&folder, "out"), weights(&folder, &name));
+
+    // Without the best checkpoint, the model of the last step is there, and the run says so.
+    fs::remove_dir_all(folder.path(&format!("lost/checkpoint-{best}"))).unwrap();
+    let steps = ["--max_steps", "5", "--save_steps", "1", "--output_dir", "lost"];
+    let words = ["the best model cannot be loaded", "last step are saved in lost"];
+    fail(&folder, &drill(&[&WORSE[..], &steps, &AUTO].concat()), &words);
+    assert_eq!(weights(&folder, "lost"), weights(&folder, "lost/checkpoint-5"));
+}
+
+/// With `--save_strategy best`, only the best evaluations are saved.
+#[test]
+fn saves_the_best_evaluations() {
+    let folder = folder();
+    let steps = ["--max_steps", "4", "--save_strategy", "best", "--save_total_limit", "9"];
+    finish(&folder, &drill(&[&WORSE[..], &steps].concat()));
+    let state = folder.json("out/trainer_state.json");
+    let mut best = f64::INFINITY;
+    let mut expected = Vec::new();
+    for log in state["log_history"].as_array().unwrap() {
+        if let Some(loss) = log["eval_loss"].as_f64().filter(|loss| *loss < best) {
+            best = loss;
+            expected.push(log["step"].as_u64().unwrap());
+        }
+    }
+    assert_eq!(checkpoints(&folder.path("out")), expected);
+}

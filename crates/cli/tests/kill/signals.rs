@@ -1,0 +1,67 @@
+//! Signals: a checkpoint is saved in time, and one job runs in a folder.
+
+use super::{
+    LONG, Outcome, Running, UNINTERRUPTED, checkpoints, drill, fail, finish, folder, intact,
+};
+use std::fs;
+use std::time::{Duration, Instant};
+
+const RESUME: [&str; 2] = ["--resume_from_checkpoint", "auto"];
+
+/// One run, stopped by each signal in turn and resumed, and told to save in between.
+#[test]
+fn a_run_that_is_stopped_saves_and_resumes() {
+    let folder = folder();
+    let out = folder.path("out");
+    // Few checkpoints by themselves, so that those of signals are seen.
+    let args = drill(&[&LONG[..2], &["--save_steps", "59"], &RESUME].concat());
+    let mut before = 0;
+    for (signal, name, code) in
+        [("-TERM", "SIGTERM", 143), ("-HUP", "SIGHUP", 129), ("-INT", "Ctrl-C", 130)]
+    {
+        let mut run = Running::start(&folder, &args);
+        assert!(run.prints("training for"), "{}", run.printed);
+        if signal == "-TERM" {
+            run.signal("-USR1");
+            assert!(run.prints("checkpoint of"), "{}", run.printed);
+        }
+        run.signal(signal);
+        let (status, printed) = run.end();
+        assert_eq!(status.code(), Some(code), "{printed}");
+        assert!(printed.contains(&format!("stopped by {name} after step ")), "{printed}");
+        let step = folder.json("out/trainer_state.json")["global_step"].as_u64().unwrap();
+        assert!(before < step && step < 59, "{before} {step}: {printed}");
+        assert!(intact(&out).contains(&step), "{step} of {:?}", checkpoints(&out));
+        before = step;
+    }
+    let printed = finish(&folder, &args);
+    let resumed = format!("resumed from out/checkpoint-{before}, after step {before}");
+    assert!(printed.contains(&resumed), "{printed}");
+    let mut outcome = Outcome::of(&folder, "out");
+    outcome.state["save_steps"] = UNINTERRUPTED.state["save_steps"].clone();
+    outcome.assert_is(&UNINTERRUPTED);
+}
+
+/// A second job is refused at once. The first goes on, until a signal with no time to save ends it.
+#[test]
+fn a_folder_has_one_job_which_ends_in_time() {
+    let folder = folder();
+    let out = folder.path("out");
+    let args = drill(&["--max_steps", "100000", "--save_steps", "5", "--preemption_grace_s", "0"]);
+    let mut run = Running::start(&folder, &args);
+    assert!(run.prints("checkpoint of"), "{}", run.printed);
+    let holder = format!("process {} on ", run.child.id());
+    let mut second = args.clone();
+    second.extend(RESUME);
+    fail(&folder, &second, &["out is in use by another job", &holder, "--output_dir"]);
+    assert!(run.prints("checkpoint of") && run.child.try_wait().unwrap().is_none());
+    let start = Instant::now();
+    run.signal("-TERM");
+    let (status, printed) = run.end();
+    assert_eq!(status.code(), Some(143), "{printed}");
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    let stderr = fs::read_to_string(folder.path("stderr")).unwrap();
+    assert!(stderr.contains("--preemption_grace_s"), "{stderr}");
+    fullshard_checkpoint::sweep(&out).unwrap();
+    assert!(!intact(&out).is_empty());
+}
