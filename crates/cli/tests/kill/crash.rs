@@ -25,13 +25,13 @@ fn resumed_to_the_end(folder: &Folder) {
     let printed = finish(folder, &drill(&[&LONG[..], &RESUME].concat()));
     assert!(printed.contains("resumed from out/checkpoint-"), "{printed}");
     Outcome::of(folder, "out").assert_is(&UNINTERRUPTED);
-    assert_eq!(intact(&folder.path("out")), [58, 60]);
+    assert_eq!(intact(&folder.path("out")), [148, 150]);
 }
 
 #[test]
 fn a_run_that_is_killed_ends_as_one_that_is_not() {
     let folder = folder();
-    for part in ["step 4/60  checkpoint", "step 20/60", "step 45/60"] {
+    for part in ["step 4/150  checkpoint", "step 50/150", "step 110/150"] {
         let printed = kill_after(&folder, part, Duration::ZERO);
         assert!(printed.contains(part), "{printed}");
     }

@@ -37,7 +37,7 @@ const DRILL: [&str; 14] = [
 ];
 
 /// A run that is long enough to be interrupted.
-const LONG: [&str; 4] = ["--max_steps", "60", "--save_steps", "2"];
+const LONG: [&str; 4] = ["--max_steps", "150", "--save_steps", "2"];
 
 /// The flags of a drill.
 fn drill(more: &[&'static str]) -> Vec<&'static str> {

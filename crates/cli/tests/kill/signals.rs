@@ -14,23 +14,24 @@ fn a_run_that_is_stopped_saves_and_resumes() {
     let folder = folder();
     let out = folder.path("out");
     // Few checkpoints by themselves, so that those of signals are seen.
-    let args = drill(&[&LONG[..2], &["--save_steps", "59"], &RESUME].concat());
+    let args = drill(&[&LONG[..2], &["--save_steps", "149"], &RESUME].concat());
     let mut before = 0;
     for (signal, name, code) in
         [("-TERM", "SIGTERM", 143), ("-HUP", "SIGHUP", 129), ("-INT", "Ctrl-C", 130)]
     {
         let mut run = Running::start(&folder, &args);
         assert!(run.prints("training for"), "{}", run.printed);
+        let waits_for = if signal == "-TERM" { "checkpoint of" } else { "  loss " };
         if signal == "-TERM" {
             run.signal("-USR1");
-            assert!(run.prints("checkpoint of"), "{}", run.printed);
         }
+        assert!(run.prints(waits_for), "{}", run.printed);
         run.signal(signal);
         let (status, printed) = run.end();
         assert_eq!(status.code(), Some(code), "{printed}");
         assert!(printed.contains(&format!("stopped by {name} after step ")), "{printed}");
         let step = folder.json("out/trainer_state.json")["global_step"].as_u64().unwrap();
-        assert!(before < step && step < 59, "{before} {step}: {printed}");
+        assert!(before < step && step < 149, "{before} {step}: {printed}");
         assert!(intact(&out).contains(&step), "{step} of {:?}", checkpoints(&out));
         before = step;
     }
