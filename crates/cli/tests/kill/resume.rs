@@ -54,6 +54,30 @@ fn resumes_from_the_checkpoint_before_a_damaged_one() {
     }
 }
 
+/// A run on two devices goes on with one, with the same batches and losses.
+#[test]
+fn resumes_on_another_number_of_devices() {
+    let folder = folder();
+    let logged = ["--logging_steps", "1"];
+    finish(&folder, &short("3", &[&logged[..], &["--save_steps", "3"]].concat()));
+    copy(&folder, "one");
+    finish(&folder, &short("6", &[&logged[..], &AUTO].concat()));
+    let flags = ["--num_cores", "1", "--per_device_train_batch_size", "48", "--output_dir", "one"];
+    let printed = finish(&folder, &short("6", &[&logged[..], &flags, &AUTO].concat()));
+    assert!(printed.contains("resumed from one/checkpoint-3"), "{printed}");
+    assert!(!printed.contains("the run goes on at sequence"), "{printed}");
+    let losses = |output: &str| -> Vec<f64> {
+        let state = folder.json(&format!("{output}/trainer_state.json"));
+        let logs = state["log_history"].as_array().unwrap();
+        logs.iter().filter_map(|log| log["loss"].as_f64()).collect()
+    };
+    let (one, two) = (losses("one"), losses("out"));
+    assert_eq!((one.len(), two.len()), (6, 6));
+    for (one, two) in one.iter().zip(&two) {
+        assert!((one / two - 1.0).abs() < 1e-5, "{one} {two}");
+    }
+}
+
 /// Checkpoints of another model, optimizer, data or order are refused with the reason, and nothing
 /// is written; a change that is meant is possible.
 #[test]
