@@ -90,17 +90,17 @@ fn finds_every_missing_file() {
     assert!(matches!(listed[0].manifest, Err(Error::Uncommitted { .. })));
 }
 
+/// All tensors but `h.0.w`, in full.
+fn others() -> Vec<Piece> {
+    let others = tensors().into_iter().filter(|(name, _)| name != "h.0.w");
+    others.map(|(tensor, record)| Piece { tensor, elements: 0..record.elements() }).collect()
+}
+
 #[test]
 fn finds_swapped_files() {
     let folder = tempfile::tempdir().unwrap();
     let halves = |range| vec![Piece { tensor: "h.0.w".into(), elements: range }];
-    let mut files = vec![halves(0..10), halves(10..20)];
-    let others = tensors().into_iter().filter(|(name, _)| name != "h.0.w");
-    let full = |(tensor, record): (String, super::TensorRecord)| Piece {
-        tensor,
-        elements: 0..record.elements(),
-    };
-    files.push(others.map(full).collect());
+    let files = [halves(0..10), halves(10..20), others()];
     let path = save_pieces(folder.path(), 4, 4, &files, Arc::new(|_| {})).unwrap();
     assert_eq!(load(&path).unwrap(), saved(4));
     let [a, b] = [0, 1].map(|i| path.join(shard_file_name("model", i, 3)));
@@ -225,14 +225,6 @@ fn finds_changed_checksums_of_shards() {
 /// Shards that overlap or leave elements out.
 #[test]
 fn finds_ranges_that_do_not_cover() {
-    let others = || {
-        let others = tensors().into_iter().filter(|(name, _)| name != "h.0.w");
-        let piece = |(tensor, record): (String, super::TensorRecord)| Piece {
-            tensor,
-            elements: 0..record.elements(),
-        };
-        others.map(piece).collect::<Vec<_>>()
-    };
     let cases: [&[(usize, usize)]; 8] = [
         &[(0, 10)],
         &[(10, 20)],

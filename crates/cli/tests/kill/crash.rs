@@ -1,18 +1,16 @@
 //! SIGKILL at any moment: the resumed run ends as if nothing had happened.
 
 use super::common::Folder;
-use super::{LONG, Outcome, Running, UNINTERRUPTED, drill, finish, folder, intact};
+use super::{AUTO, LONG, Outcome, Running, UNINTERRUPTED, drill, finish, folder, intact};
 use fullshard_checkpoint::sweep;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, SystemTime};
 
-const RESUME: [&str; 2] = ["--resume_from_checkpoint", "auto"];
-
 /// Starts or resumes the long run and kills it after a line of its output.
 fn kill_after(folder: &Folder, part: &str, delay: Duration) -> String {
-    let mut run = Running::start(folder, &drill(&[&LONG[..], &RESUME].concat()));
+    let mut run = Running::start(folder, &drill(&[&LONG[..], &AUTO].concat()));
     run.prints(part);
     std::thread::sleep(delay);
     run.signal("-9");
@@ -22,7 +20,7 @@ fn kill_after(folder: &Folder, part: &str, delay: Duration) -> String {
 }
 
 fn resumed_to_the_end(folder: &Folder) {
-    let printed = finish(folder, &drill(&[&LONG[..], &RESUME].concat()));
+    let printed = finish(folder, &drill(&[&LONG[..], &AUTO].concat()));
     assert!(printed.contains("resumed from out/checkpoint-"), "{printed}");
     Outcome::of(folder, "out").assert_is(&UNINTERRUPTED);
     assert_eq!(intact(&folder.path("out")), [148, 150]);

@@ -1,7 +1,6 @@
 //! A full disk, and losses that are not finite: what was saved stays, what was trained is written.
 
-use super::{command, drill, fail, finish, folder, intact};
-use fullshard_checkpoint::Weights;
+use super::{drill, fail, finish, folder, intact, weights};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,13 +35,6 @@ fn bytes_of(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().metadata().unwrap());
     // Files fill pages.
     entries.map(|entry| entry.len().next_multiple_of(4096)).sum()
-}
-
-/// All weights of a folder.
-fn weights(path: &Path) -> Vec<(String, Vec<f32>)> {
-    let weights = Weights::open(path).unwrap();
-    let names: Vec<String> = weights.names().map(str::to_owned).collect();
-    names.into_iter().map(|name| (name.clone(), weights.read_f32(&name).unwrap())).collect()
 }
 
 /// The disk has room for one checkpoint: later ones fail, and so does the model at the end.
@@ -87,7 +79,7 @@ fn the_last_finite_weights_are_written() {
     let folder = folder();
     let flags = ["--max_steps", "1", "--save_strategy", "no", "--report_to", "none"];
     finish(&folder, &drill(&[&flags[..], &["--do_eval", "--output_dir", "out"]].concat()));
-    let one = weights(&folder.path("out"));
+    let one = weights(folder.path("out"));
     assert!(folder.path("out/eval_results.json").is_file());
 
     let flags = ["--max_steps", "9", "--learning_rate", "1e30", "--save_steps", "5"];
@@ -97,15 +89,10 @@ fn the_last_finite_weights_are_written() {
         &args,
         &["error: step 2 has a loss of", "The weights before that step are saved in out"],
     );
-    let two = weights(&folder.path("out"));
+    let two = weights(folder.path("out"));
     assert!(one != two && two.iter().flat_map(|(_, values)| values).all(|value| value.is_finite()));
     assert_eq!(folder.json("out/trainer_state.json")["global_step"], 1, "{printed}");
     assert!(!folder.path("out/eval_results.json").exists());
     assert_eq!(intact(&folder.path("out")), [1]);
-    assert_eq!(weights(&folder.path("out/checkpoint-1")), two);
-
-    // There is nothing to go on with but the same loss.
-    let resumed = [&args[..], &["--resume_from_checkpoint", "true"]].concat();
-    let output = command(&folder, &resumed).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(weights(folder.path("out/checkpoint-1")), two);
 }

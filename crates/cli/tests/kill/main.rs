@@ -11,6 +11,8 @@ mod resume;
 mod signals;
 
 use common::{Folder, TINY, short, text};
+use fullshard_checkpoint::sharded::verify;
+use fullshard_checkpoint::{Weights, list};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Lines};
@@ -38,6 +40,9 @@ const DRILL: [&str; 14] = [
 
 /// A run that is long enough to be interrupted.
 const LONG: [&str; 4] = ["--max_steps", "150", "--save_steps", "2"];
+
+/// The flags that resume a run if it has checkpoints.
+const AUTO: [&str; 2] = ["--resume_from_checkpoint", "auto"];
 
 /// The flags of a drill.
 fn drill(more: &[&'static str]) -> Vec<&'static str> {
@@ -163,7 +168,7 @@ static UNINTERRUPTED: LazyLock<Outcome> = LazyLock::new(|| {
 
 /// The checkpoints in an output folder, by their steps.
 fn checkpoints(output: &Path) -> Vec<u64> {
-    let listed = fullshard_checkpoint::list(output).unwrap();
+    let listed = list(output).unwrap();
     let mut steps: Vec<u64> = listed.iter().map(|listed| listed.step).collect();
     steps.sort_unstable();
     steps
@@ -171,17 +176,24 @@ fn checkpoints(output: &Path) -> Vec<u64> {
 
 /// Checks that all checkpoints of an output folder are complete and intact, and returns the steps.
 fn intact(output: &Path) -> Vec<u64> {
-    for listed in fullshard_checkpoint::list(output).unwrap() {
-        let problems = fullshard_checkpoint::sharded::verify(&listed.path, &mut |_| ()).unwrap();
+    for listed in list(output).unwrap() {
+        let problems = verify(&listed.path, &mut |_| ()).unwrap();
         assert!(problems.is_empty(), "{problems:?}");
     }
     checkpoints(output)
 }
 
-/// Flips a bit in the middle of a file.
+/// The weights of a folder by name, whatever their format.
+fn weights(path: PathBuf) -> Vec<(String, Vec<f32>)> {
+    let weights = Weights::open(path).unwrap();
+    let names: Vec<String> = weights.names().map(str::to_owned).collect();
+    names.into_iter().map(|name| (name.clone(), weights.read_f32(&name).unwrap())).collect()
+}
+
+/// Flips a bit in the second half of a file.
 fn damage(path: PathBuf) {
     let mut bytes = fs::read(&path).unwrap();
-    let middle = bytes.len() - bytes.len() / 4;
-    bytes[middle] ^= 4;
+    let place = bytes.len() - bytes.len() / 4;
+    bytes[place] ^= 4;
     fs::write(path, bytes).unwrap();
 }

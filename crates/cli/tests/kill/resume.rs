@@ -1,11 +1,10 @@
 //! What a run resumes from: damaged, foreign and best checkpoints, and changed settings.
 
 use super::common::{Folder, TINY};
-use super::{Outcome, checkpoints, damage, drill, fail, finish, folder, intact};
-use fullshard_checkpoint::Weights;
+use super::{AUTO, Outcome, checkpoints, damage, drill, fail, finish, folder, intact, weights};
 use std::fs;
+use std::process::Command;
 
-const AUTO: [&str; 2] = ["--resume_from_checkpoint", "auto"];
 const SHORT: [&str; 4] = ["--save_steps", "2", "--report_to", "none"];
 
 /// The flags of a short run that saves every second step.
@@ -15,10 +14,8 @@ fn short(steps: &'static str, more: &[&'static str]) -> Vec<&'static str> {
 
 /// Copies `out` to a new name.
 fn copy(folder: &Folder, to: &str) {
-    let mut copy = std::process::Command::new("cp");
-    assert!(
-        copy.arg("-r").arg(folder.path("out")).arg(folder.path(to)).status().unwrap().success()
-    );
+    let (from, to) = (folder.path("out"), folder.path(to));
+    assert!(Command::new("cp").arg("-r").arg(from).arg(to).status().unwrap().success());
 }
 
 /// A damaged checkpoint is named in a warning and the one before is used; the run ends the same.
@@ -30,21 +27,18 @@ fn resumes_from_the_checkpoint_before_a_damaged_one() {
     copy(&folder, "small");
     finish(&folder, &short("6", &AUTO));
     let expected = Outcome::of(&folder, "out");
-    for (output, file) in
-        [("values", "optimizer-00001-of-00002.safetensors"), ("small", "trainer_state.json")]
-    {
-        let name = format!("{output}/checkpoint-4/{file}");
+    for (output, newest, file) in [
+        ("values", "values/checkpoint-4", "optimizer-00001-of-00002.safetensors"),
+        ("small", "small/checkpoint-4", "trainer_state.json"),
+    ] {
+        let name = format!("{newest}/{file}");
         damage(folder.path(&name));
-        let named = format!("{output}/checkpoint-4");
-        let args = ["--output_dir", output, "--resume_from_checkpoint"];
-        let mut one = short("6", &args);
-        one.push(Box::leak(named.into_boxed_str()));
-        let before = checkpoints(&folder.path(output));
-        fail(&folder, &one, &[&name, "error: "]);
-        assert_eq!(checkpoints(&folder.path(output)), before);
+        let before = folder.names();
+        let args = ["--output_dir", output, "--resume_from_checkpoint", newest];
+        fail(&folder, &short("6", &args), &["error: ", &name]);
+        assert_eq!(folder.names(), before);
 
-        let mut auto = short("6", &args);
-        auto.push("auto");
+        let auto = short("6", &[&args[..2], &AUTO].concat());
         let printed = finish(&folder, &auto);
         assert!(printed.contains("warning: ") && printed.contains(&name), "{printed}");
         let resumed = format!("resumed from {output}/checkpoint-2, after step 2");
@@ -132,23 +126,15 @@ fn starts_from_a_model_that_was_saved_alone() {
         fail(&folder, &short("4", &args), &words);
     }
     let mut args = short("1", &["--model_name_or_path", "out/checkpoint-2", "--output_dir", "new"]);
-    let config = args.iter().position(|flag| *flag == "--config_name").unwrap();
-    args.drain(config..config + 2);
-    let config = args.iter().position(|flag| *flag == "--config_name").unwrap();
-    args.drain(config..config + 2);
+    while let Some(config) = args.iter().position(|flag| *flag == "--config_name") {
+        args.drain(config..config + 2);
+    }
     finish(&folder, &args);
     let loss = |output: &str| {
         let state = folder.json(&format!("{output}/trainer_state.json"));
         state["log_history"].as_array().unwrap().last().unwrap()["train_loss"].as_f64().unwrap()
     };
     assert!(loss("new") < loss("out"), "{} {}", loss("new"), loss("out"));
-}
-
-/// The weights of a folder, by name.
-fn weights(folder: &Folder, path: &str) -> Vec<(String, Vec<f32>)> {
-    let weights = Weights::open(&folder.path(path)).unwrap();
-    let names: Vec<String> = weights.names().map(str::to_owned).collect();
-    names.into_iter().map(|name| (name.clone(), weights.read_f32(&name).unwrap())).collect()
 }
 
 /// Flags of a run that chooses the model with the greatest loss, which is that of its first step.
@@ -179,21 +165,21 @@ fn keeps_and_loads_the_best_checkpoint() {
     assert_eq!(best, 1, "{state}");
     assert_eq!(state["best_model_checkpoint"], format!("out/checkpoint-{best}"));
     assert_eq!(intact(&folder.path("out")), [best, 4]);
-    assert_eq!(weights(&folder, "out"), weights(&folder, "out/checkpoint-1"));
+    assert_eq!(weights(folder.path("out")), weights(folder.path("out/checkpoint-1")));
 
     // The same in a folder that was moved.
     fs::rename(folder.path("out"), folder.path("moved")).unwrap();
     let steps = ["--max_steps", "6", "--save_steps", "1", "--output_dir", "./moved"];
     finish(&folder, &drill(&[&WORST[..], &steps, &AUTO].concat()));
     assert_eq!(intact(&folder.path("moved")), [best, 6]);
-    assert_eq!(weights(&folder, "moved"), weights(&folder, "moved/checkpoint-1"));
+    assert_eq!(weights(folder.path("moved")), weights(folder.path("moved/checkpoint-1")));
 
     // Without the best checkpoint, the model of the last step is there, and the run says so.
     fs::remove_dir_all(folder.path("moved/checkpoint-1")).unwrap();
     let steps = ["--max_steps", "7", "--save_steps", "1", "--output_dir", "moved"];
     let words = ["the best model cannot be loaded", "last step are saved in moved"];
     fail(&folder, &drill(&[&WORST[..], &steps, &AUTO].concat()), &words);
-    assert_eq!(weights(&folder, "moved"), weights(&folder, "moved/checkpoint-7"));
+    assert_eq!(weights(folder.path("moved")), weights(folder.path("moved/checkpoint-7")));
 }
 
 /// With `--save_strategy best`, only the best evaluations are saved.

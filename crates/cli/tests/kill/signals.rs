@@ -1,12 +1,10 @@
 //! Signals: a checkpoint is saved in time, and one job runs in a folder.
 
 use super::{
-    LONG, Outcome, Running, UNINTERRUPTED, checkpoints, drill, fail, finish, folder, intact,
+    AUTO, LONG, Outcome, Running, UNINTERRUPTED, checkpoints, drill, fail, finish, folder, intact,
 };
 use std::fs;
 use std::time::{Duration, Instant};
-
-const RESUME: [&str; 2] = ["--resume_from_checkpoint", "auto"];
 
 /// One run, stopped by each signal in turn and resumed, and told to save in between.
 #[test]
@@ -14,7 +12,7 @@ fn a_run_that_is_stopped_saves_and_resumes() {
     let folder = folder();
     let out = folder.path("out");
     // Few checkpoints by themselves, so that those of signals are seen.
-    let args = drill(&[&LONG[..2], &["--save_steps", "149"], &RESUME].concat());
+    let args = drill(&[&LONG[..2], &["--save_steps", "149"], &AUTO].concat());
     let mut before = 0;
     for (signal, name, code) in
         [("-TERM", "SIGTERM", 143), ("-HUP", "SIGHUP", 129), ("-INT", "Ctrl-C", 130)]
@@ -53,7 +51,7 @@ fn a_folder_has_one_job_which_ends_in_time() {
     assert!(run.prints("checkpoint of"), "{}", run.printed);
     let holder = format!("process {} on ", run.child.id());
     let mut second = args.clone();
-    second.extend(RESUME);
+    second.extend(AUTO);
     fail(&folder, &second, &["out is in use by another job", &holder, "--output_dir"]);
     assert!(run.prints("checkpoint of") && run.child.try_wait().unwrap().is_none());
     let start = Instant::now();
