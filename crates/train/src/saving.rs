@@ -91,16 +91,15 @@ impl Run<'_, '_, '_> {
     fn save(&mut self) -> Result<(), Error> {
         self.catch_up()?;
         let step = self.state.global_step;
-        let Some(saving) = self.training.saving.as_ref().filter(|_| self.saved != Some(step))
-        else {
-            return Ok(());
-        };
-        let Some(saver) = &mut self.saver else { return Ok(()) };
-        self.saved = Some(step);
+        let Some(saving) = &self.training.saving else { return Ok(()) };
         if self.state.best_global_step == Some(step) {
             let path = saving.options.folder.join(checkpoint_name(step));
             self.state.best_model_checkpoint = Some(path.display().to_string());
         }
+        let Some(saver) = self.saver.as_mut().filter(|_| self.saved != Some(step)) else {
+            return Ok(());
+        };
+        self.saved = Some(step);
         let (unlogged_steps, unlogged_loss) = self.meter.unlogged();
         let progress = Progress {
             run: saving.run.clone(),

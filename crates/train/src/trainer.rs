@@ -169,6 +169,10 @@ impl Run<'_, '_, '_> {
     fn steps(&mut self, stopped: &mut bool) -> Result<(), Error> {
         let Training { schedule, batches, .. } = self.training;
         let first = self.state.global_step.min(schedule.steps);
+        if self.missed_evaluation() {
+            let best = self.evaluate()?;
+            self.save_if_due(first, best)?;
+        }
         for batch in batches.batches(first..schedule.steps)? {
             if (self.training.stop)() {
                 *stopped = true;
@@ -228,6 +232,18 @@ impl Run<'_, '_, '_> {
             self.state.log(values);
         }
         Ok(())
+    }
+
+    /// Whether the run is resumed after a step whose evaluation a signal stopped.
+    fn missed_evaluation(&self) -> bool {
+        let step = self.state.global_step;
+        let is_it = |log: &Values| {
+            let of = log.get("step").map(|of| of.as_f64());
+            log.contains_key("eval_loss") && of == Some(step as f64)
+        };
+        step > 0
+            && self.training.schedule.evaluates_after(step)
+            && !self.state.log_history.iter().any(is_it)
     }
 
     /// Evaluates, and returns whether the result is the best so far.

@@ -134,8 +134,13 @@ fn spec_of(optimizer_name: &str, [devices, layout, layers]: [&str; 3]) -> StepSp
     spec(MODEL, devices.parse().unwrap(), &options, BATCH, optimizer(optimizer_name))
 }
 
+/// Programs are compiled in parallel and run one at a time: two with collectives may deadlock, each
+/// holding threads that the other waits for.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
 /// Losses of the next steps.
 fn train(runner: &mut Runner<'_>) -> Vec<f32> {
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let steps = runner.steps()..runner.steps() + STEPS;
     let step = |step: u64| {
         let tokens = tokens(BATCH, 97, step as usize);
@@ -181,10 +186,6 @@ struct Reference {
     end: Tensors,
 }
 
-/// Programs run one at a time: two with collectives may deadlock, each holding threads that the
-/// other waits for.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
 fn reference(optimizer: &str) -> &'static Reference {
     static RUNS: [OnceLock<Reference>; 2] = [const { OnceLock::new() }; 2];
     RUNS[usize::from(optimizer == "adamw")].get_or_init(|| {
@@ -201,7 +202,6 @@ fn reference(optimizer: &str) -> &'static Reference {
 fn check(case: Case) {
     let [optimizer, from @ .., to_devices, to_layout, to_layers] = case;
     let to = [to_devices, to_layout, to_layers];
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let expected = reference(optimizer);
     let folder = tempfile::tempdir().unwrap();
     let mut losses = Vec::new();

@@ -41,6 +41,47 @@ fn a_run_that_is_stopped_saves_and_resumes() {
     outcome.assert_is(&UNINTERRUPTED);
 }
 
+/// Most of the time of this run is that of evaluations. One that is stopped is made up for.
+#[test]
+fn a_run_that_is_stopped_while_it_evaluates_misses_none() {
+    let folder = folder();
+    let train = fs::read_to_string(folder.path("train.txt")).unwrap();
+    folder.write("many.txt", &train.repeat(4));
+    let flags = [
+        "--validation_file",
+        "many.txt",
+        "--per_device_eval_batch_size",
+        "1",
+        "--eval_strategy",
+        "steps",
+        "--eval_steps",
+        "1",
+        "--save_strategy",
+        "best",
+        "--load_best_model_at_end",
+        "--max_steps",
+        "4",
+        "--report_to",
+        "none",
+    ];
+    finish(&folder, &drill(&[&flags[..], &["--output_dir", "whole"]].concat()));
+    let whole = Outcome::of(&folder, "whole");
+    let args = drill(&[&flags[..], &AUTO].concat());
+    for _ in 0..2 {
+        let mut run = Running::start(&folder, &args);
+        assert!(run.prints("evaluation loss"), "{}", run.printed);
+        std::thread::sleep(Duration::from_millis(50));
+        run.signal("-TERM");
+        let (status, printed) = run.end();
+        assert_eq!(status.code(), Some(143), "{printed}");
+    }
+    finish(&folder, &args);
+    let mut outcome = Outcome::of(&folder, "out");
+    let best = outcome.state["best_model_checkpoint"].as_str().unwrap().replace("out", "whole");
+    outcome.state["best_model_checkpoint"] = best.into();
+    outcome.assert_is(&whole);
+}
+
 /// A second job is refused at once. The first goes on, until a signal with no time to save ends it.
 #[test]
 fn a_folder_has_one_job_which_ends_in_time() {
