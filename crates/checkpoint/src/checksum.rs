@@ -56,8 +56,10 @@ impl FromStr for Checksum {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Checksum, String> {
-        let sum = u64::from_str_radix(text, 16).ok().filter(|_| text.len() == 16);
-        sum.map(Checksum).ok_or_else(|| format!("`{text}` is not a checksum of 16 digits"))
+        // Only what is written is read: a flipped bit can make a digit upper case.
+        let sum = u64::from_str_radix(text, 16).ok().map(Checksum);
+        sum.filter(|sum| sum.to_string() == text)
+            .ok_or_else(|| format!("`{text}` is not a checksum of 16 digits"))
     }
 }
 

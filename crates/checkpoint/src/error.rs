@@ -215,7 +215,7 @@ pub enum Error {
         text: String,
     },
     /// A file is damaged.
-    #[error("{} is damaged: {reason}. Download or export it again", path.display())]
+    #[error("{} is damaged: {reason}. Download or export it again, or use an older one", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,

@@ -3,9 +3,9 @@
 
 use crate::error::{Error, Result};
 use crate::place::write_error;
-use crate::sharded::{COMMITTED, Manifest};
+use crate::sharded::{COMMITTED, MANIFEST, Manifest, read_manifest};
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -40,7 +40,7 @@ pub struct Listed {
 pub fn list(folder: &Path) -> Result<Vec<Listed>> {
     let mut listed: Vec<Listed> = checkpoints(folder)?
         .into_iter()
-        .map(|(step, path)| Listed { manifest: crate::sharded::read_manifest(&path), path, step })
+        .map(|(step, path)| Listed { manifest: read_manifest(&path), path, step })
         .collect();
     let saved_at = |listed: &Listed| listed.manifest.as_ref().map_or(0.0, |found| found.saved_at);
     listed.sort_by(|a, b| saved_at(b).total_cmp(&saved_at(a)).then_with(|| b.step.cmp(&a.step)));
@@ -61,7 +61,7 @@ fn entries(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     let read = |source| Error::Read { path: folder.to_owned(), source };
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(read(error)),
     };
     let mut found = Vec::new();
@@ -79,27 +79,36 @@ fn entries(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
 pub fn sweep(folder: &Path) -> Result<usize> {
     let mut swept = 0;
     for (name, path) in entries(folder)? {
-        if let Some(step) = name.strip_prefix(REPLACED) {
-            restore_replaced(&path, &folder.join(format!("{PREFIX}{step}")))?;
-        } else if name.starts_with(UNFINISHED) {
-            remove(&path)?;
-        } else {
-            continue;
+        let replaced = name.strip_prefix(REPLACED).map(|step| format!("{PREFIX}{step}"));
+        match replaced.map(|name| folder.join(name)) {
+            Some(checkpoint) if read_manifest(&checkpoint).is_err() => {
+                restore_replaced(&path, &checkpoint)?;
+            }
+            Some(_) => remove(&path)?,
+            None if name.starts_with(UNFINISHED) => remove(&path)?,
+            None => continue,
         }
         swept += 1;
+    }
+    for (_, path) in checkpoints(folder)? {
+        // A folder of another program has no manifest.
+        if path.join(MANIFEST).exists() && !path.join(COMMITTED).exists() {
+            remove(&path)?;
+            swept += 1;
+        }
     }
     Ok(swept)
 }
 
-/// A checkpoint that was being replaced gets its name back, unless the new one is complete.
-fn restore_replaced(replaced: &Path, checkpoint: &Path) -> Result<()> {
-    if checkpoint.join(COMMITTED).exists() {
-        return remove(replaced);
-    }
+/// Removes a checkpoint that is not complete; one that it was to replace gets its name back.
+pub(crate) fn restore_replaced(replaced: &Path, checkpoint: &Path) -> Result<()> {
     if checkpoint.exists() {
         remove(checkpoint)?;
     }
-    fs::rename(replaced, checkpoint).map_err(|source| write_error(replaced, source))
+    match fs::rename(replaced, checkpoint) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(write_error(replaced, error)),
+        _ => Ok(()),
+    }
 }
 
 /// Removes a checkpoint; a kill midway leaves none under its name.
@@ -131,6 +140,8 @@ pub fn free_bytes(path: &Path) -> Result<u64> {
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
+    /// The folders that it created, the innermost first.
+    created: Vec<PathBuf>,
     _file: File,
 }
 
@@ -139,11 +150,19 @@ impl Lock {
     pub fn acquire(folder: &Path) -> Result<Lock> {
         let path = folder.join(LOCK);
         let error = |source| write_error(&path, source);
+        let missing = folder.ancestors().take_while(|folder| !folder.exists());
+        let mut created: Vec<_> = missing.map(Path::to_owned).collect();
+        created.retain(|folder| !folder.as_os_str().is_empty());
         loop {
             fs::create_dir_all(folder).map_err(error)?;
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).truncate(false);
-            let mut file = options.open(&path).map_err(error)?;
+            let mut file = match options.open(&path) {
+                Ok(file) => file,
+                // A job that ended meanwhile removed the folder.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(source) => return Err(error(source)),
+            };
             match file.try_lock() {
                 // Some network file systems have no locks.
                 Ok(()) | Err(TryLockError::Error(_)) => {}
@@ -161,7 +180,7 @@ impl Lock {
             let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
             let holder = format!("process {} on {host}\n", std::process::id());
             file.set_len(0).and_then(|()| file.write_all(holder.as_bytes())).map_err(error)?;
-            return Ok(Lock { path, _file: file });
+            return Ok(Lock { path, created, _file: file });
         }
     }
 }
@@ -175,7 +194,7 @@ impl Drop for Lock {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
         // Nothing is left of a run that wrote nothing.
-        if let Some(folder) = self.path.parent() {
+        for folder in &self.created {
             let _ = fs::remove_dir(folder);
         }
     }

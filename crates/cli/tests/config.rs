@@ -23,7 +23,7 @@ fn config_reproduces_a_run_bit_for_bit() {
 
     // Unchanged, it would overwrite its own results without permission.
     let again = ["train", "out/run_config.toml"];
-    rejects(&folder, &again, 1, "which is not empty: add --overwrite_output_dir");
+    rejects(&folder, &again, 1, "which is not empty: add --resume_from_checkpoint");
     folder.stdout(&["train", "out/run_config.toml", "--output_dir", "again"]);
     assert_eq!(losses(&folder, "again"), losses(&folder, "out"));
     let bytes = |path: &str| fs::read(folder.path(path)).unwrap();

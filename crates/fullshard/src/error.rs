@@ -70,6 +70,17 @@ pub enum Error {
         /// The step.
         reason: fullshard_train::NotFinite,
     },
+    /// A best checkpoint that could not be loaded at the end.
+    #[error(
+        "the best model cannot be loaded: {reason}. The weights of the last step are saved in {}",
+        folder.display()
+    )]
+    NoBest {
+        /// The output folder.
+        folder: PathBuf,
+        /// Why it cannot be loaded.
+        reason: String,
+    },
     /// A file.
     #[error("{path}: {reason}")]
     File {

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use fullshard::RunConfig;
-use fullshard::config::{Compute, ConfigSource, Flag, Flags, Given, Takes};
+use fullshard::config::{Compute, ConfigSource, Flag, Flags, Given, SaveWhen, Takes};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -193,7 +193,7 @@ fn minimum_of_no_parameters_wraps_as_the_config_says() {
 fn rejects_other_versions_and_unknown_keys() {
     let folder = tempfile::tempdir().unwrap();
     for (name, text, expected) in [
-        ("a.toml", "version = 2\n", "version 2 is not supported, expected version 1"),
+        ("a.toml", "version = 3\n", "version 3 is not supported, expected version 2"),
         ("b.toml", "version = 0\n", "run config version 0"),
         ("c.toml", "[model]\nmodel_type = \"gpt2\"\n", "add `version = 2`"),
         ("d.toml", "version = 1\n[model]\nmodel_typ = \"gpt2\"\n", "unknown field `model_typ`"),
@@ -211,6 +211,21 @@ fn rejects_other_versions_and_unknown_keys() {
         }
         let error = RunConfig::read(&path).unwrap_err().to_string();
         assert!(error.contains(name) && error.contains(expected), "{name}: {error}");
+    }
+}
+
+/// The version before had no checkpoints.
+#[test]
+fn version_1_saves_no_checkpoints() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("old.toml");
+    for text in
+        ["version = 1\n[output]\nsave_strategy = \"no\"\n", "version = 1\n[mesh]\nfsdp = 2\n"]
+    {
+        fs::write(&path, text).unwrap();
+        let config = RunConfig::read(&path).unwrap();
+        assert_eq!(config.checkpoint.strategy, SaveWhen::No);
+        assert_eq!(config.version, RunConfig::default().version);
     }
 }
 

@@ -6,6 +6,7 @@ use crate::report::{TrainerState, Values};
 use crate::trainer::Run;
 use fullshard_checkpoint::sharded::{DataPosition, Progress};
 use fullshard_checkpoint::{Weights, checkpoint_name};
+use std::path::Path;
 
 /// When and how a run saves checkpoints.
 pub struct Saving<'a> {
@@ -50,9 +51,22 @@ impl Run<'_, '_, '_> {
             num_train_epochs: new.num_train_epochs,
             ..std::mem::take(&mut self.state)
         };
+        self.find_best();
         (self.loss, self.samples) = (progress.total_loss, progress.samples);
         self.meter.resume(progress.unlogged_steps, progress.unlogged_loss);
         self.saved = Some(progress.step);
+    }
+
+    /// Names the best checkpoint as this run does, in case its folder was moved or is spelled in
+    /// another way, so that it is kept and found.
+    fn find_best(&mut self) {
+        let folder = self.training.saving.as_ref().map(|saving| &saving.options.folder);
+        let name =
+            self.state.best_model_checkpoint.as_ref().map(Path::new).and_then(Path::file_name);
+        let here = folder.zip(name).map(|(folder, name)| folder.join(name));
+        if let Some(path) = here.filter(|path| path.is_dir()) {
+            self.state.best_model_checkpoint = Some(path.display().to_string());
+        }
     }
 
     /// Saves a checkpoint after a step if it is time, and reports those that are complete.
@@ -77,16 +91,15 @@ impl Run<'_, '_, '_> {
     fn save(&mut self) -> Result<(), Error> {
         self.catch_up()?;
         let step = self.state.global_step;
-        let Some(saving) = self.training.saving.as_ref().filter(|_| self.saved != Some(step))
-        else {
-            return Ok(());
-        };
-        let Some(saver) = &mut self.saver else { return Ok(()) };
-        self.saved = Some(step);
+        let Some(saving) = &self.training.saving else { return Ok(()) };
         if self.state.best_global_step == Some(step) {
             let path = saving.options.folder.join(checkpoint_name(step));
             self.state.best_model_checkpoint = Some(path.display().to_string());
         }
+        let Some(saver) = self.saver.as_mut().filter(|_| self.saved != Some(step)) else {
+            return Ok(());
+        };
+        self.saved = Some(step);
         let (unlogged_steps, unlogged_loss) = self.meter.unlogged();
         let progress = Progress {
             run: saving.run.clone(),

@@ -62,6 +62,9 @@ pub struct Trained {
     pub not_finite: Option<NotFinite>,
     /// The step of the best checkpoint, if its parameters were loaded at the end.
     pub loaded_best: Option<u64>,
+    /// Why the best checkpoint could not be loaded, if so. The parameters are those of the last
+    /// step.
+    pub best_error: Option<String>,
     /// Its metrics by the names that Trainer uses.
     pub values: Values,
     /// The last evaluation, if it was after the last step.
@@ -150,18 +153,26 @@ impl Run<'_, '_, '_> {
         let mut stopped = false;
         let not_finite = match self.steps(&mut stopped) {
             Ok(()) => None,
-            Err(Error::NotFinite(not_finite)) => Some(not_finite),
+            Err(Error::NotFinite(not_finite)) => {
+                // The step launched after it is not finite either.
+                self.in_flight = None;
+                Some(not_finite)
+            }
             Err(error) => return Err(error),
         };
         self.save_at_end(stopped || not_finite.is_some())?;
-        let loaded_best = if stopped { None } else { self.load_best()? };
-        self.finish(start.elapsed().as_secs_f64(), stopped, not_finite, loaded_best)
+        let best = if stopped { Ok(None) } else { self.load_best() };
+        self.finish(start.elapsed().as_secs_f64(), stopped, not_finite, best)
     }
 
     /// The steps until the end, a signal, or a loss that is not finite.
     fn steps(&mut self, stopped: &mut bool) -> Result<(), Error> {
         let Training { schedule, batches, .. } = self.training;
         let first = self.state.global_step.min(schedule.steps);
+        if self.missed_evaluation() {
+            let best = self.evaluate()?;
+            self.save_if_due(first, best)?;
+        }
         for batch in batches.batches(first..schedule.steps)? {
             if (self.training.stop)() {
                 *stopped = true;
@@ -223,6 +234,18 @@ impl Run<'_, '_, '_> {
         Ok(())
     }
 
+    /// Whether the run is resumed after a step whose evaluation a signal stopped.
+    fn missed_evaluation(&self) -> bool {
+        let step = self.state.global_step;
+        let is_it = |log: &Values| {
+            let of = log.get("step").map(|of| of.as_f64());
+            log.contains_key("eval_loss") && of == Some(step as f64)
+        };
+        step > 0
+            && self.training.schedule.evaluates_after(step)
+            && !self.state.log_history.iter().any(is_it)
+    }
+
     /// Evaluates, and returns whether the result is the best so far.
     fn evaluate(&mut self) -> Result<bool, Error> {
         let Some(evaluation) = &self.training.evaluation else { return Ok(false) };
@@ -267,7 +290,7 @@ impl Run<'_, '_, '_> {
         runtime: f64,
         stopped: bool,
         not_finite: Option<NotFinite>,
-        loaded_best: Option<u64>,
+        best: Result<Option<u64>, Error>,
     ) -> Result<Trained, Error> {
         let steps = self.state.global_step;
         let before = self.training.resumed.as_ref().map(|resumed| &resumed.progress);
@@ -285,7 +308,18 @@ impl Run<'_, '_, '_> {
         self.state.log(values.clone());
         let mut values = values;
         values.insert("epoch".to_owned(), self.state.epoch.into());
-        let evaluated = self.evaluated.filter(|_| loaded_best.is_none());
-        Ok(Trained { stopped, not_finite, loaded_best, values, evaluated, state: self.state })
+        let (loaded_best, best_error) = match best {
+            Ok(loaded) => (loaded, None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        Ok(Trained {
+            stopped,
+            not_finite,
+            loaded_best,
+            best_error,
+            values,
+            evaluated: self.evaluated.filter(|_| loaded_best.is_none()),
+            state: self.state,
+        })
     }
 }

@@ -126,8 +126,15 @@ impl Manifest {
             }
             None => return Err(damaged("it has no version".into())),
         }
-        serde_json::from_value(value)
-            .map_err(|error| damaged(format!("it is not a manifest ({error})")))
+        let manifest: Manifest = serde_json::from_value(value)
+            .map_err(|error| damaged(format!("it is not a manifest ({error})")))?;
+        for (name, TensorRecord { dims, dtype, .. }) in &manifest.tensors {
+            let bits = dims.iter().try_fold(dtype.bitsize(), |bits, dim| bits.checked_mul(*dim));
+            if bits.is_none() || dtype.bitsize() % 8 != 0 {
+                return Err(damaged(format!("`{name}` cannot be {dtype} of dimensions {dims:?}")));
+            }
+        }
+        Ok(manifest)
     }
 
     /// The bytes of all tensors.

@@ -40,8 +40,8 @@ struct Shard {
 }
 
 impl Checkpoint {
-    /// Opens a checkpoint, if it is complete: its marker, the manifest and the lengths and headers
-    /// of all files match, and the shards cover all tensors.
+    /// Opens a checkpoint, if it is complete: its marker, the manifest, the lengths and headers of
+    /// all files of shards and all other files match, and the shards cover all tensors.
     pub fn open(path: impl AsRef<Path>) -> Result<Checkpoint> {
         let path = path.as_ref();
         let manifest = read_manifest(path)?;
@@ -49,15 +49,17 @@ impl Checkpoint {
         let mut shards: BTreeMap<String, Vec<Shard>> = BTreeMap::new();
         for (name, record) in &manifest.files {
             let file = open_file(path, name, record)?;
-            if let Some(sums) = &record.shards {
-                let path = path.join(name);
-                add_shards(&manifest, (&path, &file), sums, files.len(), &mut shards)?;
-                files.push((path, file));
-            }
+            let Some(sums) = &record.shards else {
+                read_small_file(path, name, record)?;
+                continue;
+            };
+            let path = path.join(name);
+            add_shards(&manifest, (&path, &file), sums, files.len(), &mut shards)?;
+            files.push((path, file));
         }
         for (name, record) in &manifest.tensors {
             let parts = shards.entry(name.clone()).or_default();
-            parts.sort_by_key(|shard| shard.elements.start);
+            parts.sort_by_key(|shard| (shard.elements.start, shard.elements.end));
             check_cover(&path.join(MANIFEST), name, record, parts)?;
         }
         let tensors = manifest.parameters().map(|(name, record)| {
@@ -79,17 +81,10 @@ impl Checkpoint {
 
     /// Reads another file of the checkpoint, such as a config, and checks it.
     pub fn read_file(&self, name: &str) -> Result<Vec<u8>> {
-        let path = self.path.join(name);
         let missing =
             || Error::Damaged { path: self.path.clone(), reason: format!("it has no file {name}") };
         let record = self.manifest.files.get(name).ok_or_else(missing)?;
-        let content =
-            std::fs::read(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
-        if Checksum::of(&content) != record.checksum {
-            let reason = "its checksum is not that of the manifest".to_owned();
-            return Err(Error::Damaged { path, reason });
-        }
-        Ok(content)
+        read_small_file(&self.path, name, record)
     }
 
     /// Reads a range of the elements of a tensor, of the optimizer's too, into `out`.
@@ -202,10 +197,10 @@ pub(crate) fn read_manifest(folder: &Path) -> Result<Manifest> {
     if !folder.is_dir() || !marker.exists() {
         return Err(Error::Uncommitted { path: folder.to_owned() });
     }
-    let text = read(&marker)?;
-    let expected: Checksum = String::from_utf8_lossy(&text)
-        .trim()
-        .parse()
+    let text = String::from_utf8_lossy(&read(&marker)?).into_owned();
+    let sum = text.strip_suffix('\n').ok_or("it has no line".to_owned());
+    let expected: Checksum = sum
+        .and_then(str::parse)
         .map_err(|reason| Error::Damaged { path: marker.clone(), reason })?;
     let path = folder.join(MANIFEST);
     let bytes = read(&path)?;
@@ -235,6 +230,18 @@ fn open_file(folder: &Path, name: &str, record: &FileRecord) -> Result<File> {
         }
         Err(source) => Err(Error::Read { path, source }),
     }
+}
+
+/// Reads a file that is not of shards, and checks it.
+fn read_small_file(folder: &Path, name: &str, record: &FileRecord) -> Result<Vec<u8>> {
+    let path = folder.join(name);
+    let content =
+        std::fs::read(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
+    if Checksum::of(&content) != record.checksum {
+        let reason = "its checksum is not that of the manifest".to_owned();
+        return Err(Error::Damaged { path, reason });
+    }
+    Ok(content)
 }
 
 /// Adds the shards of a file, as its header lists them.
@@ -268,6 +275,17 @@ fn add_shards(
         let elements = info.shape.iter().product();
         let piece = Piece::parse(key, elements)
             .ok_or_else(|| damaged(format!("`{key}` is not the name of a shard")))?;
+        let record = manifest.tensors.get(&piece.tensor);
+        let record =
+            record.ok_or_else(|| damaged(format!("`{}` is not in the manifest", piece.tensor)))?;
+        let is_full = *key == piece.tensor;
+        if info.dtype != record.dtype || (is_full && info.shape != record.dims) {
+            let TensorRecord { dims, dtype, .. } = record;
+            return Err(damaged(format!(
+                "`{key}` is {} of dimensions {:?}, but `{}` in the manifest {dtype} of {dims:?}",
+                info.dtype, info.shape, piece.tensor
+            )));
+        }
         shards.entry(piece.tensor).or_default().push(Shard {
             elements: piece.elements,
             file: index,

@@ -5,9 +5,9 @@ use super::{COMMITTED, STEP};
 use crate::checksum::{Checksum, Summing};
 use crate::error::{Error, Result};
 use crate::export::INDEX;
-use crate::folder::{UNFINISHED, checkpoint_name};
+use crate::folder::{UNFINISHED, checkpoint_name, restore_replaced};
 use crate::header;
-use crate::place::{check_output, parent, sync_folder, write_error};
+use crate::place::{check_output, parent, sync_folder, write_error, write_file};
 use safetensors::tensor::TensorInfo;
 use serde_json::json;
 use std::collections::{BTreeMap, HashMap};
@@ -193,14 +193,26 @@ impl Staging {
                 fs::rename(&target, replaced).map_err(|source| write_error(&target, source))?;
             }
         }
-        fs::rename(&self.path, &target).map_err(|source| write_error(&target, source))?;
-        sync_folder(parent(&target))?;
-        (self.on_save)(SavePoint::Renamed);
-        write_synced(&target.join(COMMITTED), format!("{}\n", Checksum::of(&json)).as_bytes())?;
-        sync_folder(&target)?;
+        if let Err(error) = self.place(Checksum::of(&json)) {
+            if let Some(replaced) = &self.replaced {
+                // The error counts; what cannot be undone now is undone by the next sweep.
+                let _ = restore_replaced(replaced, &target);
+            }
+            return Err(error);
+        }
         (self.on_save)(SavePoint::Committed);
         self.replaced.as_deref().map_or(Ok(()), remove_folder)?;
         Ok(target)
+    }
+
+    /// Gives the folder its name and then the marker.
+    fn place(&self, manifest: Checksum) -> Result<()> {
+        let target = &self.target;
+        fs::rename(&self.path, target).map_err(|source| write_error(target, source))?;
+        sync_folder(parent(target))?;
+        (self.on_save)(SavePoint::Renamed);
+        write_file(target.join(COMMITTED), format!("{manifest}\n"))?;
+        sync_folder(target)
     }
 
     /// The header of a file of pieces, and the length of the file.

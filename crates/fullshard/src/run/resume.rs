@@ -39,9 +39,10 @@ fn has_checkpoints(folder: &Path) -> bool {
         && list(folder).is_ok_and(|listed| !listed.is_empty())
 }
 
-/// The usable checkpoints of a folder, those saved last first. The others are named in warnings.
+/// The usable checkpoints of a folder, those saved last first. The others are named in warnings;
+/// if there are only others, the run does not start over beside them.
 fn usable(folder: &Path, spec: &StepSpec, needed: bool) -> Result<Vec<Checkpoint>> {
-    let mut found = Vec::new();
+    let (mut found, mut unusable) = (Vec::new(), None);
     for listed in list(folder)? {
         let opened = listed.manifest.and_then(|_| Checkpoint::open(&listed.path));
         let checked = opened.map_err(Error::from).and_then(|checkpoint| {
@@ -50,17 +51,21 @@ fn usable(folder: &Path, spec: &StepSpec, needed: bool) -> Result<Vec<Checkpoint
         });
         match checked {
             Ok(checkpoint) => found.push(checkpoint),
-            Err(error) => tracing::warn!("{} is not used: {error}", listed.path.display()),
+            Err(error) => {
+                tracing::warn!("{} is not used: {error}", listed.path.display());
+                unusable.get_or_insert(error);
+            }
         }
     }
-    if found.is_empty() && needed {
-        return Err(Error::Usage(format!(
+    match unusable {
+        Some(error) if found.is_empty() => Err(error),
+        None if found.is_empty() && needed => Err(Error::Usage(format!(
             "there is no checkpoint to resume from in {}: leave out --resume_from_checkpoint to \
              start from scratch, or pass `auto` to resume only if there is one",
             folder.display()
-        )));
+        ))),
+        _ => Ok(found),
     }
-    Ok(found)
 }
 
 impl Run {

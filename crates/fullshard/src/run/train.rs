@@ -255,6 +255,10 @@ impl Run {
             let folder = self.output.folder().to_owned();
             return Err(Error::NotFinite { folder, reason });
         }
+        if let Some(reason) = trained.best_error {
+            let folder = self.output.folder().to_owned();
+            return Err(Error::NoBest { folder, reason });
+        }
         Ok(Finished { trained, results: values, curve, model_bytes })
     }
 

@@ -143,7 +143,7 @@ const ROWS: &[Row] = &[
     ("disable_tqdm", "true", &[], Elsewhere("crates/cli/tests/train.rs", "disable_tqdm")),
     ("profile", "profiles", &[], Fails("--profile is not supported")),
     ("output_dir", "other-output", &[], Run),
-    ("overwrite_output_dir", "true", &[], Elsewhere("crates/cli/tests/config.rs", "add --overwrite_output_dir")),
+    ("overwrite_output_dir", "true", &[], Elsewhere("crates/cli/tests/train.rs", "--overwrite_output_dir")),
     ("max_shard_size", "5KB", &[], Run),
     ("save_dtype", "bfloat16", &[], Run),
     ("rescue_dir", "elsewhere", &[], Elsewhere("crates/cli/tests/kill.rs", "--rescue_dir")),
