@@ -45,7 +45,10 @@ impl Run {
         };
         let folder = self.rescue_folder(trained.state.global_step);
         tracing::warn!("{reason}; writing the model to {} instead", folder.display());
-        write(&Output::in_folder(folder.clone()))?;
+        write(&Output::in_folder(folder.clone())).inspect_err(|_| {
+            // Nothing is left of what could not be written there either.
+            let _ = std::fs::remove_dir(&folder);
+        })?;
         let reason = Box::new(reason);
         Err(Error::Rescued { folder, reason })
     }
