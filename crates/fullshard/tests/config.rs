@@ -134,7 +134,11 @@ fn every_key_round_trips_through_flags() {
         ("model", "scan_layers", _) => json!("true"),
         ("evaluation" | "logging", "strategy", _) => json!("epoch"),
         ("schedule", "lr_scheduler_kwargs", _) => json!({"power": 2.0}),
-        (_, "do_train" | "do_eval" | "preallocate", _) => json!(true),
+        ("checkpoint", "strategy", _) => json!("epoch"),
+        ("checkpoint", "total_limit", _) => json!(2),
+        ("checkpoint", "memory", _) | ("output", "max_shard_size", _) => json!("3GB"),
+        ("output", "save_dtype", _) => json!("bfloat16"),
+        (_, "do_train" | "do_eval" | "preallocate" | "greater_is_better", _) => json!(true),
         ("device", "memory_fraction", _) => json!(0.5),
         ("optimizer", "learning_rate", _) | ("evaluation", "steps", _) => json!(0.125),
         (_, "min_num_params" | "block_size" | "max_train_samples" | "max_eval_samples", _)

@@ -201,3 +201,19 @@ fn saves_the_best_evaluations() {
     assert!(expected.len() > 1 && expected.len() < 8, "{expected:?}");
     assert_eq!(checkpoints(&folder.path("out")), expected);
 }
+
+/// Without memory for copies training waits for each save, and saves the same.
+#[test]
+fn saves_without_copies_are_the_same() {
+    let folder = folder();
+    finish(&folder, &short("4", &[]));
+    let waits = ["--output_dir", "waits", "--save_memory", "1KB"];
+    let printed = finish(&folder, &short("4", &waits));
+    assert!(printed.contains("training waited, without copies"), "{printed}");
+    assert_eq!(intact(&folder.path("waits")), [2, 4]);
+    for step in [2, 4] {
+        let saved = |output: &str| weights(folder.path(&format!("{output}/checkpoint-{step}")));
+        assert!(saved("waits") == saved("out"), "step {step}");
+    }
+    Outcome::of(&folder, "waits").assert_is(&Outcome::of(&folder, "out"));
+}
