@@ -215,7 +215,7 @@ pub enum Error {
         text: String,
     },
     /// A file is damaged.
-    #[error("{} is damaged: {reason}. Download or export it again, or use an older one", path.display())]
+    #[error("{} is damaged: {reason}. Use another copy of it, or an older checkpoint", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
