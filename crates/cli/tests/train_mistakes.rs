@@ -57,11 +57,9 @@ fn errors_leave_no_files() {
         (with(&["--output_dir", "tiny.json"]), "which is a file: name a folder"),
         (with(&["--output_dir", "/proc/none"]), "which cannot be written to"),
         (base[..9].to_vec(), "nothing to do: add --do_train, --do_eval or both"),
-        (with(&["--save_steps", "1.5"]), "--save_steps is 1.5, but must be a whole number"),
         (with(&["--resume_from_checkpoint", "x"]), "x is not a complete checkpoint"),
         (with(&["--resume_from_checkpoint"]), "no checkpoint to resume from"),
         (with(&["--load_best_model_at_end"]), "add --eval_strategy"),
-        (with(&["--save_memory", "lots"]), "lots"),
         (with(&["--fp16"]), "there is no loss scaling: use --bf16"),
         (with(&["--push_to_hub"]), "upload the output folder by hand"),
         (with(&["--deepspeed", "ds.json"]), "--fsdp full_shard shards all"),
@@ -122,6 +120,7 @@ fn errors_leave_no_files() {
     }
     for (args, expected) in [
         (with(&["--num_cores", "0"]), "it must be an integer of at least 1"),
+        (with(&["--save_memory", "lots"]), "lots"),
         (with(&["--do_eval", "perhaps"]), "it must be true or false"),
         (with(&["--eval_strategy", "sometimes"]), "[possible values: no, steps, epoch]"),
         (with(&["--num_train_epoch", "1"]), "--num_train_epochs"),
@@ -178,6 +177,10 @@ fn later_errors_leave_no_output() {
         (
             base("tiny.json", "train.txt", &["--logging_steps", "1.5"]),
             "--logging_steps is 1.5, but must be",
+        ),
+        (
+            base("tiny.json", "train.txt", &["--save_steps", "1.5"]),
+            "--save_steps is 1.5, but must be a whole number",
         ),
         (
             base(

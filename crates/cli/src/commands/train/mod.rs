@@ -73,11 +73,11 @@ pub fn run(args: &TrainArgs, command: Command) -> Result<ExitCode> {
     }
     let corpora = run.corpora(&mut data_bar)?;
     let training_set = run.training_set(&corpora, run.resumes_from())?;
+    let client = run.client()?;
+    check(&run, &client)?;
     if let Some(set) = &training_set {
         run.check_disk(&set.schedule)?;
     }
-    let client = run.client()?;
-    check(&run, &client)?;
     let compiler = run.compiler(&client)?;
     let ended = match training_set {
         Some(set) => train_and_evaluate(&run, &compiler, set, &corpora)?,
