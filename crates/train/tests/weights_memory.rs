@@ -30,12 +30,8 @@ fn memory(line: &str) -> u64 {
 #[test]
 fn scanned_layers_are_read_as_shards() {
     let options = PlacementOptions { scan_layers: true, ..PlacementOptions::default() };
-    let batch = BatchShape {
-        sequences: DEVICES,
-        tokens: 8,
-        accumulation: 1,
-        sync_each_microbatch: true,
-    };
+    let batch =
+        BatchShape { sequences: DEVICES, tokens: 8, accumulation: 1, sync_each_microbatch: true };
     let spec = spec(CONFIG, DEVICES, &options, batch, Box::new(Sgd::default()));
     let shard = |param: &fullshard_parallel::ShardedParam| param.shard_elements() * 4;
     let state = spec.placement.parameters.iter().map(shard).sum::<usize>() * DEVICES;

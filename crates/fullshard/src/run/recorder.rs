@@ -6,7 +6,7 @@ use crate::error::{Error as RunError, Result};
 use fullshard_checkpoint::sharded::Checkpoint;
 use fullshard_checkpoint::{WeightDtype, write_file};
 use fullshard_train::report::{Curve, EventWriter, Values};
-use fullshard_train::{Callback, Error, Evaluated, Metrics, SaveResult};
+use fullshard_train::{Callback, Error, Evaluated, Metrics, SaveResult, Saved};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -114,11 +114,15 @@ impl Callback for Recorder<'_> {
     }
 
     fn on_saved(&mut self, saved: &SaveResult) -> Result<(), Error> {
-        if let Err(error) = saved {
-            tracing::warn!(
+        match saved {
+            Err(error) => tracing::warn!(
                 "no checkpoint was saved: {error}. Training goes on, and older checkpoints are as \
                  they were"
-            );
+            ),
+            Ok(Saved { not_removed: Some(reason), .. }) => {
+                tracing::warn!("an old checkpoint is not removed: {reason}");
+            }
+            Ok(_) => {}
         }
         self.next.on_saved(saved)
     }

@@ -51,6 +51,8 @@ pub struct Saved {
     pub write: Duration,
     /// The host memory of the copies, in bytes; 0 if training waited instead.
     pub memory: u64,
+    /// Why an older checkpoint beyond the limit is still there, if one is.
+    pub not_removed: Option<String>,
 }
 
 /// The outcome of a save. A failed one leaves older checkpoints as they are.
@@ -224,10 +226,9 @@ impl Job {
         let bytes = staging.bytes();
         let path = staging.commit(manifest)?;
         let write = start.elapsed().saturating_sub(if memory > 0 { pause } else { Duration::ZERO });
-        if let Some(limit) = limit {
-            prune(&folder, &run, limit, &[Some(path.clone()), best])?;
-        }
-        Ok(Saved { path, step, bytes, pause, write, memory })
+        let pruned = limit.map(|limit| prune(&folder, &run, limit, &[Some(path.clone()), best]));
+        let not_removed = pruned.and_then(Result::err).map(|error| error.to_string());
+        Ok(Saved { path, step, bytes, pause, write, memory, not_removed })
     }
 }
 

@@ -101,7 +101,9 @@ impl Callback for Watch {
     }
 
     fn on_saved(&mut self, saved: &SaveResult) -> Result<(), Error> {
-        let Ok(Saved { path, step, bytes, pause, write, memory }) = saved else { return Ok(()) };
+        let Ok(Saved { path, step, bytes, pause, write, memory, .. }) = saved else {
+            return Ok(());
+        };
         let rate = *bytes as f64 / write.as_secs_f64().max(1e-9);
         let copies = match memory {
             0 => "training waited, without copies".to_owned(),
