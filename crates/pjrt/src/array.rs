@@ -5,7 +5,7 @@
 use crate::buffer::Buffer;
 use crate::client::Client;
 use crate::error::{Error, Result};
-use crate::host::HostTensor;
+use crate::host::{AlignedBytes, HostTensor};
 use crate::loaded::LoadedExecutable;
 use crate::tiling::{Tile, Tiling};
 use fullshard_core::TensorType;
@@ -59,6 +59,36 @@ impl Array {
             };
             shards.push(client.upload(&tensor, device)?);
             last = Some((tile.index, tensor));
+        }
+        Ok(Array { ty: array.ty.clone(), tiling: tiling.clone(), shards })
+    }
+
+    /// Creates an array on `devices`, with `fill` writing each tile into zeroed bytes that become
+    /// the shard. A tile that consecutive devices share is filled once.
+    pub fn fill_owned<E: From<Error>>(
+        client: &Client,
+        array: &ArrayType,
+        devices: &[usize],
+        mut fill: impl FnMut(&Tile, &mut [u8]) -> Result<(), E>,
+    ) -> Result<Array, E> {
+        let tiling = &array.tiling;
+        check_devices(tiling, devices.len())?;
+        let shard_type = array.shard_type()?;
+        let mut shards: Vec<Buffer> = Vec::with_capacity(devices.len());
+        let mut last = None;
+        for (position, &device) in devices.iter().enumerate() {
+            let tile = tiling.tile(position, &array.ty.dims)?;
+            let same = shards.last().filter(|_| last == Some(tile.index));
+            let shard = match same {
+                Some(shard) => shard.copy_to(device)?,
+                None => {
+                    let mut bytes = AlignedBytes::zeroed(shard_type.bytes());
+                    fill(&tile, &mut bytes)?;
+                    client.upload_owned(&shard_type, bytes, device)?
+                }
+            };
+            shards.push(shard);
+            last = Some(tile.index);
         }
         Ok(Array { ty: array.ty.clone(), tiling: tiling.clone(), shards })
     }

@@ -4,7 +4,7 @@ use crate::client::{Client, ClientHandle};
 use crate::dtype;
 use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::host::HostTensor;
+use crate::host::{AlignedBytes, HostTensor};
 use crate::signature::DeviceLayout;
 use crate::sys::{self, Args, args};
 use fullshard_core::TensorType;
@@ -47,7 +47,8 @@ impl Client {
     /// Copies a host tensor to a device; the tensor is no longer used when this returns.
     pub fn upload<'a>(&self, tensor: &HostTensor, place: impl Into<Place<'a>>) -> Result<Buffer> {
         let semantics = sys::IMMUTABLE_ONLY_DURING_CALL;
-        let (buffer, _done) = self.start_upload(tensor, place.into(), semantics)?;
+        let (ty, bytes) = (tensor.ty(), tensor.bytes());
+        let (buffer, _done) = self.start_upload(ty, bytes, place.into(), semantics)?;
         Ok(buffer)
     }
 
@@ -59,33 +60,42 @@ impl Client {
         place: impl Into<Place<'a>>,
     ) -> Result<Buffer> {
         let semantics = sys::IMMUTABLE_UNTIL_TRANSFER_COMPLETES;
-        let (buffer, done) = self.start_upload(&tensor, place.into(), semantics)?;
-        let tensor = Arc::new(tensor);
-        let held = tensor.clone();
-        if let Err(error) = done.on_ready(move |_| drop(held)) {
-            // The plugin may still be reading: the bytes may only be freed when it is done.
-            if done.wait().is_err() {
-                std::mem::forget(tensor);
-            }
-            return Err(error);
-        }
+        let (ty, bytes) = (tensor.ty(), tensor.bytes());
+        let (buffer, done) = self.start_upload(ty, bytes, place.into(), semantics)?;
+        free_after(tensor, &done)?;
+        Ok(buffer)
+    }
+
+    /// Gives bytes to a device, row-major. CPU devices use them as they are, without a copy; others
+    /// copy them asynchronously. They are freed when the device no longer needs them.
+    pub fn upload_owned<'a>(
+        &self,
+        ty: &TensorType,
+        bytes: AlignedBytes,
+        place: impl Into<Place<'a>>,
+    ) -> Result<Buffer> {
+        dtype::check_bytes(ty, bytes.len())?;
+        let semantics = sys::MUTABLE_ZERO_COPY;
+        let (buffer, done) = self.start_upload(ty, &bytes, place.into(), semantics)?;
+        free_after(bytes, &done)?;
         Ok(buffer)
     }
 
     /// Starts a transfer; the bytes must live as long as `semantics` requires.
     fn start_upload(
         &self,
-        tensor: &HostTensor,
+        ty: &TensorType,
+        bytes: &[u8],
         place: Place<'_>,
         semantics: i32,
     ) -> Result<(Buffer, Event)> {
         let device = self.device(place.device)?;
-        // A `HostTensor` has no dimension that is too large for this.
-        let dims: Vec<i64> = tensor.dims().iter().map(|&dim| dim as i64).collect();
+        // A type whose bytes fit into memory has no dimension that is too large for this.
+        let dims: Vec<i64> = ty.dims.iter().map(|&dim| dim as i64).collect();
         let mut call = args::<sys::ClientBufferFromHostBuffer>();
         call.client = self.handle.raw;
-        call.data = tensor.bytes().as_ptr().cast();
-        call.element_type = dtype::raw(tensor.dtype());
+        call.data = bytes.as_ptr().cast();
+        call.element_type = dtype::raw(ty.dtype);
         call.dims = dims.as_ptr();
         call.num_dims = dims.len();
         call.host_buffer_semantics = semantics;
@@ -93,19 +103,33 @@ impl Client {
             Some(kind) => call.memory = device.memory(kind)?,
             None => call.device = device.raw,
         }
-        // SAFETY: client, device and memory are live, the dimensions outlive the call, and a
-        // `HostTensor` has exactly the bytes of its type.
+        // SAFETY: client, device and memory are live, the dimensions outlive the call, and callers
+        // pass exactly the bytes of the type.
         unsafe { self.handle.plugin.call(&mut call) }?;
         // SAFETY: the call succeeded, so the event is ours.
         let done = unsafe { Event::from_raw(&self.handle, call.done_with_host_buffer) };
         let name = sys::ClientBufferFromHostBuffer::NAME;
         let raw = self.handle.plugin.check_made(call.buffer, name)?;
         // TPUs choose an order by the shape; other platforms keep that of the host.
-        let order = (self.platform_name() != "tpu").then(|| dtype::row_major(tensor.ty()));
-        let layout = Arc::new(DeviceLayout { ty: tensor.ty().clone(), order });
+        let order = (self.platform_name() != "tpu").then(|| dtype::row_major(ty));
+        let layout = Arc::new(DeviceLayout { ty: ty.clone(), order });
         // SAFETY: the call succeeded, so the buffer is live and ours.
         Ok((unsafe { Buffer::from_raw(&self.handle, raw, layout, place.device) }, done))
     }
+}
+
+/// Frees memory when the plugin is done with it.
+fn free_after<T: Send + Sync + 'static>(memory: T, done: &Event) -> Result<()> {
+    let memory = Arc::new(memory);
+    let held = memory.clone();
+    if let Err(error) = done.on_ready(move |_| drop(held)) {
+        // The plugin may still use it: it may only be freed when it is done.
+        if done.wait().is_err() {
+            std::mem::forget(memory);
+        }
+        return Err(error);
+    }
+    Ok(())
 }
 
 impl Buffer {

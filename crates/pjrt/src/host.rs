@@ -3,12 +3,47 @@
 use crate::dtype::{self, Element};
 use crate::error::{Error, Result};
 use fullshard_core::{DType, TensorType};
+use std::ops::{Deref, DerefMut};
 
 /// A dense row-major tensor on the host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostTensor {
     ty: TensorType,
     bytes: Vec<u8>,
+}
+
+/// Zeroed bytes with the alignment at which CPU devices use them without a copy.
+#[derive(Debug)]
+pub struct AlignedBytes {
+    memory: Vec<u8>,
+    start: usize,
+    length: usize,
+}
+
+impl AlignedBytes {
+    const ALIGNMENT: usize = 64;
+
+    /// This many zeros.
+    pub fn zeroed(length: usize) -> AlignedBytes {
+        // Pages of zeros come from the system when they are first used.
+        let memory = vec![0; length + Self::ALIGNMENT];
+        let start = memory.as_ptr().align_offset(Self::ALIGNMENT).min(Self::ALIGNMENT);
+        AlignedBytes { memory, start, length }
+    }
+}
+
+impl Deref for AlignedBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.memory[self.start..self.start + self.length]
+    }
+}
+
+impl DerefMut for AlignedBytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + self.length]
+    }
 }
 
 impl HostTensor {

@@ -66,7 +66,7 @@ pub use error::{Code, Error, Result};
 pub use event::Event;
 pub use executable::{CompiledMemory, Executable, OptimizedProgram};
 pub use fullshard_core::{DType, GpuTarget, TensorType, TpuGeneration, TpuSlice};
-pub use host::HostTensor;
+pub use host::{AlignedBytes, HostTensor};
 pub use loaded::LoadedExecutable;
 pub use pinned::PinnedMemory;
 pub use plugin::Plugin;

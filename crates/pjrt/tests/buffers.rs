@@ -6,7 +6,8 @@ mod common;
 use common::{cpu, one_device, upload, values};
 use fullshard_core::Mesh;
 use fullshard_pjrt::{
-    Array, ArrayType, Client, CompileOptions, DType, Error, HostTensor, Place, TensorType, Tiling,
+    AlignedBytes, Array, ArrayType, Client, CompileOptions, DType, Error, HostTensor, Place,
+    TensorType, Tiling,
 };
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -183,6 +184,30 @@ fn arrays_are_filled_one_tile_at_a_time() {
     let firsts: Vec<u8> =
         array.shards().iter().map(|shard| shard.to_host().unwrap().bytes()[0]).collect();
     assert_eq!(firsts, [0, 0, 1, 1]);
+}
+
+/// Bytes that are given to a device hold the values, on every device that shares a tile, and can be
+/// donated.
+#[test]
+fn arrays_own_the_bytes_that_they_are_filled_with() {
+    let client = cpu(4);
+    let ty = TensorType::new(DType::F32, &[4, 1 << 10]);
+    let tiling = tiling(&Mesh::new(&[("x", 2), ("y", 2)]).unwrap(), &[&["x"], &[]]);
+    let mut filled = 0;
+    let array = ArrayType { ty, tiling };
+    let array = Array::fill_owned(&client, &array, &[0, 1, 2, 3], |tile, bytes| {
+        assert!(bytes.iter().all(|&byte| byte == 0) && bytes.as_ptr().align_offset(64) == 0);
+        filled += 1;
+        bytes.fill(1 + tile.index as u8);
+        Ok::<_, fullshard_pjrt::Error>(())
+    });
+    let array = array.unwrap();
+    assert_eq!(filled, 2);
+    let firsts: Vec<u8> =
+        array.shards().iter().map(|shard| shard.to_host().unwrap().bytes()[0]).collect();
+    assert_eq!(firsts, [1, 1, 2, 2]);
+    let short = client.upload_owned(array.ty(), AlignedBytes::zeroed(4), 0).unwrap_err();
+    assert!(short.to_string().contains("bytes"), "{short}");
 }
 
 #[test]

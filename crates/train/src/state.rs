@@ -82,14 +82,12 @@ impl Argument {
         read: &ReadSaved<'_>,
     ) -> Result<Array, Error> {
         let width = self.array.ty.dtype.size();
-        Array::fill(client, &self.array, &self.devices, |tile| {
-            let elements: usize = tile.ranges.iter().map(ExactSizeIterator::len).product();
-            let mut bytes = vec![0; elements * width];
+        Array::fill_owned(client, &self.array, &self.devices, |tile, bytes| {
             for part in saved.parts(&tile.ranges) {
                 let place = part.start * width..(part.start + part.elements.len()) * width;
                 read(saved, &part, &mut bytes[place])?;
             }
-            Ok(bytes)
+            Ok(())
         })
     }
 }
@@ -117,7 +115,12 @@ pub(crate) fn upload_all(
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some((argument, saved)) = arguments.get(index) else { return Ok(done) };
             let _held = budget.take(sizes[index]);
-            done.push((index, argument.upload_saved(client, saved, read)?));
+            let array = argument.upload_saved(client, saved, read)?;
+            for shard in array.shards() {
+                // Until then the host holds its bytes.
+                shard.ready_event()?.wait()?;
+            }
+            done.push((index, array));
         }
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(READERS);

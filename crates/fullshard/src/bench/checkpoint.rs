@@ -8,7 +8,6 @@ use fullshard_train::{Compiler, Runner, SaveOptions, Saver};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +17,7 @@ use std::time::Instant;
 pub struct CheckpointReport {
     /// The bytes of a checkpoint.
     pub bytes: u64,
-    /// Seconds to write as many zeros into one file and sync it, as `dd conv=fsync` does.
+    /// Seconds to write the same bytes into one file and sync it, as `dd conv=fsync` does.
     pub plain_write_s: f64,
     /// Seconds that training waits for a save.
     pub pause_s: f64,
@@ -26,7 +25,7 @@ pub struct CheckpointReport {
     pub write_s: f64,
     /// Bytes of host memory for copies.
     pub copied_bytes: u64,
-    /// The rate of writing as a share of that of zeros.
+    /// The rate of writing as a share of that.
     pub write_share: f64,
     /// Seconds to load the state onto the devices, checksums included.
     pub load_s: f64,
@@ -40,8 +39,11 @@ pub struct CheckpointReport {
     pub peak_memory: u64,
 }
 
-/// Measures a checkpoint of a config's state, in a new folder inside `folder`. The second save
-/// counts: the first one warms up.
+/// Saves that are measured, in turn with plain writes since disks change their speed. One before
+/// them warms up.
+const ROUNDS: u64 = 3;
+
+/// Measures a checkpoint of a config's state, in a new folder inside `folder`.
 pub fn bench_checkpoint(config: &RunConfig, folder: &Path) -> Result<CheckpointReport> {
     let spec = config.bench_spec()?;
     let temporary = |error| Error::file(folder, error);
@@ -61,14 +63,22 @@ pub fn bench_checkpoint(config: &RunConfig, folder: &Path) -> Result<CheckpointR
         on_save: Arc::new(|_| {}),
     };
     let mut saver = Saver::new(&runner, options)?;
-    let plain_write_s = write_zeros(&folder.path().join("zeros"), saver.bytes())?;
-    let mut saved = None;
-    for step in 1..=2 {
-        let progress = Progress { step, ..Progress::default() };
+    let mut times = [0.0; 3];
+    let mut last = None;
+    for round in 0..=ROUNDS {
+        let progress = Progress { step: round + 1, ..Progress::default() };
         saver.start(&runner, progress, None, &mut |_| Ok(()))?;
-        saved = saver.wait().transpose()?;
+        let saved = saver.wait().transpose()?;
+        let saved = saved.ok_or_else(|| Error::Usage("nothing was saved".into()))?;
+        let plain = write_plainly(&saved.path, &folder.path().join("plain"))?;
+        if round > 0 {
+            let round = [saved.pause.as_secs_f64(), saved.write.as_secs_f64(), plain];
+            times.iter_mut().zip(round).for_each(|(sum, time)| *sum += time / ROUNDS as f64);
+        }
+        last = Some(saved);
     }
-    let saved = saved.ok_or_else(|| Error::Usage("nothing was saved".into()))?;
+    let saved = last.ok_or_else(|| Error::Usage("nothing was saved".into()))?;
+    let [pause_s, write_s, plain_write_s] = times;
     let load_s = timed(|| {
         let checkpoint = Checkpoint::open(&saved.path)?;
         Ok(runner.load_checkpoint(&checkpoint)?)
@@ -80,11 +90,10 @@ pub fn bench_checkpoint(config: &RunConfig, folder: &Path) -> Result<CheckpointR
         Ok(())
     })?;
     let import_s = timed(|| Ok(runner.load_weights(&Weights::open(&model)?)?))?;
-    let write_s = saved.write.as_secs_f64();
     Ok(CheckpointReport {
         bytes: saved.bytes,
         plain_write_s,
-        pause_s: saved.pause.as_secs_f64(),
+        pause_s,
         write_s,
         copied_bytes: saved.memory,
         write_share: plain_write_s / write_s,
@@ -102,20 +111,19 @@ fn timed(work: impl FnOnce() -> Result<()>) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-fn write_zeros(path: &Path, bytes: u64) -> Result<f64> {
-    let block = vec![0_u8; 8 << 20];
+/// Writes the bytes of a checkpoint's files into one file and syncs it. Zeros would not do: some
+/// disks do not store them.
+fn write_plainly(checkpoint: &Path, path: &Path) -> Result<f64> {
     let write = || -> std::io::Result<()> {
         let mut file = File::create(path)?;
-        let mut left = bytes;
-        while left > 0 {
-            let length = left.min(block.len() as u64);
-            file.write_all(&block[..length as usize])?;
-            left -= length;
+        for entry in std::fs::read_dir(checkpoint)? {
+            std::io::copy(&mut File::open(entry?.path())?, &mut file)?;
         }
-        file.sync_all()?;
-        std::fs::remove_file(path)
+        file.sync_all()
     };
-    timed(|| write().map_err(|error| Error::file(path, error)))
+    let seconds = timed(|| write().map_err(|error| Error::file(path, error)))?;
+    std::fs::remove_file(path).map_err(|error| Error::file(path, error))?;
+    Ok(seconds)
 }
 
 /// The peak resident memory of this process.

@@ -48,6 +48,8 @@ call_args! {
 pub(crate) const IMMUTABLE_ONLY_DURING_CALL: c_int = 0;
 /// The host bytes must live until `done_with_host_buffer` fires.
 pub(crate) const IMMUTABLE_UNTIL_TRANSFER_COMPLETES: c_int = 1;
+/// The bytes belong to the buffer, which may use and change them until it is freed.
+pub(crate) const MUTABLE_ZERO_COPY: c_int = 3;
 
 /// A dimension order (tiled, with no tiles): all we set of host layouts and read of device ones.
 ///

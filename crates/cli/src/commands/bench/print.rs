@@ -233,9 +233,9 @@ pub fn checkpoint(report: &CheckpointReport) {
     };
     let (bytes, model) = (report.bytes, report.export_bytes);
     show!("{:<20} {}", "checkpoint", format::bytes(bytes));
-    show!("{:<20} {}", "write of zeros", rate(bytes, report.plain_write_s));
+    show!("{:<20} {}", "plain write", rate(bytes, report.plain_write_s));
     show!("{:<20} {}", "save", rate(bytes, report.write_s));
-    show!("{:<20} {:.1} % of the rate of zeros", "", 100.0 * report.write_share);
+    show!("{:<20} {:.1} % of the rate of a plain write", "", 100.0 * report.write_share);
     let share = 100.0 * report.pause_s / report.write_s;
     show!("{:<20} {}, {share:.1} % of the save", "pause", format::seconds(report.pause_s));
     show!("{:<20} {}", "copies", format::bytes(report.copied_bytes));
