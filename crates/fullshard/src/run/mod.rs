@@ -1,7 +1,7 @@
 //! A training run, from its config to its output files.
 //!
 //! [`Run::prepare`] validates flags and files, and then fetches weights that are not here, before
-//! text is read, devices are used or anything is compiled. [`Run::corpora`], [`Run::client`], [`Run::runner`] and [`Run::train`] follow, ordered
+//! text is read, devices are used or anything is compiled. [`Run::corpora`], [`Run::client`], [`Run::start`] and [`Run::train`] follow, ordered
 //! by cost. [`train()`] does all of it.
 
 mod data;

@@ -93,6 +93,17 @@ impl Run {
                 changed.join(", ")
             );
         }
+        let (batch, saved) = (self.spec.batch, &checkpoint.manifest().progress.data);
+        let sequences = (batch.sequences * batch.accumulation) as u64;
+        if sequences != saved.batch && !self.config.checkpoint.ignore_data_skip {
+            tracing::warn!(
+                "steps have {sequences} sequences instead of {}: the run goes on at sequence {} of \
+                 epoch {}",
+                saved.batch,
+                saved.example + 1,
+                saved.epoch + 1
+            );
+        }
         let form = self.spec.model.attention_form();
         if form.dropout > 0.0 && self.spec.placement.options.lowering.fused_attention {
             tracing::warn!(
@@ -143,13 +154,6 @@ pub(super) fn go_on(
         if batches.position(progress.step) == (saved.epoch, saved.example) {
             return Ok(None);
         }
-        tracing::warn!(
-            "steps have {} sequences instead of {}: the run goes on at sequence {} of epoch {}",
-            now.batch,
-            saved.batch,
-            saved.example + 1,
-            saved.epoch + 1
-        );
         let origin = BatchOrigin { step: progress.step, epoch: saved.epoch, block: saved.example };
         batches.origin = origin;
     }
