@@ -75,7 +75,10 @@ impl Client {
         place: impl Into<Place<'a>>,
     ) -> Result<Buffer> {
         dtype::check_bytes(ty, bytes.len())?;
-        let semantics = sys::MUTABLE_ZERO_COPY;
+        let semantics = match self.platform_name() {
+            "cpu" => sys::MUTABLE_ZERO_COPY,
+            _ => sys::IMMUTABLE_UNTIL_TRANSFER_COMPLETES,
+        };
         let (buffer, done) = self.start_upload(ty, &bytes, place.into(), semantics)?;
         free_after(bytes, &done)?;
         Ok(buffer)
