@@ -66,8 +66,8 @@ impl Client {
         Ok(buffer)
     }
 
-    /// Gives bytes to a device, row-major. CPU devices use them as they are, without a copy; others
-    /// copy them asynchronously. They are freed when the device no longer needs them.
+    /// Gives bytes to a device, row-major. CPU devices use them as they are, without a copy, until
+    /// the buffer is freed; others copy them.
     pub fn upload_owned<'a>(
         &self,
         ty: &TensorType,
@@ -77,7 +77,7 @@ impl Client {
         dtype::check_bytes(ty, bytes.len())?;
         let semantics = match self.platform_name() {
             "cpu" => sys::MUTABLE_ZERO_COPY,
-            _ => sys::IMMUTABLE_UNTIL_TRANSFER_COMPLETES,
+            _ => sys::IMMUTABLE_ONLY_DURING_CALL,
         };
         let (buffer, done) = self.start_upload(ty, &bytes, place.into(), semantics)?;
         free_after(bytes, &done)?;
