@@ -44,6 +44,16 @@ impl ShardedParam {
         self.dims.iter().product::<usize>() * self.stack.unwrap_or(1)
     }
 
+    /// The names of its full parameters: one per layer if it is stacked.
+    pub fn layer_names(&self) -> Vec<String> {
+        match self.stack {
+            Some(layers) => {
+                (0..layers).map(|i| self.name.replacen('*', &i.to_string(), 1)).collect()
+            }
+            None => vec![self.name.clone()],
+        }
+    }
+
     /// The elements that one device holds, padding included.
     pub fn shard_elements(&self) -> usize {
         self.shard_dims().iter().product::<usize>() * self.stack.unwrap_or(1)

@@ -33,6 +33,11 @@ pub struct StateTensor {
     pub slot: Option<Slot>,
 }
 
+/// The name of an optimizer's slot of a parameter.
+pub(crate) fn slot_name(parameter: String, slot: &str) -> String {
+    parameter + "." + slot
+}
+
 impl TensorSpec {
     fn new(name: &str, dtype: DType, dims: &[usize], sharding: Sharding) -> TensorSpec {
         TensorSpec { name: name.to_owned(), ty: TensorType::new(dtype, dims), sharding }
@@ -69,7 +74,7 @@ impl StepSpec {
 
     /// An optimizer's slot of a parameter.
     fn slot(&self, of: &StateTensor, slot: Slot) -> StateTensor {
-        let name = format!("{}.{}", of.tensor.name, slot.name);
+        let name = slot_name(of.tensor.name.clone(), slot.name);
         let tensor = match &slot.kind {
             SlotKind::Like => TensorSpec { name, ..of.tensor.clone() },
             SlotKind::Replicated(dims) => self.replicated(&name, DType::F32, dims),

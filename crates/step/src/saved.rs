@@ -1,7 +1,7 @@
 //! The state as it is saved: one tensor per parameter or slot and layer, without padding, whatever
 //! the sharding and whether layers are scanned or not.
 
-use crate::layout::StateTensor;
+use crate::layout::{StateTensor, slot_name};
 use crate::spec::StepSpec;
 use fullshard_optim::SlotKind;
 use std::ops::Range;
@@ -40,12 +40,12 @@ impl StepSpec {
             Some(SlotKind::Replicated(dims)) => dims.clone(),
             Some(SlotKind::Like) | None => param.dims.clone(),
         };
-        let name = &state.tensor.name;
-        let names = match param.stack {
-            Some(layers) => (0..layers).map(|i| name.replacen('*', &i.to_string(), 1)).collect(),
-            None => vec![name.clone()],
-        };
         let slot = slot.map(|slot| slot.name);
+        let named = |name| match slot {
+            Some(slot) => slot_name(name, slot),
+            None => name,
+        };
+        let names = param.layer_names().into_iter().map(named).collect();
         SavedTensors { names, dims, slot, stacked: param.stack.is_some() }
     }
 }

@@ -8,17 +8,7 @@ use fullshard_step::StepSpec;
 pub fn model_tensors(spec: &StepSpec) -> Vec<TensorEntry> {
     let of = |param: &ShardedParam| {
         let dims = param.dims.clone();
-        layer_names(param).into_iter().map(move |name| TensorEntry::new(name, dims.clone()))
+        param.layer_names().into_iter().map(move |name| TensorEntry::new(name, dims.clone()))
     };
     spec.placement.parameters.iter().flat_map(of).collect()
-}
-
-/// The names of a parameter's tensors, layer by layer if it is stacked.
-fn layer_names(param: &ShardedParam) -> Vec<String> {
-    match param.stack {
-        Some(layers) => {
-            (0..layers).map(|layer| param.name.replacen('*', &layer.to_string(), 1)).collect()
-        }
-        None => vec![param.name.clone()],
-    }
 }
