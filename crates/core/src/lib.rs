@@ -11,6 +11,7 @@ mod collective;
 mod dtype;
 mod layout;
 mod mesh;
+mod mesh_spec;
 mod platform;
 mod tensor_type;
 
@@ -19,5 +20,6 @@ pub use collective::CollectiveKind;
 pub use dtype::{DType, NumberClass, UnknownDType};
 pub use layout::Layout;
 pub use mesh::{Mesh, MeshError, Sharding};
+pub use mesh_spec::{MeshSpec, MeshSpecError};
 pub use platform::{Platform, UnknownPlatform};
 pub use tensor_type::TensorType;

@@ -70,11 +70,12 @@ impl RunConfig {
     /// Sets the size of the mesh, if it is not given: all accelerators of this machine, or one CPU
     /// device. Returns the client that counted them.
     pub fn count_devices(&mut self) -> Result<Option<Client>> {
-        if self.mesh.fsdp.is_some() || self.platform() == Platform::Cpu {
+        let sized = self.mesh.shape.as_ref().and_then(fullshard_core::MeshSpec::devices);
+        if self.mesh.devices.or(sized).is_some() || self.platform() == Platform::Cpu {
             return Ok(None);
         }
         let client = self.start_client()?;
-        self.mesh.fsdp = Some(client.devices().len());
+        self.mesh.devices = Some(client.devices().len());
         Ok(Some(client))
     }
 

@@ -12,7 +12,7 @@
 //! let mut config = RunConfig::default();
 //! config.model.config = Some("examples/configs/gpt2_124m.json".into());
 //! config.data.train_file = vec!["train.txt".into()];
-//! config.mesh.fsdp = Some(4);
+//! config.mesh.devices = Some(4);
 //! config.precision.compute = Some(Compute::Bfloat16);
 //!
 //! let report = plan(&config, "cpu:4", PlanOptions::default())?;
@@ -36,6 +36,7 @@ pub mod device;
 mod error;
 pub mod format;
 mod hub;
+mod mesh;
 mod model;
 pub mod plan;
 pub mod prelude;

@@ -24,7 +24,9 @@ impl RunConfig {
         self.check_numbers()?;
         let batch = self.batch(tokens)?;
         let options = self.placement_options(model.as_ref())?;
-        let placement = Placement::new(&model.tree(), self.devices(), &options)?;
+        let (mesh, staging) = self.staged_mesh()?;
+        let options = PlacementOptions { staging, ..options };
+        let placement = Placement::on_mesh(&model.tree(), &mesh, &options)?;
         let optimizer =
             fullshard_optim::from_name(&self.optimizer.name, &self.optimizer_options())?;
         let limit = Some(self.optimizer.max_grad_norm).filter(|&limit| limit > 0.0);
@@ -200,7 +202,9 @@ impl RunConfig {
         // The kernel's backward pass has no fixed order of sums, and its dropout no seed.
         lowering.fused_attention &= !self.is_deterministic_gpu();
         Ok(PlacementOptions {
-            strategy: self.fsdp.strategy,
+            strategy: self.strategy()?,
+            rules: self.sharding_rules()?,
+            staging: fullshard_parallel::Staging::Flat,
             config: self.fsdp.resolve(self.precision.compute.unwrap_or(Compute::Float32))?,
             remat: Some(self.remat()),
             scan_layers,

@@ -199,7 +199,7 @@ fn rejects_other_versions_and_unknown_keys() {
     for (name, text, expected) in [
         ("a.toml", "version = 3\n", "version 3 is not supported, expected version 2"),
         ("b.toml", "version = 0\n", "run config version 0"),
-        ("c.toml", "[model]\nmodel_type = \"gpt2\"\n", "add `version = 2`"),
+        ("c.toml", "[model]\nmodel_type = \"gpt2\"\n", "add `version = 3`"),
         ("d.toml", "version = 1\n[model]\nmodel_typ = \"gpt2\"\n", "unknown field `model_typ`"),
         ("e.toml", "version = 1\n[modell]\n", "unknown field `modell`"),
         ("f.json", "{\"version\": 1, \"remat\": {\"policy\": \"some\"}}", "unknown variant `some`"),

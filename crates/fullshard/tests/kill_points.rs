@@ -35,7 +35,7 @@ fn config(folder: &Path) -> RunConfig {
     config.data.tokenizer = Some(folder.join("tokenizer.json").display().to_string());
     config.data.block_size = Some(16);
     config.data.cache_dir = Some(folder.join("cache"));
-    config.mesh.fsdp = Some(2);
+    config.mesh.devices = Some(2);
     config.schedule.max_steps = 7;
     config.schedule.per_device_batch = 2;
     config.logging.report_to = vec!["none".to_owned()];

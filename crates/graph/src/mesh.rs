@@ -14,6 +14,9 @@ pub trait MeshExt {
     /// The group of devices along axes, for collectives in a manual region.
     fn over(&self, names: &[&str]) -> Result<Group>;
 
+    /// The group of devices along axes by their positions.
+    fn group(&self, axes: &[usize]) -> Group;
+
     /// Runs `trace` on every device with its own shard of each input; `outputs` are the shardings
     /// of the results. Only `axes` are manual: over the others tensors stay global and the compiler
     /// shards them.
@@ -29,8 +32,11 @@ pub trait MeshExt {
 impl MeshExt for Mesh {
     fn over(&self, names: &[&str]) -> Result<Group> {
         let mesh_error = |error: MeshError| Error::new("collective", error.to_string());
-        let axes = self.positions(names).map_err(mesh_error)?;
-        Ok(Group { axes: Axes { mesh: self.clone(), axes } })
+        Ok(self.group(&self.positions(names).map_err(mesh_error)?))
+    }
+
+    fn group(&self, axes: &[usize]) -> Group {
+        Group { axes: Axes { mesh: self.clone(), axes: axes.to_vec() }, in_stages: false }
     }
 
     fn manual(
@@ -85,9 +91,11 @@ impl MeshExt for Mesh {
 ///
 /// Gradients are those of the sum of the results of all devices: the gradient of an all-gather is a
 /// reduce-scatter, and that of a sum is a sum.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Group {
     axes: Axes,
+    /// Whether reductions run along one axis after another.
+    in_stages: bool,
 }
 
 impl Group {
@@ -113,8 +121,20 @@ impl Group {
         emit_one("reduce_scatter", op, &[tensor], TensorType::new(tensor.dtype(), &dims))
     }
 
+    /// The same devices, with reductions along one axis after another.
+    pub fn in_stages(&self) -> Group {
+        Group { in_stages: true, ..self.clone() }
+    }
+
     /// The reduction over devices.
     pub fn all_reduce(&self, tensor: &Tensor, kind: Reduction) -> Result<Tensor> {
+        let axes = &self.axes.axes;
+        if self.in_stages && axes.len() > 1 {
+            let mesh = &self.axes.mesh;
+            return axes.iter().try_fold(tensor.clone(), |reduced, &axis| {
+                mesh.group(&[axis]).all_reduce(&reduced, kind)
+            });
+        }
         let op = self.op("all_reduce", Collective::AllReduce { kind })?;
         emit_one("all_reduce", op, &[tensor], tensor.ty().clone())
     }
@@ -199,42 +219,19 @@ impl Group {
     }
 
     pub(crate) fn from_axes(axes: &Axes) -> Group {
-        Group { axes: axes.clone() }
+        Group { axes: axes.clone(), in_stages: false }
     }
 }
 
 impl Axes {
     /// The number of devices in a group.
     pub(crate) fn size(&self) -> usize {
-        self.axes.iter().map(|&axis| self.mesh.axis_size(axis)).product()
+        self.mesh.group_size(&self.axes)
     }
 
     /// The devices of each group, in the order of the axes.
     pub(crate) fn groups(&self) -> Vec<Vec<usize>> {
-        let sizes = self.mesh.sizes();
-        let others: Vec<usize> =
-            (0..sizes.len()).filter(|axis| !self.axes.contains(axis)).collect();
-        let count = |axes: &[usize]| axes.iter().map(|&axis| sizes[axis]).product::<usize>();
-        let unravel = |mut index: usize, axes: &[usize], coords: &mut [usize]| {
-            for &axis in axes.iter().rev() {
-                coords[axis] = index % sizes[axis];
-                index /= sizes[axis];
-            }
-        };
-        let device = |coords: &[usize]| {
-            coords.iter().zip(&sizes).fold(0, |device, (coord, size)| device * size + coord)
-        };
-        let mut coords = vec![0; sizes.len()];
-        (0..count(&others))
-            .map(|group| {
-                unravel(group, &others, &mut coords);
-                let member = |i| {
-                    unravel(i, &self.axes, &mut coords);
-                    device(&coords)
-                };
-                (0..count(&self.axes)).map(member).collect()
-            })
-            .collect()
+        self.mesh.groups(&self.axes)
     }
 }
 
@@ -252,17 +249,6 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn groups_of_any_axes() {
-        let mesh = Mesh::new(&[("a", 2), ("b", 2), ("c", 2)]).unwrap();
-        let groups = |names: &[&str]| mesh.over(names).unwrap().axes.groups();
-        assert_eq!(groups(&["c"]), [[0, 1], [2, 3], [4, 5], [6, 7]]);
-        assert_eq!(groups(&["a"]), [[0, 4], [1, 5], [2, 6], [3, 7]]);
-        assert_eq!(groups(&["a", "c"]), [[0, 1, 4, 5], [2, 3, 6, 7]]);
-        assert_eq!(groups(&["c", "a"]), [[0, 4, 1, 5], [2, 6, 3, 7]]);
-        assert_eq!(groups(&["a", "b", "c"]), [[0, 1, 2, 3, 4, 5, 6, 7]]);
-    }
 
     #[test]
     fn unknown_axis_is_an_error() {

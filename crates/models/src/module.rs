@@ -19,6 +19,9 @@ pub struct Parameter {
     pub name: &'static str,
     /// Its dimensions, as Hugging Face stores it.
     pub dims: Vec<usize>,
+    /// The logical names of its dimensions, such as `vocab` and `embed`, which sharding rules
+    /// refer to; none if they have no names.
+    pub dim_names: &'static [&'static str],
     /// How it is initialized.
     pub initializer: Initializer,
     /// A row, along dimension 0, that is initialized to zero whatever the initializer.
@@ -114,7 +117,19 @@ impl Module {
 impl Parameter {
     /// An untied parameter.
     pub fn new(name: &'static str, dims: &[usize], initializer: Initializer) -> Parameter {
-        Parameter { name, dims: dims.to_vec(), initializer, zero_row: None, tied_to: None }
+        Parameter {
+            name,
+            dims: dims.to_vec(),
+            dim_names: &[],
+            initializer,
+            zero_row: None,
+            tied_to: None,
+        }
+    }
+
+    /// With logical names for its dimensions.
+    pub fn with_dim_names(self, dim_names: &'static [&'static str]) -> Parameter {
+        Parameter { dim_names, ..self }
     }
 
     /// A parameter that is tied to another, given by its full name.

@@ -29,9 +29,12 @@ impl Shard {
     pub fn local_dims(&self) -> Vec<usize> {
         let part = match self.layout {
             Layout::Replicated => self.dims.clone(),
-            Layout::Dim0 => {
-                let rows = self.dims.iter().take(1).map(|rows| rows.div_ceil(self.parts()));
-                rows.chain(self.dims.iter().skip(1).copied()).collect()
+            Layout::Dim(dim) => {
+                let mut dims = self.dims.clone();
+                if let Some(size) = dims.get_mut(dim) {
+                    *size = size.div_ceil(self.parts());
+                }
+                dims
             }
             Layout::Flat => vec![self.slice],
         };
@@ -61,10 +64,10 @@ impl Shard {
     /// Checks that a tensor can be the local shard of this parameter.
     pub(crate) fn check(&self, op: &str, what: &str, tensor: &Tensor) -> Result<()> {
         let fail = |reason: String| Err(Error::new(op, reason));
-        if self.layout == Layout::Dim0 && self.dims.is_empty() {
-            return fail(
-                "a scalar has no dimension 0 to shard; it must be replicated or flat".to_owned(),
-            );
+        if let Layout::Dim(dim) = self.layout
+            && dim >= self.dims.len()
+        {
+            return fail(format!("{:?} has no dimension {dim} to shard", self.dims));
         }
         if self.layout == Layout::Flat && self.slice * self.parts() < self.elements() {
             let (dims, parts, slice) = (&self.dims, self.parts(), self.slice);

@@ -35,15 +35,10 @@ fn by_group<'a>(parts: &[(Vec<Tensor>, &'a Shard)]) -> Vec<(&'a Group, Vec<usize
     let mut groups: Vec<(&Group, Vec<usize>)> = Vec::new();
     for (i, (_, shard)) in parts.iter().enumerate() {
         let Some(group) = shard.shard_group() else { continue };
-        match groups.iter_mut().find(|(known, _)| same(known, group)) {
+        match groups.iter_mut().find(|(known, _)| *known == group) {
             Some((_, members)) => members.push(i),
             None => groups.push((group, vec![i])),
         }
     }
     groups
-}
-
-/// Groups cannot be compared, but their debug output includes the mesh and its axes.
-fn same(a: &Group, b: &Group) -> bool {
-    format!("{a:?}") == format!("{b:?}")
 }

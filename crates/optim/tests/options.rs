@@ -225,8 +225,8 @@ fn shape_errors_name_the_tensor() {
         (trace(shard(Layout::Replicated), &[4, 5], 2, 2), "the scalars of a step are"),
         (trace(shard(Layout::Flat), &[19], 2, 3), "does not fit into 1 slices of 19"),
         (
-            trace(Shard { dims: vec![], ..shard(Layout::Dim0) }, &[], 2, 3),
-            "a scalar has no dimension 0",
+            trace(Shard { dims: vec![], ..shard(Layout::Dim(0)) }, &[], 2, 3),
+            "[] has no dimension 0",
         ),
     ];
     for (error, expected) in cases {

@@ -73,7 +73,7 @@ fn every_placement(axes: &[&'static str], devices: usize) -> Vec<(usize, Placed)
             // Stacks have more padding than they need.
             let spare = if stack.is_some() { 3 } else { 0 };
             let slice = dims.iter().product::<usize>().div_ceil(devices) + spare;
-            for layout in [Layout::Replicated, Layout::Dim0, Layout::Flat] {
+            for layout in [Layout::Replicated, Layout::Dim(0), Layout::Flat] {
                 let (dims, axes) = (dims.to_vec(), axes.to_vec());
                 placements.push((shape, Placed { dims, stack, layout, slice, axes }));
             }

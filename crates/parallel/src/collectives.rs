@@ -13,12 +13,16 @@ pub struct UnitCollective {
     pub unit: String,
     /// The kind.
     pub kind: CollectiveKind,
+    /// The positions of the mesh axes that it runs over.
+    pub axes: Vec<usize>,
     /// The type that is communicated.
     pub dtype: DType,
-    /// Number of times per forward and backward pass.
+    /// Number of times per forward and backward pass; once per step for what is gathered so.
     pub count: usize,
     /// The bytes of the full tensor, padding included, each time.
     pub bytes: usize,
+    /// Whether it runs once per step, however many microbatches are accumulated.
+    pub per_step: bool,
 }
 
 impl Placement {
@@ -42,40 +46,73 @@ impl Placement {
         let mut collectives = Vec::new();
         for parameters in [&trained, &frozen] {
             for bucket in self.comm.gathers(parameters) {
-                let kind = CollectiveKind::AllGather;
-                let bucket = bucket.iter().map(|&i| parameters[i]);
-                collectives.push(self.collective(unit, kind, bucket));
+                let axes = &parameters[bucket[0]].axes;
+                let bytes = self.bytes(unit, bucket.iter().map(|&i| parameters[i]), true);
+                collectives.extend(self.stages(unit, CollectiveKind::AllGather, axes, bytes));
             }
         }
-        let layers: Vec<usize> = trained.iter().map(|param| layers_at_once(unit, param)).collect();
+        let layers: Vec<usize> =
+            trained.iter().map(|param| self.layers_at_once(unit, param)).collect();
         for bucket in self.comm.scatters(&trained, &layers) {
+            let param = trained[bucket[0]];
+            let bytes = self.bytes(unit, bucket.iter().map(|&i| trained[i]), false);
             let kind = CollectiveKind::ReduceScatter;
-            collectives.push(self.collective(unit, kind, bucket.iter().map(|&i| trained[i])));
+            collectives.extend(self.stages(unit, kind, &param.axes, bytes));
+            let (kind, axes) = (CollectiveKind::AllReduce, self.comm.replica_axes(param));
+            collectives.extend(self.stages(unit, kind, &axes, bytes / param.num_shards));
         }
-        let replicated = trained.iter().copied().filter(|param| param.layout == Layout::Replicated);
-        let all_reduces =
-            replicated.map(|param| self.collective(unit, CollectiveKind::AllReduce, [param]));
-        collectives.extend(all_reduces);
+        let replicated = trained.iter().filter(|param| param.layout == Layout::Replicated);
+        for &param in replicated {
+            let bytes = self.bytes(unit, [param], false);
+            let axes = &self.comm.batch_axes;
+            collectives.extend(self.stages(unit, CollectiveKind::AllReduce, axes, bytes));
+        }
         collectives
     }
 
-    /// The collective of some parameters of a unit, or of their gradients, together.
-    fn collective<'a>(
+    /// The bytes of some parameters of a unit, or of their gradients, together.
+    fn bytes<'a>(
+        &self,
+        unit: &PlacedUnit,
+        parameters: impl IntoIterator<Item = &'a ShardedParam>,
+        gathered: bool,
+    ) -> usize {
+        let elements = parameters
+            .into_iter()
+            .map(|param| self.layers_at_once(unit, param) * param.padded_elements());
+        elements.sum::<usize>() * self.comm_dtype(gathered).size()
+    }
+
+    fn comm_dtype(&self, gathered: bool) -> DType {
+        if gathered { self.comm.compute } else { self.comm.reduce }
+    }
+
+    /// A collective of a unit as it runs over axes.
+    fn stages(
         &self,
         unit: &PlacedUnit,
         kind: CollectiveKind,
-        parameters: impl IntoIterator<Item = &'a ShardedParam>,
-    ) -> UnitCollective {
-        let (dtype, count) = match kind {
-            CollectiveKind::AllGather => (self.comm.compute, self.gather_count(unit)),
-            _ => (self.comm.reduce, unit.count),
+        axes: &[usize],
+        bytes: usize,
+    ) -> Vec<UnitCollective> {
+        let gathered = kind == CollectiveKind::AllGather;
+        let dtype = self.comm_dtype(gathered);
+        let count = match gathered {
+            _ if self.gathers_per_step() => 1,
+            true => self.gather_count(unit),
+            false => unit.count,
         };
-        let elements = parameters.into_iter().map(|param| {
-            let layers = layers_at_once(unit, param);
-            layers * param.padded_elements()
+        let stages = self.comm.staging.stages(kind, &self.mesh, axes, bytes / dtype.size());
+        let stages = stages.into_iter().map(|stage| UnitCollective {
+            unit: unit.path.clone(),
+            kind: stage.kind,
+            axes: stage.axes,
+            dtype,
+            count,
+            bytes: stage.elements * dtype.size(),
+            per_step: gathered && self.gathers_per_step(),
         });
-        let bytes = elements.sum::<usize>() * dtype.size();
-        UnitCollective { unit: unit.path.clone(), kind, dtype, count, bytes }
+        stages.collect()
     }
 
     /// Number of all-gathers of a parameter of a unit.
@@ -87,10 +124,11 @@ impl Placement {
             (false, false) => unit.count,
         }
     }
-}
 
-/// The layers of a sharded parameter in one collective of its unit: one if the unit is inside the
-/// scan over them, all if it is around the scan.
-fn layers_at_once(unit: &PlacedUnit, param: &ShardedParam) -> usize {
-    if unit.path.contains('*') { 1 } else { param.stack.unwrap_or(1) }
+    /// The layers of a sharded parameter in one collective of its unit: one if the unit is inside
+    /// the scan over them, all if it is around the scan or gathered before it.
+    fn layers_at_once(&self, unit: &PlacedUnit, param: &ShardedParam) -> usize {
+        let inside = unit.path.contains('*') && !self.gathers_per_step();
+        if inside { 1 } else { param.stack.unwrap_or(1) }
+    }
 }

@@ -15,11 +15,13 @@
 //! | `xla` | everything runs on XLA: may be missing, false is a warning |
 //! | `xla_fsdp_v2` | one SPMD program always runs: a warning |
 //! | options of PyTorch FSDP only | a warning |
-//! | offloading, hybrid groups, other precisions | rejected |
+//! | `sharding_groups`, `sharding_world_size` | a mesh with replicas: [`Settings::group_mesh`] |
+//! | offloading, other precisions | rejected |
 //!
 //! Any key may have the prefix `fsdp_`, as older versions require. A null is the same as no key.
 
 mod error;
+mod groups;
 mod keys;
 mod settings;
 mod strategy;
@@ -202,7 +204,7 @@ fn check_other_keys(keys: &mut Keys) -> Result<(), FsdpConfigError> {
         ("offload_params", OFFLOAD),
         ("mixed_precision", PRECISION),
         ("mixed_precision_policy", PRECISION),
-        ("sharding_strategy", "set `--fsdp` instead: full_shard, shard_grad_op or no_shard"),
+        ("sharding_strategy", "set `--fsdp` instead, such as full_shard or hybrid_shard"),
         ("ignored_modules", "every parameter is sharded. To keep some from training, freeze them"),
     ] {
         keys.reject(key, reason)?;

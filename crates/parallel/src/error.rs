@@ -28,6 +28,56 @@ pub enum Error {
         /// Why.
         reason: &'static str,
     },
+    /// A rule for an axis that the mesh does not have.
+    #[error("rule `{name}` of {rules}: {source}; name axes of --mesh, or \"*\" for all")]
+    RuleAxis {
+        /// The rules.
+        rules: String,
+        /// The rule.
+        name: String,
+        /// The axis.
+        source: fullshard_graph::MeshError,
+    },
+    /// A rule for a dimension that the model does not have.
+    #[error("rule `{name}` of {rules} names no dimension{hint}; the names are {known}")]
+    UnknownDim {
+        /// The rules.
+        rules: String,
+        /// The rule.
+        name: String,
+        /// A name that is near.
+        hint: String,
+        /// The names.
+        known: String,
+    },
+    /// An axis along which all devices would compute the same.
+    #[error(
+        "mesh axis `{axis}` does not shard the batch under {rules}, so its devices would all \
+         compute the same: add it to the rule `batch`, or leave it out of the mesh"
+    )]
+    IdleAxis {
+        /// The rules.
+        rules: String,
+        /// The axis.
+        axis: String,
+    },
+    /// A dimension that is not a multiple of its shards.
+    #[error(
+        "dim {dim} (`{dim_name}`) of `{parameter}` is {size}, which is not a multiple of {shards} \
+         devices: shard it over fewer, or name another dimension in the rules (`flat` always works)"
+    )]
+    IndivisibleDim {
+        /// The parameter.
+        parameter: String,
+        /// The dimension.
+        dim: usize,
+        /// Its name.
+        dim_name: String,
+        /// Its size.
+        size: usize,
+        /// The number of devices.
+        shards: usize,
+    },
     /// An error of the mesh or of a sharding over it.
     #[error(transparent)]
     Mesh(#[from] fullshard_graph::MeshError),

@@ -2,12 +2,19 @@
 //! reduce-scattering their gradients in the backward pass.
 
 use crate::layout::ShardedParam;
+use crate::staged::Staging;
 use fullshard_core::Layout;
-use fullshard_graph::{DType, Group, Result, Tensor, concatenate, custom_vjp, full};
+use fullshard_graph::{DType, Mesh, Result, Tensor, concatenate, custom_vjp, full};
 
 /// How a unit is all-gathered and its gradients are reduce-scattered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CommPolicy {
+    /// The devices.
+    pub mesh: Mesh,
+    /// The axes that the batch is sharded over, and gradients are averaged over.
+    pub batch_axes: Vec<usize>,
+    /// How collectives over several axes run.
+    pub staging: Staging,
     /// The type that parameters are all-gathered and computed in.
     pub compute: DType,
     /// The type that gradients are summed in.
@@ -23,10 +30,9 @@ pub struct CommPolicy {
 impl CommPolicy {
     /// Which parameters of a unit are all-gathered together.
     pub(crate) fn gathers(&self, parameters: &[&ShardedParam]) -> Vec<Vec<usize>> {
-        let sharded = sharded(parameters);
         match self.packed {
-            true if !sharded.is_empty() => vec![sharded],
-            _ => sharded.into_iter().map(|i| vec![i]).collect(),
+            true => by_axes(parameters),
+            false => sharded(parameters).into_iter().map(|i| vec![i]).collect(),
         }
     }
 
@@ -37,17 +43,26 @@ impl CommPolicy {
         parameters: &[&ShardedParam],
         layers: &[usize],
     ) -> Vec<Vec<usize>> {
-        let (mut buckets, mut queued, mut bytes) = (Vec::new(), Vec::new(), 0);
-        for i in sharded(parameters) {
-            queued.push(i);
-            bytes += layers[i] * parameters[i].padded_elements() * self.reduce.size();
-            if bytes > self.bucket {
-                buckets.push(std::mem::take(&mut queued));
-                bytes = 0;
+        let mut buckets = Vec::new();
+        for together in by_axes(parameters) {
+            let (mut queued, mut bytes) = (Vec::new(), 0);
+            for i in together {
+                queued.push(i);
+                bytes += layers[i] * parameters[i].padded_elements() * self.reduce.size();
+                if bytes > self.bucket {
+                    buckets.push(std::mem::take(&mut queued));
+                    bytes = 0;
+                }
             }
+            buckets.extend((!queued.is_empty()).then_some(queued));
         }
-        buckets.extend((!queued.is_empty()).then_some(queued));
         buckets
+    }
+
+    /// The axes over which the gradient of a parameter is summed besides those that shard it.
+    pub(crate) fn replica_axes(&self, param: &ShardedParam) -> Vec<usize> {
+        let axes = self.batch_axes.iter().copied();
+        axes.filter(|axis| !param.axes.contains(axis)).collect()
     }
 
     /// The full parameters of a unit, from this device's shards.
@@ -55,36 +70,31 @@ impl CommPolicy {
     /// Gradients of replicated parameters are all-reduced.
     pub(crate) fn gather(
         &self,
-        group: &Group,
         parameters: &[&ShardedParam],
         shards: &[&Tensor],
     ) -> Result<Vec<Tensor>> {
-        let unshard = |shards: Vec<Tensor>| self.unshard(group, parameters, &shards);
+        let unshard = |shards: Vec<Tensor>| self.unshard(parameters, &shards);
         custom_vjp(
             shards,
             unshard,
             |shards| Ok((unshard(shards)?, Vec::new())),
-            |_, gradients| self.reduce(group, parameters, &gradients.iter().collect::<Vec<_>>()),
+            |_, gradients| self.reduce(parameters, &gradients.iter().collect::<Vec<_>>()),
         )
     }
 
-    fn unshard(
-        &self,
-        group: &Group,
-        parameters: &[&ShardedParam],
-        shards: &[Tensor],
-    ) -> Result<Vec<Tensor>> {
+    fn unshard(&self, parameters: &[&ShardedParam], shards: &[Tensor]) -> Result<Vec<Tensor>> {
         let mut full_params =
             shards.iter().map(|shard| shard.convert(self.compute)).collect::<Result<Vec<_>>>()?;
         for bucket in self.gathers(parameters) {
             if let [i] = bucket[..] {
-                full_params[i] = gather_one(group, parameters[i], &full_params[i])?;
+                full_params[i] = self.gather_one(parameters[i], &full_params[i])?;
                 continue;
             }
             let rows = bucket.iter().map(|&i| parameters[i].to_row(&full_params[i]));
             let rows = rows.collect::<Result<Vec<_>>>()?;
             let packed = concatenate(&rows.iter().collect::<Vec<_>>(), 1)?;
-            let gathered = group.all_gather(&packed, 0)?;
+            let axes = &parameters[bucket[0]].axes;
+            let gathered = self.staging.all_gather(&self.mesh, axes, &packed, 0)?;
             let mut start = 0;
             for (&i, row) in bucket.iter().zip(&rows) {
                 let rows = gathered.narrow(1, start, start + row.dims()[1])?;
@@ -100,7 +110,6 @@ impl CommPolicy {
     /// This device's shards of the mean over devices of full gradients, in `f32`.
     pub(crate) fn reduce(
         &self,
-        group: &Group,
         parameters: &[&ShardedParam],
         gradients: &[&Tensor],
     ) -> Result<Vec<Tensor>> {
@@ -109,15 +118,15 @@ impl CommPolicy {
         for (param, gradient) in parameters.iter().zip(gradients) {
             let gradient = divide(&gradient.convert(self.reduce)?, before)?;
             shards.push(match param.layout {
-                Layout::Replicated => group.sum(&gradient)?,
-                Layout::Dim0 | Layout::Flat => gradient,
+                Layout::Replicated => self.sum(&self.batch_axes, &gradient)?,
+                Layout::Dim(_) | Layout::Flat => gradient,
             });
         }
         let layers = parameters.iter().zip(gradients).map(|(param, gradient)| {
             gradient.dims()[..gradient.rank() - param.dims.len()].iter().product()
         });
         for bucket in self.scatters(parameters, &layers.collect::<Vec<_>>()) {
-            self.scatter(group, parameters, &bucket, &mut shards)?;
+            self.scatter(parameters, &bucket, &mut shards)?;
         }
         let finish = |shard: &Tensor| divide(&shard.convert(DType::F32)?, after);
         shards.iter().map(finish).collect()
@@ -126,19 +135,20 @@ impl CommPolicy {
     /// Reduce-scatters a bucket of full gradients.
     fn scatter(
         &self,
-        group: &Group,
         parameters: &[&ShardedParam],
         bucket: &[usize],
         gradients: &mut [Tensor],
     ) -> Result<()> {
         if let [i] = *bucket {
-            gradients[i] = scatter_one(group, parameters[i], &gradients[i])?;
+            gradients[i] = self.scatter_one(parameters[i], &gradients[i])?;
             return Ok(());
         }
         let rows = bucket.iter().map(|&i| parameters[i].to_rows(&gradients[i]));
         let rows = rows.collect::<Result<Vec<_>>>()?;
         let packed = concatenate(&rows.iter().collect::<Vec<_>>(), 1)?;
-        let scattered = group.reduce_scatter(&packed, 0)?;
+        let param = parameters[bucket[0]];
+        let scattered = self.staging.reduce_scatter(&self.mesh, &param.axes, &packed, 0)?;
+        let scattered = self.sum(&self.replica_axes(param), &scattered)?;
         let mut start = 0;
         for (&i, rows) in bucket.iter().zip(&rows) {
             let row = scattered.narrow(1, start, start + rows.dims()[1])?;
@@ -148,6 +158,31 @@ impl CommPolicy {
         }
         Ok(())
     }
+
+    fn gather_one(&self, param: &ShardedParam, shard: &Tensor) -> Result<Tensor> {
+        let dim = param.lead(shard) + param.layout.sharded_dim().unwrap_or(0);
+        let tiled = tiled(param, shard)?;
+        let gathered = self.staging.all_gather(&self.mesh, &param.axes, &tiled, dim)?;
+        let mut dims = shard.dims().to_vec();
+        dims[dim] *= param.num_shards;
+        param.trim(&gathered.reshape(&dims)?)
+    }
+
+    fn scatter_one(&self, param: &ShardedParam, gradient: &Tensor) -> Result<Tensor> {
+        let lead = gradient.rank() - param.dims.len();
+        let dim = lead + param.layout.sharded_dim().unwrap_or(0);
+        let padded = param.pad(gradient)?;
+        let tiled = tiled(param, &padded)?;
+        let scattered = self.staging.reduce_scatter(&self.mesh, &param.axes, &tiled, dim)?;
+        let scattered = self.sum(&self.replica_axes(param), &scattered)?;
+        let mut dims = padded.dims().to_vec();
+        dims[dim] /= param.num_shards;
+        scattered.reshape(&dims)
+    }
+
+    fn sum(&self, axes: &[usize], tensor: &Tensor) -> Result<Tensor> {
+        self.staging.sum(&self.mesh, axes, tensor)
+    }
 }
 
 /// Those of a unit's parameters that are sharded.
@@ -155,22 +190,17 @@ fn sharded(parameters: &[&ShardedParam]) -> Vec<usize> {
     (0..parameters.len()).filter(|&i| parameters[i].layout != Layout::Replicated).collect()
 }
 
-fn gather_one(group: &Group, param: &ShardedParam, shard: &Tensor) -> Result<Tensor> {
-    let lead = param.lead(shard);
-    let tiled = tiled(param, shard)?;
-    let gathered = group.all_gather(&tiled, lead)?;
-    let mut dims = shard.dims().to_vec();
-    dims[lead] *= param.num_shards;
-    param.trim(&gathered.reshape(&dims)?)
-}
-
-fn scatter_one(group: &Group, param: &ShardedParam, gradient: &Tensor) -> Result<Tensor> {
-    let lead = gradient.rank() - param.dims.len();
-    let padded = param.pad(gradient)?;
-    let scattered = group.reduce_scatter(&tiled(param, &padded)?, lead)?;
-    let mut dims = padded.dims().to_vec();
-    dims[lead] /= param.num_shards;
-    scattered.reshape(&dims)
+/// Those of a unit's parameters that are sharded, by the axes they are sharded over.
+fn by_axes(parameters: &[&ShardedParam]) -> Vec<Vec<usize>> {
+    let mut all: Vec<Vec<usize>> = Vec::new();
+    for i in sharded(parameters) {
+        let same = |known: &&mut Vec<usize>| parameters[known[0]].axes == parameters[i].axes;
+        match all.iter_mut().find(same) {
+            Some(known) => known.push(i),
+            None => all.push(vec![i]),
+        }
+    }
+    all
 }
 
 /// A flat shard as a matrix, which devices with tiled memory move without padding every element.

@@ -1,4 +1,4 @@
-//! How one parameter is sharded over the devices of an axis: the shard of each, and how to convert
+//! How one parameter is sharded over devices: the shard of each, and how to convert
 //! between the full parameter and its shards.
 //!
 //! Only shards have padding. It is zero, and so is its gradient.
@@ -32,6 +32,10 @@ pub struct ShardedParam {
     pub layer: Option<usize>,
     /// How it is sharded.
     pub layout: Layout,
+    /// The positions of the mesh axes that shard it, the major first.
+    pub axes: Vec<usize>,
+    /// Why it is sharded so.
+    pub reason: String,
     /// The number of shards.
     pub num_shards: usize,
     /// Whether it is frozen.
@@ -63,9 +67,9 @@ impl ShardedParam {
     pub fn shard_dims(&self) -> Vec<usize> {
         match self.layout {
             Layout::Replicated => self.dims.clone(),
-            Layout::Dim0 => {
+            Layout::Dim(dim) => {
                 let mut dims = self.dims.clone();
-                dims[0] = dims[0].div_ceil(self.num_shards);
+                dims[dim] = dims[dim].div_ceil(self.num_shards);
                 dims
             }
             Layout::Flat => {
@@ -78,21 +82,20 @@ impl ShardedParam {
     /// The dimensions of all shards together, with those of the stack.
     pub fn padded_dims(&self) -> Vec<usize> {
         let mut dims = self.shard_dims();
-        if self.layout != Layout::Replicated {
-            dims[0] *= self.num_shards;
+        if let Some(dim) = self.layout.sharded_dim() {
+            dims[dim] *= self.num_shards;
         }
         dims.splice(0..0, self.stack);
         dims
     }
 
-    /// The sharding of the tensor over an axis.
-    pub fn sharding(&self, mesh: &Mesh, axis: &str) -> Result<Sharding, MeshError> {
-        let sharded = [axis];
-        let mut dims: Vec<&[&str]> = vec![&[]; self.padded_dims().len()];
-        if self.layout != Layout::Replicated {
-            dims[usize::from(self.stack.is_some())] = &sharded;
+    /// The sharding of the tensor over its axes.
+    pub fn sharding(&self, mesh: &Mesh) -> Result<Sharding, MeshError> {
+        let mut dims = vec![Vec::new(); self.padded_dims().len()];
+        if let Some(dim) = self.layout.sharded_dim() {
+            dims[usize::from(self.stack.is_some()) + dim] = self.axes.clone();
         }
-        mesh.sharding(&dims)
+        mesh.sharding_over(dims)
     }
 
     /// The padded values of the full parameters of its layers, concatenated.
@@ -132,13 +135,13 @@ impl ShardedParam {
         shard.rank() - self.shard_dims().len()
     }
 
-    /// The full parameter from all shards concatenated along their first dimension: without
+    /// The full parameter from all shards concatenated along their sharded dimension: without
     /// padding, in its own dimensions.
     pub(crate) fn trim(&self, shards: &Tensor) -> Result<Tensor> {
         let lead = self.lead(shards);
         match self.layout {
             Layout::Replicated => Ok(shards.clone()),
-            Layout::Dim0 => shards.narrow(lead, 0, self.dims[0]),
+            Layout::Dim(dim) => shards.narrow(lead + dim, 0, self.dims[dim]),
             Layout::Flat => {
                 let elements = self.dims.iter().product();
                 let dims = [&shards.dims()[..lead], &self.dims].concat();
@@ -152,16 +155,17 @@ impl ShardedParam {
         let lead = full.rank() - self.dims.len();
         let flat = match self.layout {
             Layout::Replicated => return Ok(full.clone()),
-            Layout::Dim0 => full.clone(),
+            Layout::Dim(_) => full.clone(),
             Layout::Flat => {
                 let elements = self.dims.iter().product();
                 full.reshape(&[&full.dims()[..lead], &[elements]].concat())?
             }
         };
-        let padded = self.shard_dims()[0] * self.num_shards;
+        let dim = self.layout.sharded_dim().unwrap_or(0);
+        let padded = self.shard_dims()[dim] * self.num_shards;
         let zeros = vec![0; flat.rank()];
         let mut high = zeros.clone();
-        high[lead] = (padded - flat.dims()[lead]) as i64;
+        high[lead + dim] = (padded - flat.dims()[lead + dim]) as i64;
         flat.pad(0.0, &zeros, &high, &vec![0; flat.rank()])
     }
 
@@ -178,10 +182,11 @@ impl ShardedParam {
     /// The full parameter from the rows of all shards.
     pub(crate) fn unsharded_from_rows(&self, rows: &Tensor, lead: &[usize]) -> Result<Tensor> {
         let shard = self.shard_dims();
+        let dim = lead.len() + self.layout.sharded_dim().unwrap_or(0);
         let all = [&[self.num_shards], lead, &shard[..]].concat();
-        let shards = rows.reshape(&all)?.transpose(&moved(0, lead.len(), all.len()))?;
+        let shards = rows.reshape(&all)?.transpose(&moved(0, dim, all.len()))?;
         let mut joined = [lead, &shard[..]].concat();
-        joined[lead.len()] *= self.num_shards;
+        joined[dim] *= self.num_shards;
         self.trim(&shards.reshape(&joined)?)
     }
 
@@ -190,8 +195,10 @@ impl ShardedParam {
         let padded = self.pad(full)?;
         let shard = self.shard_dims();
         let lead = padded.rank() - shard.len();
-        let split = [&padded.dims()[..lead], &[self.num_shards], &shard[..]].concat();
-        let shards = padded.reshape(&split)?.transpose(&moved(lead, 0, split.len()))?;
+        let dim = self.layout.sharded_dim().unwrap_or(0);
+        let (before, after) = shard.split_at(dim);
+        let split = [&padded.dims()[..lead], before, &[self.num_shards], after].concat();
+        let shards = padded.reshape(&split)?.transpose(&moved(lead + dim, 0, split.len()))?;
         shards.reshape(&[self.num_shards, padded.ty().elements() / self.num_shards])
     }
 }

@@ -1,5 +1,5 @@
-//! FSDP placement: which unit owns which parameter, how it is sharded over devices, and how it is
-//! all-gathered when the model is traced.
+//! Placement on a mesh: which unit owns which parameter, how rules shard it over the mesh axes, and
+//! how it is all-gathered when the model is traced.
 //!
 //! - [`FsdpConfig`] is an `fsdp_config.json`, [`Strategy`] the value of `--fsdp`.
 //! - [`units`] wraps a model's modules into units.
@@ -15,17 +15,21 @@ mod gather;
 mod layout;
 mod placement;
 mod remat;
+pub mod rules;
 mod stack;
+mod staged;
 mod tracer;
 pub mod wrap;
 
 pub use collectives::UnitCollective;
 pub use config::{FsdpConfig, FsdpConfigError, Settings, Strategy, WrapPolicy, nearest};
 pub use error::Error;
-pub use fullshard_core::Layout;
+pub use fullshard_core::{Layout, MeshSpec};
 pub use gather::CommPolicy;
 pub use layout::ShardedParam;
-pub use placement::{AXIS, PlacedUnit, Placement, PlacementOptions};
+pub use placement::{PlacedUnit, Placement, PlacementOptions};
 pub use remat::{Remat, UnknownRemat};
+pub use rules::{Gather, Rule, Rules};
+pub use staged::Staging;
 pub use tracer::Sharded;
 pub use wrap::{Unit, WrapError, WrapPlan, frozen, units};

@@ -6,21 +6,24 @@ use crate::error::Error;
 use crate::gather::CommPolicy;
 use crate::layout::ShardedParam;
 use crate::remat::Remat;
+use crate::rules::{FSDP, Gather, Rules, Stored};
 use crate::stack::Stacks;
+use crate::staged::Staging;
 use crate::wrap::{self, Unit};
 use fullshard_core::Layout;
-use fullshard_graph::{DType, Dialect, Mesh, Sharding};
-use fullshard_models::{LoweringOptions, Module};
+use fullshard_graph::{DType, Dialect, Group, Mesh, MeshExt, Sharding};
+use fullshard_models::{LoweringOptions, Module, Parameter};
 use std::collections::HashMap;
-
-/// The mesh axis that parameters and batches are sharded over.
-pub const AXIS: &str = "fsdp";
 
 /// How a model is to be placed.
 #[derive(Debug, Clone, Default)]
 pub struct PlacementOptions {
-    /// What is sharded.
+    /// What is sharded, unless rules state it.
     pub strategy: Strategy,
+    /// Sharding rules instead of those of the strategy.
+    pub rules: Option<Rules>,
+    /// How collectives over several mesh axes run.
+    pub staging: Staging,
     /// Units and how they are run.
     pub config: FsdpConfig,
     /// What layers save for the backward pass; by default as the configuration states.
@@ -55,8 +58,10 @@ pub struct PlacedUnit {
 /// Where a model's units and parameters are.
 #[derive(Debug, Clone)]
 pub struct Placement {
-    /// The devices, along one axis, [`AXIS`].
+    /// The devices.
     pub mesh: Mesh,
+    /// The sharding rules.
+    pub rules: Rules,
     /// The units, parents first; the first is the root.
     pub units: Vec<PlacedUnit>,
     /// The sharded parameters, in the order of the tree.
@@ -74,20 +79,34 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Places a model on `devices` devices.
+    /// Places a model on `devices` devices along one axis, `fsdp`.
     pub fn new(
         tree: &Module,
         devices: usize,
         options: &PlacementOptions,
     ) -> Result<Placement, Error> {
+        Placement::on_mesh(tree, &Mesh::new(&[(FSDP, devices)])?, options)
+    }
+
+    /// Places a model on a mesh.
+    pub fn on_mesh(
+        tree: &Module,
+        mesh: &Mesh,
+        options: &PlacementOptions,
+    ) -> Result<Placement, Error> {
         let settings = &options.config.settings;
-        let reshard = settings.reshard(options.strategy)?;
+        let rules = match &options.rules {
+            Some(rules) => rules.clone(),
+            None => Rules::of(options.strategy, settings)?,
+        };
+        rules.check(tree, mesh)?;
         let units = wrap::units(tree, &options.config.wrap)?;
         let frozen = wrap::frozen(tree, &options.frozen)?;
         let stacks = Stacks::of(tree);
         let scanned = if options.scan_layers { stacks.clone() } else { Stacks::default() };
-        let layout = layout(options, devices);
-        let parameters = sharded_params(tree, &stacks, &scanned, &frozen, layout, devices)?;
+        let stored = |name: &str, parameter: &Parameter| rules.stored(name, parameter, mesh);
+        let parameters = sharded_params(tree, &stacks, &scanned, &frozen, stored, mesh)?;
+        let reshard = rules.reshard_after_forward && rules.gather == Gather::Unit;
         check_gather_ahead(options, &units, &scanned, reshard)?;
         let keep_root = settings.disable_reshard_on_root;
         let units = placed_units(&units, &scanned, &parameters, reshard, keep_root);
@@ -96,10 +115,11 @@ impl Placement {
             false => Remat::None,
         });
         Ok(Placement {
-            mesh: Mesh::new(&[(AXIS, devices)])?,
+            mesh: mesh.clone(),
             units,
             parameters,
-            comm: comm(options, devices),
+            comm: comm(options, mesh, rules.batch_axes(mesh)?),
+            rules,
             remat,
             options: options.clone(),
             blocks: wrap::block_classes(tree),
@@ -115,8 +135,36 @@ impl Placement {
 
     /// The sharding of each parameter.
     pub fn shardings(&self) -> Result<Vec<Sharding>, Error> {
-        let sharding = |param: &ShardedParam| Ok(param.sharding(&self.mesh, AXIS)?);
+        let sharding = |param: &ShardedParam| Ok(param.sharding(&self.mesh)?);
         self.parameters.iter().map(sharding).collect()
+    }
+
+    /// The sharding of a tensor of a rank whose dim `dim` is the batch.
+    pub fn batch_sharding(&self, rank: usize, dim: usize) -> Result<Sharding, Error> {
+        let mut dims = vec![Vec::new(); rank];
+        dims[dim] = self.comm.batch_axes.clone();
+        Ok(self.mesh.sharding_over(dims)?)
+    }
+
+    /// All devices, each with its own part of the batch.
+    pub fn batch_group(&self) -> Group {
+        self.group(&self.comm.batch_axes)
+    }
+
+    /// The devices along axes, by their positions.
+    pub fn group(&self, axes: &[usize]) -> Group {
+        let group = self.mesh.group(axes);
+        if self.options.staging.is_staged() { group.in_stages() } else { group }
+    }
+
+    /// Whether parameters are all-gathered once per step, before the first forward pass.
+    pub fn gathers_per_step(&self) -> bool {
+        self.rules.gather == Gather::Step && self.is_sharded()
+    }
+
+    /// Whether any parameter is sharded.
+    pub fn is_sharded(&self) -> bool {
+        self.parameters.iter().any(|param| param.layout != Layout::Replicated)
     }
 
     /// The positions of the parameters that are trained.
@@ -137,8 +185,8 @@ impl Placement {
     /// The classes of blocks that are not wrapped although all else would be sharded: the whole
     /// model is then one unit, and all of its parameters are unsharded at once.
     pub fn unwrapped_blocks(&self) -> &[&'static str] {
-        let sharded = self.devices() > 1 && self.options.strategy != Strategy::NoShard;
-        if sharded && self.units.len() == 1 { &self.blocks } else { &[] }
+        let once = self.gathers_per_step();
+        if self.is_sharded() && !once && self.units.len() == 1 { &self.blocks } else { &[] }
     }
 
     /// The unit of the module at a path.
@@ -158,19 +206,12 @@ impl Placement {
     }
 }
 
-fn layout(options: &PlacementOptions, devices: usize) -> Layout {
-    let settings = &options.config.settings;
-    match options.strategy {
-        _ if devices == 1 => Layout::Replicated,
-        Strategy::NoShard => Layout::Replicated,
-        _ if settings.shard_param_on_dim_0 && !settings.flatten_parameters => Layout::Dim0,
-        _ => Layout::Flat,
-    }
-}
-
-fn comm(options: &PlacementOptions, devices: usize) -> CommPolicy {
+fn comm(options: &PlacementOptions, mesh: &Mesh, batch_axes: Vec<usize>) -> CommPolicy {
     let settings = &options.config.settings;
     CommPolicy {
+        mesh: mesh.clone(),
+        batch_axes,
+        staging: options.staging,
         compute: settings.compute_dtype,
         reduce: if settings.fp32_reduce_scatter { DType::F32 } else { settings.compute_dtype },
         packed: settings.flatten_parameters || settings.coalesce_all_gather_ops,
@@ -178,7 +219,7 @@ fn comm(options: &PlacementOptions, devices: usize) -> CommPolicy {
             true => usize::MAX,
             false => (settings.reduce_scatter_bucket_size_mb * f64::from(1 << 20)) as usize,
         },
-        divide: settings.divide_factors(devices),
+        divide: settings.divide_factors(mesh.devices()),
     }
 }
 
@@ -213,8 +254,8 @@ fn sharded_params(
     stacks: &Stacks,
     scanned: &Stacks,
     frozen: &[String],
-    layout: Layout,
-    num_shards: usize,
+    stored: impl Fn(&str, &Parameter) -> Result<Stored, Error>,
+    mesh: &Mesh,
 ) -> Result<Vec<ShardedParam>, Error> {
     let mut all: Vec<ShardedParam> = Vec::new();
     let mut classes = HashMap::new();
@@ -236,6 +277,7 @@ fn sharded_params(
             continue;
         }
         let stack = scanned.count(&name);
+        let Stored { layout, axes, reason } = stored(&name, parameter)?;
         all.push(ShardedParam {
             name: param_name,
             class: classes.get(path).copied().unwrap_or(""),
@@ -245,8 +287,10 @@ fn sharded_params(
             stack,
             template,
             layer: if stack.is_some() { None } else { layer },
-            layout: if parameter.dims.is_empty() { Layout::Replicated } else { layout },
-            num_shards,
+            layout,
+            num_shards: mesh.group_size(&axes),
+            axes,
+            reason,
             frozen: is_frozen,
         });
     }

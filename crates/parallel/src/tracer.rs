@@ -5,18 +5,16 @@ use crate::layout::ShardedParam;
 use crate::placement::{PlacedUnit, Placement};
 use crate::remat::Remat;
 use fullshard_graph::{
-    DType, Error, Group, Key, Policy, Result, Tensor, barrier, custom_vjp, iota, remat, scan,
-    transient,
+    DType, Error, Key, Policy, Result, Tensor, barrier, custom_vjp, iota, remat, scan, transient,
 };
 use fullshard_models::layers::checkpoint;
 use fullshard_models::{Body, Layer, LayerBody, LoweringOptions, Parameter, Place, Tracer};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-/// Traces a placed model, inside a manual region over the placement's axis.
+/// Traces a placed model, inside a manual region over the axes of the placement.
 pub struct Sharded<'a> {
     placement: &'a Placement,
-    group: Group,
     dropout: Option<Key>,
     /// This device's shards, by parameter name.
     shards: RefCell<HashMap<String, Tensor>>,
@@ -28,15 +26,9 @@ pub struct Sharded<'a> {
 
 impl<'a> Sharded<'a> {
     /// A tracer for the shards of all parameters. With a dropout key the model is being trained.
-    pub fn new(
-        placement: &'a Placement,
-        group: &Group,
-        shards: &[Tensor],
-        dropout: Option<Key>,
-    ) -> Sharded<'a> {
+    pub fn new(placement: &'a Placement, shards: &[Tensor], dropout: Option<Key>) -> Sharded<'a> {
         let sharded = Sharded {
             placement,
-            group: group.clone(),
             dropout,
             shards: RefCell::default(),
             full_params: RefCell::default(),
@@ -49,22 +41,17 @@ impl<'a> Sharded<'a> {
     /// A tracer for parameters that are unsharded already.
     pub fn with_full_params(
         placement: &'a Placement,
-        group: &Group,
         full_params: &[Tensor],
         dropout: Option<Key>,
     ) -> Sharded<'a> {
-        let sharded = Sharded::new(placement, group, &[], dropout);
+        let sharded = Sharded::new(placement, &[], dropout);
         sharded.full_params.replace(named(&placement.parameters, full_params));
         sharded
     }
 
     /// All parameters, all-gathered unit by unit.
-    pub fn gather_all(
-        placement: &Placement,
-        group: &Group,
-        shards: &[Tensor],
-    ) -> Result<Vec<Tensor>> {
-        let sharded = Sharded::new(placement, group, shards, None);
+    pub fn gather_all(placement: &Placement, shards: &[Tensor]) -> Result<Vec<Tensor>> {
+        let sharded = Sharded::new(placement, shards, None);
         for unit in &placement.units {
             sharded.unshard(unit, false)?;
         }
@@ -74,11 +61,7 @@ impl<'a> Sharded<'a> {
     }
 
     /// The shards of full gradients of the trained parameters, reduced over devices unit by unit.
-    pub fn reduce_all(
-        placement: &Placement,
-        group: &Group,
-        gradients: &[Tensor],
-    ) -> Result<Vec<Tensor>> {
+    pub fn reduce_all(placement: &Placement, gradients: &[Tensor]) -> Result<Vec<Tensor>> {
         let trained = placement.trained();
         let mut shards = gradients.to_vec();
         for unit in &placement.units {
@@ -87,7 +70,7 @@ impl<'a> Sharded<'a> {
             let parameters: Vec<&ShardedParam> =
                 positions.iter().map(|&i| &placement.parameters[trained[i]]).collect();
             let full: Vec<&Tensor> = positions.iter().map(|&i| &gradients[i]).collect();
-            let reduced = placement.comm.reduce(group, &parameters, &full)?;
+            let reduced = placement.comm.reduce(&parameters, &full)?;
             for (i, shard) in positions.into_iter().zip(reduced) {
                 shards[i] = shard;
             }
@@ -105,9 +88,9 @@ impl<'a> Sharded<'a> {
             let shards = shards.collect::<Result<Vec<_>>>()?;
             let gather = |shards: &[Tensor]| {
                 let shards: Vec<&Tensor> = shards.iter().collect();
-                self.placement.comm.gather(&self.group, &parameters, &shards)
+                self.placement.comm.gather(&parameters, &shards)
             };
-            let full_params = match reshard && self.group.size() > 1 {
+            let full_params = match reshard && self.placement.devices() > 1 {
                 true => transient(&shards.iter().collect::<Vec<_>>(), |shards| gather(&shards))?,
                 false => gather(&shards)?,
             };
@@ -184,7 +167,7 @@ impl<'a> Sharded<'a> {
         let settings = &self.placement.options.config.settings;
         let forward = settings.optimization_barrier_in_forward.unwrap_or(true);
         let backward = settings.optimization_barrier_in_backward.unwrap_or(true);
-        if self.group.size() == 1 || !(forward || backward) {
+        if self.placement.devices() == 1 || !(forward || backward) {
             return Ok(carries);
         }
         let path = place.module_path();
@@ -348,8 +331,9 @@ impl Tracer for Sharded<'_> {
             None => key,
         };
         let mut dims = x.dims().to_vec();
-        dims[0] *= self.group.size();
-        key.draw(&dims).shard(0, &self.group)?.dropout(x, probability)
+        let group = self.placement.batch_group();
+        dims[0] *= group.size();
+        key.draw(&dims).shard(0, &group)?.dropout(x, probability)
     }
 
     fn is_training(&self) -> bool {

@@ -129,6 +129,17 @@ impl Machine {
     }
 }
 
+impl Machine {
+    /// The dimensions of the torus that device ids follow, the fastest-varying first: the cores of
+    /// a chip, if programs see them, then the dimensions of the slice.
+    pub fn torus_dims(&self) -> Option<Vec<usize>> {
+        let Network::Torus { dims, .. } = &self.network else { return None };
+        let chips: usize = dims.iter().product();
+        let cores = self.devices.is_multiple_of(chips).then(|| self.devices / chips)?;
+        Some([cores].into_iter().chain(dims.iter().copied()).filter(|&dim| dim > 1).collect())
+    }
+}
+
 /// The valid names: slice sizes for a known TPU generation, otherwise all machines.
 fn hint(lower: &str, error: &UnknownAccelerator) -> String {
     let generation = lower.split([':', '-']).next().unwrap_or_default();

@@ -28,7 +28,7 @@ fn spec(candidate: &Candidate) -> StepSpec {
 /// A small search space.
 fn space() -> Space {
     Space {
-        layouts: vec![Layout::Dim0],
+        layouts: vec![Layout::Dim(0)],
         scans: vec![true],
         aheads: vec![false],
         strategies: vec![Strategy::FullShard],

@@ -68,9 +68,9 @@ impl StepSpec {
         }
         for (kind, launches) in kinds {
             let results = vec![state[launches[0].places[0]].tensor.sharding.clone()];
-            let init = |group: &Group, key: &Key, layer: &Tensor| {
-                Ok(vec![random_shard(key, layer, group, kind)?])
-            };
+            let group = self.placement.group(&kind.axes);
+            let init =
+                |key: &Key, layer: &Tensor| Ok(vec![random_shard(key, layer, &group, kind)?]);
             programs.push(self.init_program("init_normal", &results, launches, init)?);
         }
         Ok(programs)
@@ -88,10 +88,10 @@ impl StepSpec {
         let local = |entry: &&StateTensor| entry.tensor.sharding.local_dims(&entry.tensor.ty);
         let local = constants.iter().map(local).collect::<std::result::Result<Vec<_>, _>>()?;
         let launches = vec![InitLaunch { name: Key::hash(""), layer: 0, places }];
-        self.init_program("init_constant", &shardings, launches, |group, _, _| {
+        self.init_program("init_constant", &shardings, launches, |_, _| {
             let fill = |(entry, dims): (&&StateTensor, &Vec<usize>)| match param(entry) {
                 param if entry.slot.is_none() && param.initializer == Initializer::Ones => {
-                    ones(group, param)
+                    ones(&self.placement.group(&param.axes), param)
                 }
                 _ => zeros(DType::F32, dims),
             };
@@ -105,13 +105,13 @@ impl StepSpec {
         name: &str,
         results: &Vec<Sharding>,
         launches: Vec<InitLaunch>,
-        init: impl FnOnce(&Group, &Key, &Tensor) -> Result<Vec<Tensor>>,
+        init: impl FnOnce(&Key, &Tensor) -> Result<Vec<Tensor>>,
     ) -> std::result::Result<InitProgram, Error> {
         let inputs = self.init_inputs();
         let arguments = inputs.map(TensorSpec::argument);
-        let program = self.sharded_program(name, &arguments, results, |group, inputs| {
+        let program = self.sharded_program(name, &arguments, results, |inputs| {
             let key = Key::new(&inputs.seed)?.named("init")?.named_by(&inputs.name)?;
-            init(group, &key, &inputs.layer)
+            init(&key, &inputs.layer)
         })?;
         Ok(InitProgram { program, inputs, launches })
     }
@@ -124,7 +124,7 @@ fn is_random(param: &ShardedParam) -> bool {
 /// Whether two parameters differ only in name and layer.
 fn same_kind(a: &ShardedParam, b: &ShardedParam) -> bool {
     let values = |x: &ShardedParam| (x.initializer, x.zero_row, x.stack, x.layer.is_some());
-    let sharding = |x: &ShardedParam| (x.layout, x.num_shards);
+    let sharding = |x: &ShardedParam| (x.layout, x.axes.clone());
     a.dims == b.dims && values(a) == values(b) && sharding(a) == sharding(b)
 }
 
@@ -149,11 +149,11 @@ fn layer_shard(key: &Key, group: &Group, param: &ShardedParam) -> Result<Tensor>
         return Err(init_error("only normal initializers are random"));
     };
     let mut all = param.shard_dims();
-    let draw = match param.layout {
-        Layout::Replicated => key.behind_barrier()?.draw(&all),
-        Layout::Dim0 | Layout::Flat => {
-            all[0] *= param.num_shards;
-            key.behind_barrier()?.draw(&all).shard(0, group)?
+    let draw = match param.layout.sharded_dim() {
+        None => key.behind_barrier()?.draw(&all),
+        Some(dim) => {
+            all[dim] *= param.num_shards;
+            key.behind_barrier()?.draw(&all).shard(dim, group)?
         }
     };
     with_zeros(&(draw.normal(DType::F32)? * std)?, group, param)
@@ -185,14 +185,14 @@ fn with_zeros(values: &Tensor, group: &Group, param: &ShardedParam) -> Result<Te
 fn zero_row(values: &Tensor, group: &Group, param: &ShardedParam, row: usize) -> Result<Tensor> {
     let width: usize = param.dims[1..].iter().product();
     let (start, limit) = match param.layout {
-        Layout::Replicated | Layout::Dim0 => (row, row + 1),
+        Layout::Replicated | Layout::Dim(_) => (row, row + 1),
         Layout::Flat => (row * width, (row + 1) * width),
     };
     let number = |value: usize| constant(&[], &[value as i64]);
     let length = values.dims()[0];
     let first = match param.layout {
-        Layout::Replicated => number(0)?,
-        Layout::Dim0 | Layout::Flat => (group.index()?.convert(DType::I64)? * number(length)?)?,
+        Layout::Replicated | Layout::Dim(1..) => number(0)?,
+        Layout::Dim(0) | Layout::Flat => (group.index()?.convert(DType::I64)? * number(length)?)?,
     };
     let place = (iota(DType::I64, values.dims(), 0)? + first)?;
     let after = place.compare(Comparison::GreaterEqual, &number(start)?)?;
@@ -203,8 +203,8 @@ fn zero_row(values: &Tensor, group: &Group, param: &ShardedParam, row: usize) ->
 /// Zeros in the padding of a shard.
 fn zero_padding(values: &Tensor, group: &Group, param: &ShardedParam) -> Result<Tensor> {
     let used = match param.layout {
-        Layout::Replicated => return Ok(values.clone()),
-        Layout::Dim0 => param.dims[0],
+        Layout::Replicated | Layout::Dim(1..) => return Ok(values.clone()),
+        Layout::Dim(0) => param.dims[0],
         Layout::Flat => param.dims.iter().product(),
     };
     let length = values.dims()[0];

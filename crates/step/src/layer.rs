@@ -5,7 +5,7 @@ use crate::layout::TensorSpec;
 use crate::ordered::Ordered;
 use crate::spec::StepSpec;
 use fullshard_graph::{DType, Program, constant};
-use fullshard_parallel::{AXIS, ShardedParam};
+use fullshard_parallel::ShardedParam;
 
 impl StepSpec {
     /// The program from a stacked parameter, by its position in the placement, and the number of a
@@ -14,10 +14,10 @@ impl StepSpec {
         let stack = self.parameter_state()?.swap_remove(parameter).tensor;
         let param = &self.placement.parameters[parameter];
         let layer = ShardedParam { stack: None, ..param.clone() };
-        let results = vec![layer.sharding(&self.placement.mesh, AXIS)?];
+        let results = vec![layer.sharding(&self.placement.mesh)?];
         let inputs = vec![stack, self.init_inputs().layer];
         let arguments = inputs.map(TensorSpec::argument);
-        let program = self.sharded_program("layer", &arguments, &results, |_, tensors| {
+        let program = self.sharded_program("layer", &arguments, &results, |tensors| {
             let (stack, index) = (&tensors[0], &tensors[1]);
             let zero = constant(&[], &[0_i32])?;
             let mut starts = vec![&zero; stack.rank()];

@@ -4,11 +4,11 @@ use crate::arguments::{EvalArguments, InitInputs, StepArguments, StepInputs, Tra
 use crate::error::Error;
 use crate::ordered::Ordered;
 use crate::program::METRICS;
-use crate::spec::{BatchShape, StepSpec, shard};
+use crate::spec::{BatchShape, StepSpec};
 use fullshard_graph::{Argument, DType, Sharding, TensorType};
 use fullshard_models::InputSpec;
 use fullshard_optim::{Slot, SlotKind};
-use fullshard_parallel::{AXIS, ShardedParam};
+use fullshard_parallel::ShardedParam;
 
 /// A tensor over all devices.
 #[derive(Debug, Clone)]
@@ -65,7 +65,7 @@ impl StepSpec {
     pub fn state(&self) -> Result<TrainState<StateTensor>, Error> {
         let parameters = self.parameter_state()?;
         let slots_of = |&i: &usize| {
-            let slots = self.optimizer.slots(&shard(&self.placement.parameters[i], None));
+            let slots = self.optimizer.slots(&self.shard(i));
             slots.into_iter().map(|slot| self.slot(&parameters[i], slot)).collect::<Vec<_>>()
         };
         let optimizer = self.placement.trained().iter().flat_map(slots_of).collect();
@@ -124,9 +124,7 @@ impl StepSpec {
     fn batch_tensors(&self, leading: &[usize]) -> Result<Vec<TensorSpec>, Error> {
         let tensor = |spec: InputSpec| {
             let ty = spec.batched(leading);
-            let mut axes: Vec<&[&str]> = vec![&[]; ty.rank()];
-            axes[leading.len() - 1] = &[AXIS];
-            let sharding = self.placement.mesh.sharding(&axes)?;
+            let sharding = self.placement.batch_sharding(ty.rank(), leading.len() - 1)?;
             Ok(TensorSpec { name: spec.name.to_owned(), ty, sharding })
         };
         self.model.batch(self.batch.tokens).into_iter().map(tensor).collect()

@@ -8,15 +8,15 @@ use crate::arguments::{StepArguments, StepInputs, StepResults, TrainState};
 use crate::error::Error;
 use crate::layout::TensorSpec;
 use crate::ordered::Ordered;
-use crate::spec::{StepSpec, shard};
+use crate::spec::StepSpec;
 use fullshard_graph::MeshExt;
 use fullshard_graph::{
-    Argument, DType, Group, Key, Program, Result, Sharding, Tensor, barrier, concatenate, constant,
+    Argument, DType, Key, Program, Result, Sharding, Tensor, barrier, concatenate, constant,
     module, scan, select, value_aux_and_grad, zeros,
 };
 use fullshard_models::{Loss, Scope};
 use fullshard_optim::{Update, clip_factor, global_norm};
-use fullshard_parallel::{AXIS, Sharded};
+use fullshard_parallel::Sharded;
 use sha2::{Digest, Sha256};
 
 /// The inputs of the forward and backward passes besides the parameters.
@@ -66,9 +66,7 @@ impl StepSpec {
         });
         let arguments = StepArguments { state, inputs: layout.inputs.map(TensorSpec::argument) };
         let program =
-            self.sharded_program("train_step", &arguments, &results, |group, locals| {
-                self.step(group, locals)
-            })?;
+            self.sharded_program("train_step", &arguments, &results, |locals| self.step(locals))?;
         Ok(program.in_dialect(self.placement.options.dialect))
     }
 
@@ -79,13 +77,12 @@ impl StepSpec {
     pub fn eval_program(&self, sequences: usize) -> std::result::Result<Program, Error> {
         let arguments = self.eval_arguments(sequences)?.map(TensorSpec::argument);
         let results = vec![self.placement.mesh.replicated(1)];
-        let program =
-            self.sharded_program("eval_step", &arguments, &results, |group, locals| {
-                let tracer = Sharded::new(&self.placement, group, &locals.parameters, None);
-                let loss = self.loss(&tracer, &locals.batch)?;
-                let both = concatenate(&[&loss.sum.expand(0)?, &loss.count.expand(0)?], 0)?;
-                Ok(vec![group.sum(&both)?])
-            })?;
+        let program = self.sharded_program("eval_step", &arguments, &results, |locals| {
+            let tracer = Sharded::new(&self.placement, &locals.parameters, None);
+            let loss = self.loss(&tracer, &locals.batch)?;
+            let both = concatenate(&[&loss.sum.expand(0)?, &loss.count.expand(0)?], 0)?;
+            Ok(vec![self.placement.batch_group().sum(&both)?])
+        })?;
         Ok(program.in_dialect(self.placement.options.dialect))
     }
 
@@ -95,7 +92,7 @@ impl StepSpec {
         name: &str,
         arguments: &A,
         results: &R,
-        body: impl FnOnce(&Group, A::Of<Tensor>) -> Result<R::Of<Tensor>>,
+        body: impl FnOnce(A::Of<Tensor>) -> Result<R::Of<Tensor>>,
     ) -> std::result::Result<Program, Error>
     where
         A: Ordered<(Argument, Sharding)>,
@@ -106,17 +103,19 @@ impl StepSpec {
         let outputs = results.flatten();
         let program = Program::trace(name, &types, |tensors| {
             let inputs: Vec<_> = tensors.iter().zip(shardings).collect();
-            mesh.manual(&[AXIS], &inputs, &outputs, |locals| {
+            let axes: Vec<&str> = mesh.axes().map(|(axis, _)| axis).collect();
+            mesh.manual(&axes, &inputs, &outputs, |locals| {
                 let locals =
                     arguments.unflatten(locals).map_err(|error| trace_error(name, error))?;
-                Ok(body(&mesh.over(&[AXIS])?, locals)?.flatten())
+                Ok(body(locals)?.flatten())
             })
         })?;
         Ok(program.sharded_results(&outputs)?)
     }
 
     /// A training step on one device's shards.
-    fn step(&self, group: &Group, arguments: StepArguments<Tensor>) -> Result<StepResults<Tensor>> {
+    fn step(&self, arguments: StepArguments<Tensor>) -> Result<StepResults<Tensor>> {
+        let group = self.placement.batch_group();
         let StepArguments { state, inputs } = arguments;
         let dropout = Key::new(&inputs.seed)?.named("dropout")?.fold(&inputs.step)?;
         let count = group.sum(&self.model.label_count(&inputs.batch)?)?;
@@ -124,23 +123,21 @@ impl StepSpec {
         // The mean over all devices' labels, times the devices, since gradients are averaged.
         let scale = (group.size() as f64 / &at_least_one)?;
         let pass = PassInputs { batch: &inputs.batch, dropout, scale };
-        let (sum, gradients) = self.gradients(group, &state.parameters, &pass)?;
+        let (sum, gradients) = self.gradients(&state.parameters, &pass)?;
         let loss = (group.sum(&sum)? / &at_least_one)?;
-        module("optimizer", || self.update(group, state, &inputs, gradients, [loss, count]))
+        module("optimizer", || self.update(state, &inputs, gradients, [loss, count]))
     }
 
     /// The next state and the metrics, from gradients, the mean loss and the number of labels.
     fn update(
         &self,
-        group: &Group,
         state: TrainState<Tensor>,
         inputs: &StepInputs<Tensor>,
         gradients: Vec<Tensor>,
         [loss, count]: [Tensor; 2],
     ) -> Result<StepResults<Tensor>> {
         let trained = self.placement.trained();
-        let shards: Vec<_> =
-            trained.iter().map(|&i| shard(&self.placement.parameters[i], Some(group))).collect();
+        let shards: Vec<_> = trained.iter().map(|&i| self.shard(i)).collect();
         let norm = global_norm(&gradients.iter().zip(&shards).collect::<Vec<_>>())?;
         let clip = self.max_grad_norm.map(|limit| clip_factor(&norm, limit)).transpose()?;
         let metrics = [loss.expand(0)?, norm.expand(0)?, count.expand(0)?];
@@ -204,36 +201,27 @@ impl StepSpec {
     }
 
     /// The summed loss of this device and the gradients of the shards it trains.
-    fn gradients(
-        &self,
-        group: &Group,
-        shards: &[Tensor],
-        pass: &PassInputs<'_>,
-    ) -> Result<(Tensor, Vec<Tensor>)> {
-        let trained = self.placement.trained();
-        let inputs: Vec<&Tensor> = trained.iter().map(|&i| &shards[i]).collect();
-        if self.batch.accumulation == 1 {
-            let squeeze = |tensor: &Tensor| tensor.reshape(&tensor.dims()[1..]);
-            let batch = pass.batch.iter().map(squeeze).collect::<Result<Vec<_>>>()?;
-            return self.micro_step(&inputs, &pass.scale, &batch, |inputs| {
+    fn gradients(&self, shards: &[Tensor], pass: &PassInputs<'_>) -> Result<(Tensor, Vec<Tensor>)> {
+        let (placement, trained) = (&self.placement, self.placement.trained());
+        let accumulated = self.batch.accumulation > 1;
+        let sync = !accumulated || self.batch.sync_each_microbatch;
+        if sync && !placement.gathers_per_step() {
+            let inputs: Vec<&Tensor> = trained.iter().map(|&i| &shards[i]).collect();
+            return self.accumulate(&inputs, pass, Ok, |inputs, dropout| {
                 let shards = with_trained(shards, &trained, inputs);
-                Sharded::new(&self.placement, group, &shards, Some(pass.dropout.clone()))
+                Sharded::new(placement, &shards, Some(dropout))
             });
         }
-        if self.batch.sync_each_microbatch {
-            return self.accumulate(&inputs, pass, |inputs, dropout| {
-                let shards = with_trained(shards, &trained, inputs);
-                Sharded::new(&self.placement, group, &shards, Some(dropout))
-            });
-        }
-        // All-gather once, and reduce once.
-        let full_params = Sharded::gather_all(&self.placement, group, shards)?;
+        // All-gather once. Reduce once too, unless each microbatch is to be reduced.
+        let full_params = Sharded::gather_all(placement, shards)?;
         let inputs: Vec<&Tensor> = trained.iter().map(|&i| &full_params[i]).collect();
-        let (sum, gradients) = self.accumulate(&inputs, pass, |inputs, dropout| {
+        let reduce = |gradients: Vec<Tensor>| Sharded::reduce_all(placement, &gradients);
+        let each = |gradients| if sync { reduce(gradients) } else { Ok(gradients) };
+        let (sum, gradients) = self.accumulate(&inputs, pass, each, |inputs, dropout| {
             let full_params = with_trained(&full_params, &trained, inputs);
-            Sharded::with_full_params(&self.placement, group, &full_params, Some(dropout))
+            Sharded::with_full_params(placement, &full_params, Some(dropout))
         })?;
-        Ok((sum, Sharded::reduce_all(&self.placement, group, &gradients)?))
+        Ok((sum, if sync { gradients } else { reduce(gradients)? }))
     }
 
     /// The summed loss and the gradients of one microbatch.
@@ -251,30 +239,52 @@ impl StepSpec {
         Ok((sums.remove(0), gradients))
     }
 
-    /// The summed loss and the gradients, in `f32`, of all accumulated microbatches.
+    /// The summed loss and the gradients of all microbatches; `each` is applied to those of one.
+    /// Accumulated gradients are `f32`.
     fn accumulate<'a>(
         &self,
         inputs: &[&Tensor],
         pass: &PassInputs<'_>,
-        tracer: impl FnOnce(&[Tensor], Key) -> Sharded<'a>,
+        each: impl Fn(Vec<Tensor>) -> Result<Vec<Tensor>>,
+        tracer: impl Fn(&[Tensor], Key) -> Sharded<'a>,
     ) -> Result<(Tensor, Vec<Tensor>)> {
+        let one = |batch: &[Tensor], dropout: Key| {
+            let (sum, gradients) =
+                self.micro_step(inputs, &pass.scale, batch, |inputs| tracer(inputs, dropout))?;
+            Ok((sum, each(gradients)?))
+        };
+        if self.batch.accumulation == 1 {
+            let squeeze = |tensor: &Tensor| tensor.reshape(&tensor.dims()[1..]);
+            let batch = pass.batch.iter().map(squeeze).collect::<Result<Vec<_>>>()?;
+            return one(&batch, pass.dropout.clone());
+        }
         let mut sums = vec![zeros(DType::F32, &[])?];
-        for input in inputs {
-            sums.push(zeros(DType::F32, input.dims())?);
+        for dims in self.gradient_dims(inputs) {
+            sums.push(zeros(DType::F32, &dims)?);
         }
         let index = fullshard_graph::iota(DType::I32, &[self.batch.accumulation], 0)?;
         let microbatches: Vec<&Tensor> = [&index].into_iter().chain(pass.batch).collect();
         let carries: Vec<&Tensor> = sums.iter().collect();
         let results = scan(&carries, &microbatches).run(|carries, mut batch| {
             let dropout = pass.dropout.fold(&batch.remove(0))?;
-            let (sum, gradients) =
-                self.micro_step(inputs, &pass.scale, &batch, |inputs| tracer(inputs, dropout))?;
+            let (sum, gradients) = one(&batch, dropout)?;
             let added = [sum].into_iter().chain(gradients).zip(&carries);
             let added = added.map(|(new, sum)| sum + new.convert(DType::F32)?);
             Ok((added.collect::<Result<_>>()?, Vec::new()))
         })?;
         let mut sums = results.carries;
         Ok((sums.remove(0), sums))
+    }
+
+    /// The dimensions of accumulated gradients: those of shards if each microbatch is reduced.
+    fn gradient_dims(&self, inputs: &[&Tensor]) -> Vec<Vec<usize>> {
+        match self.batch.sync_each_microbatch {
+            true => {
+                let trained = self.placement.trained();
+                trained.iter().map(|&i| self.shard(i).local_dims()).collect()
+            }
+            false => inputs.iter().map(|input| input.dims().to_vec()).collect(),
+        }
     }
 
     fn loss(&self, tracer: &Sharded<'_>, batch: &[Tensor]) -> Result<Loss> {

@@ -1,7 +1,6 @@
 //! The definition of a run's programs.
 
 use crate::error::Error;
-use fullshard_graph::Group;
 use fullshard_models::AnyModel;
 use fullshard_models::layers::{attention, fp8};
 use fullshard_optim::{Optimizer, Shard, decays};
@@ -96,20 +95,21 @@ impl StepSpec {
         self.batch.sequences * self.batch.tokens * self.batch.accumulation
     }
 
+    /// A parameter, by its position in the placement, as the optimizer sees it.
+    pub(crate) fn shard(&self, parameter: usize) -> Shard {
+        let param = &self.placement.parameters[parameter];
+        let sharded = param.layout != Layout::Replicated;
+        Shard {
+            dims: param.dims.clone(),
+            stack: param.stack,
+            layout: param.layout,
+            slice: if param.layout == Layout::Flat { param.shard_dims()[0] } else { 0 },
+            group: sharded.then(|| self.placement.group(&param.axes)),
+        }
+    }
+
     /// Whether weight decay applies to a trained parameter.
     pub(crate) fn decays(&self, param: &ShardedParam) -> bool {
         decays(&param.template, param.class)
-    }
-}
-
-/// A sharded parameter as the optimizer sees it.
-pub(crate) fn shard(param: &ShardedParam, group: Option<&Group>) -> Shard {
-    let group = group.filter(|_| param.layout != Layout::Replicated).cloned();
-    Shard {
-        dims: param.dims.clone(),
-        stack: param.stack,
-        layout: param.layout,
-        slice: if param.layout == Layout::Flat { param.shard_dims()[0] } else { 0 },
-        group,
     }
 }

@@ -161,6 +161,7 @@ fn options(case: &Case) -> PlacementOptions {
         lowering: LoweringOptions { fused_attention: false, ..lowering(platform) },
         dialect: dialect(platform),
         frozen: Vec::new(),
+        ..PlacementOptions::default()
     }
 }
 

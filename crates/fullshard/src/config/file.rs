@@ -17,8 +17,8 @@ impl RunConfig {
         let in_file = |reason: String| ConfigError::File { path: path.to_owned(), reason };
         let object = object(path, &text)?;
         check_version(path, &object)?;
-        if object["version"] == 1 {
-            let current = from_version_1(object);
+        if object["version"] != VERSION {
+            let current = from_older_version(object);
             return serde_json::from_value(current).map_err(|error| in_file(error.to_string()));
         }
         let config: RunConfig = match is_json(path) {
@@ -61,12 +61,20 @@ fn is_json(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "json")
 }
 
-/// Version 1 had no checkpoints, and the strategy to save none among the output files.
-fn from_version_1(mut object: Value) -> Value {
-    let output = object.get_mut("output").and_then(Value::as_object_mut);
-    let strategy = output.and_then(|output| output.remove("save_strategy"));
+/// Version 1 had no checkpoints, and the strategy to save none among the output files. Version 2
+/// had one mesh axis, `fsdp`.
+fn from_older_version(mut object: Value) -> Value {
+    if object["version"] == 1 {
+        let output = object.get_mut("output").and_then(Value::as_object_mut);
+        let strategy = output.and_then(|output| output.remove("save_strategy"));
+        object["checkpoint"] = json!({ "strategy": strategy.unwrap_or_else(|| "no".into()) });
+    }
+    if let Some(mesh) = object.get_mut("mesh").and_then(Value::as_object_mut)
+        && let Some(devices) = mesh.remove("fsdp")
+    {
+        mesh.insert("devices".to_owned(), devices);
+    }
     object["version"] = VERSION.into();
-    object["checkpoint"] = json!({ "strategy": strategy.unwrap_or_else(|| "no".into()) });
     object
 }
 
@@ -75,11 +83,11 @@ fn check_version(path: &Path, object: &Value) -> Result<(), ConfigError> {
         Err(ConfigError::Version { path: path.to_owned(), found, known: VERSION, hint })
     };
     match object.get("version") {
-        Some(version) if [Some(1), Some(u64::from(VERSION))].contains(&version.as_u64()) => Ok(()),
+        Some(version) if (Some(1)..=Some(u64::from(VERSION))).contains(&version.as_u64()) => Ok(()),
         Some(version) if version.as_u64() > Some(u64::from(VERSION)) => {
             reject(version.to_string(), ", or use a newer fullshard")
         }
         Some(version) => reject(version.to_string(), ""),
-        None => reject("none".to_owned(), ", or add `version = 2`"),
+        None => reject("none".to_owned(), ", or add `version = 3`"),
     }
 }

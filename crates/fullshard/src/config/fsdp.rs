@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 impl Fsdp {
     /// The section as an `fsdp_config.json`, without defaults.
     pub fn to_json(&self) -> Value {
-        self.json(|key| matches!(key, "strategy" | "gather_ahead"))
+        self.json(|key| matches!(key, "strategy" | "gather_ahead" | "rules" | "collective"))
     }
 
     /// The fields that have no flags, as an `fsdp_config.json` without defaults.
@@ -75,6 +75,9 @@ impl Fsdp {
         self.pin_layout_in_collective_ops = settings.pin_layout_in_collective_ops;
         self.optimization_barrier_in_forward = settings.optimization_barrier_in_forward;
         self.optimization_barrier_in_backward = settings.optimization_barrier_in_backward;
+        self.sharding_groups = settings.sharding_groups.clone();
+        self.sharding_rank = settings.sharding_rank;
+        self.sharding_world_size = settings.sharding_world_size;
     }
 
     /// The validated config of the placement, with a compute dtype.

@@ -25,16 +25,18 @@ pub use sections::{
     Rematerialization, Schedule,
 };
 pub use source::ConfigSource;
-pub use types::{Compute, ResumeFrom, SaveDtype, SaveWhen, Scan, Size, When, WrapClasses};
+pub use types::{
+    CollectiveChoice, Compute, ResumeFrom, SaveDtype, SaveWhen, Scan, Size, When, WrapClasses,
+};
 pub use value::{FlagValue, Takes};
 
-use fullshard_core::Platform;
+use fullshard_core::{MeshSpec, Platform};
 use fullshard_parallel::Remat;
 use section::section;
 use serde::{Deserialize, Serialize};
 
 /// The version of the file format.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// All settings of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -103,7 +105,8 @@ impl RunConfig {
 
     /// The number of devices.
     pub fn devices(&self) -> usize {
-        self.mesh.fsdp.unwrap_or(1)
+        let shape = self.mesh.shape.as_ref();
+        self.mesh.devices.or_else(|| shape.and_then(MeshSpec::devices)).unwrap_or(1)
     }
 
     /// The learning rate before any schedule.

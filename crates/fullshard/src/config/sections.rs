@@ -2,8 +2,10 @@
 //! the only place for a field's help and default.
 
 use super::source::ConfigSource;
-use super::types::{Compute, ResumeFrom, SaveDtype, SaveWhen, Scan, Size, When, WrapClasses};
-use fullshard_core::Platform;
+use super::types::{
+    CollectiveChoice, Compute, ResumeFrom, SaveDtype, SaveWhen, Scan, Size, When, WrapClasses,
+};
+use fullshard_core::{MeshSpec, Platform};
 use fullshard_data::hub::{MAIN, Token};
 use fullshard_parallel::{Remat, Strategy};
 use serde_json::{Map, Value};
@@ -90,26 +92,39 @@ super::section! {
         client_options: Vec<String> = Vec::new(), "client_option", "NAME=VALUE";
         /// XLA compiler flag, such as xla_cpu_enable_fast_math=true. May be repeated.
         xla_flags: Vec<String> = Vec::new(), "xla_flag", "NAME=VALUE";
+        /// The machine that the devices are, such as v4-128. Collectives follow its network.
+        topology: Option<String> = None;
         /// Disable the compile cache.
         no_cache: bool = false, "no_cache", "BOOL";
     }
 }
 
 super::section! {
-    /// The device mesh: the size of each axis.
+    /// The device mesh.
     Mesh, "Devices" {
-        /// Number of devices to shard parameters and batches over; defaults to all GPUs or TPU
-        /// devices of this machine, and to 1 on CPU.
-        fsdp: Option<usize> = None, "num_cores" | "tpu_num_cores", "N";
+        /// Number of devices; defaults to those of --mesh, else to all GPUs or TPU devices of this
+        /// machine, and to 1 on CPU.
+        devices: Option<usize> = None, "num_cores" | "tpu_num_cores", "N";
+        /// Device mesh: named axes and their sizes, the axis of neighboring devices last, such as
+        /// data=2,fsdp=4. -1 is the rest of the devices. Defaults to one axis, fsdp.
+        shape: Option<MeshSpec> = None, "mesh", "AXES";
     }
 }
 
 super::section! {
     /// Fully sharded data parallelism. Keys without a flag are those of `fsdp_config.json`.
     Fsdp, "Sharding" {
-        /// Sharding strategy: full_shard, shard_grad_op or no_shard. auto_wrap beside it asks for
-        /// the default: the blocks of the model are wrapped.
+        /// Sharding strategy: full_shard, shard_grad_op, weight_update, hybrid_shard,
+        /// hybrid_shard_zero2 or no_shard. The hybrid ones shard over the mesh axis fsdp and
+        /// replicate over the others. auto_wrap beside it asks for the default: the blocks of the
+        /// model are wrapped.
         strategy: Strategy = Strategy::FullShard, "fsdp", "WORDS";
+        /// Sharding rules instead of those of a strategy: a TOML or JSON file.
+        rules: Option<PathBuf> = None, "sharding_rules", "FILE";
+        /// How collectives over several mesh axes or dimensions of a torus run: all at once (flat),
+        /// one axis after another (axes), from the nearest devices to the farthest (hierarchical),
+        /// or as the network model predicts is fastest (auto).
+        collective: CollectiveChoice = CollectiveChoice::Auto, "collective", "auto|flat|axes|hierarchical";
         /// All-gather the next scanned layer while computing the current one.
         gather_ahead: bool = false, "gather_ahead", "BOOL";
         /// Module classes to wrap as FSDP units, separated by commas; defaults to the blocks of the
@@ -136,6 +151,12 @@ super::section! {
         buffer_dtype: Option<Compute> = None;
         /// Divisors of gradients before and after the reduction.
         gradient_divide_factors: Option<(f64, f64)> = None;
+        /// Groups of devices that shard together, with replicas in the other groups.
+        sharding_groups: Option<Vec<Vec<usize>>> = None;
+        /// Accepted without effect: one program runs on all devices.
+        sharding_rank: Option<usize> = None;
+        /// Number of devices that shard together.
+        sharding_world_size: Option<usize> = None;
         /// Accepted without effect: SPMD programs have nothing to pin.
         pin_layout_in_collective_ops: Option<bool> = None;
         /// Whether optimization barriers separate unrolled layers in the forward pass.

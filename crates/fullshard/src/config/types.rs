@@ -1,7 +1,7 @@
 //! The types of fields that have their own words in flags and files.
 
 use super::value::{FlagValue, Takes, choices, parsed};
-use fullshard_core::Platform;
+use fullshard_core::{MeshSpec, Platform};
 use fullshard_parallel::{Remat, Strategy};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
@@ -29,6 +29,20 @@ choices! {
         Epoch = "epoch",
         /// After each evaluation that is the best so far.
         Best = "best",
+    }
+}
+
+choices! {
+    /// How collectives over several mesh axes run.
+    CollectiveChoice {
+        /// As the network model predicts is fastest.
+        Auto = "auto",
+        /// All axes at once.
+        Flat = "flat",
+        /// One axis after another.
+        Axes = "axes",
+        /// One axis after another, from the nearest devices to the farthest.
+        Hierarchical = "hierarchical",
     }
 }
 
@@ -172,6 +186,16 @@ macro_rules! as_text {
     )*};
 }
 as_text!(Size, ResumeFrom);
+
+impl FlagValue for MeshSpec {
+    fn read(words: &[String]) -> Result<MeshSpec, String> {
+        parsed(words)
+    }
+
+    fn words(&self) -> Option<Vec<String>> {
+        Some(vec![self.to_string()])
+    }
+}
 
 impl FlagValue for Size {
     fn read(words: &[String]) -> Result<Size, String> {

@@ -43,7 +43,7 @@ impl RunConfig {
                 machine.name
             )));
         }
-        if let Some(given) = self.mesh.fsdp.filter(|&given| given != machine.devices) {
+        if let Some(given) = self.mesh.devices.filter(|&given| given != machine.devices) {
             return Err(Error::Usage(format!(
                 "--num_cores is {given}, but {} has {}: leave --num_cores out, or choose another \
                  --topology",
@@ -53,7 +53,8 @@ impl RunConfig {
         }
         let mut config = self.clone();
         config.device.platform = Some(machine.kind);
-        config.mesh.fsdp = Some(machine.devices);
+        config.mesh.devices = Some(machine.devices);
+        config.device.topology = Some(machine.name.clone());
         Ok(config)
     }
 }

@@ -85,7 +85,7 @@ impl RunConfig {
         config.model.scan_layers = if candidate.scan_layers { Scan::True } else { Scan::False };
         config.fsdp.gather_ahead = candidate.gather_ahead;
         config.fsdp.strategy = candidate.strategy;
-        config.fsdp.shard_param_on_dim_0 = candidate.layout == Layout::Dim0;
+        config.fsdp.shard_param_on_dim_0 = candidate.layout == Layout::Dim(0);
         config.fsdp.flatten_parameters = false;
         config
     }

@@ -21,7 +21,7 @@ impl RunConfig {
         config.data.demo = true;
         config.data.block_size = Some(64);
         config.data.max_eval_samples = Some(EVAL_BLOCKS);
-        config.mesh.fsdp = Some(4);
+        config.mesh.devices = Some(4);
         config.optimizer.learning_rate = Some(3e-3);
         config.schedule.max_steps = 400;
         config.schedule.lr_scheduler = "cosine".to_owned();

@@ -229,7 +229,7 @@ impl RunConfig {
     /// version or machine.
     fn resolve_defaults(&mut self, mode: RunMode, tokens: usize) {
         self.device.platform = Some(self.platform());
-        self.mesh.fsdp = Some(self.devices());
+        self.mesh.devices = Some(self.devices());
         self.data.block_size = Some(tokens);
         self.precision.compute.get_or_insert(crate::config::Compute::Float32);
         self.remat.policy = Some(self.remat());

@@ -2,6 +2,7 @@
 
 use super::Gpt2Config;
 use crate::layers::attention::{Heads, Mask, Scores, attention, merge_heads, split_heads};
+use crate::layers::dim_names::{EMBED, HEADS, MLP, VOCAB};
 use crate::layers::{
     Conv1d, Embedding, Linear, checkpoint, dims, layer_norm, loss, residual_stream,
     unflatten_tokens,
@@ -59,7 +60,8 @@ impl Gpt2 {
     fn head(&self) -> Linear<'static> {
         let config = &self.config;
         let tied = config.tie_word_embeddings.then_some("transformer.wte.weight");
-        Linear::new(config.vocab_size).bias(false).std(config.initializer_range).tied(tied)
+        let head = Linear::new(config.vocab_size).dim_names(&[VOCAB, EMBED]).bias(false);
+        head.std(config.initializer_range).tied(tied)
     }
 
     /// The final hidden states, `[..., width]`. Only attention depends on which tokens form a
@@ -93,13 +95,14 @@ impl Gpt2 {
         let config = &self.config;
         nn.children(&["c_attn", "c_proj", "attn_dropout", "resid_dropout"])?;
         nn.leaf("attn_dropout", "Dropout")?;
-        let projection = Conv1d::new(3 * config.n_embd).std(config.initializer_range);
+        let projection = Conv1d::new(3 * config.n_embd).dim_names(&[EMBED, HEADS]);
+        let projection = projection.std(config.initializer_range);
         let projections = projection.apply_parts(nn, "c_attn", x, 3)?;
         let heads = |x: &Tensor| split_heads(&x.named(checkpoint::QKV)?, sequence, config.n_head);
         let [query, key, value] = [0, 1, 2].map(|i| heads(&projections[i]));
         let heads = Heads { query: query?, key: key?, value: value? };
         let attn_out = merge_heads(&attention(nn, &heads, &self.scores(nn)?)?, x)?;
-        let x = self.residual_projection().apply(nn, "c_proj", &attn_out)?;
+        let x = self.residual_projection(&[HEADS, EMBED]).apply(nn, "c_proj", &attn_out)?;
         nn.dropout("resid_dropout", &x, config.resid_pdrop)
     }
 
@@ -126,17 +129,18 @@ impl Gpt2 {
     fn feed_forward(&self, nn: &Scope<'_>, x: &Tensor) -> Result<Tensor> {
         let config = &self.config;
         nn.children(&["c_fc", "c_proj", "act", "dropout"])?;
-        let projection = Conv1d::new(config.n_inner).std(config.initializer_range);
+        let projection = Conv1d::new(config.n_inner).dim_names(&[EMBED, MLP]);
+        let projection = projection.std(config.initializer_range);
         let inner = projection.apply(nn, "c_fc", x)?.named(checkpoint::MLP_IN)?;
         let inner = config.activation_function.apply(nn, "act", &inner)?;
-        let x = self.residual_projection().apply(nn, "c_proj", &inner)?;
+        let x = self.residual_projection(&[MLP, EMBED]).apply(nn, "c_proj", &inner)?;
         nn.dropout("dropout", &x, config.resid_pdrop)
     }
 
     /// A projection whose output is added to the residual stream; each layer has two.
-    fn residual_projection(&self) -> Conv1d {
+    fn residual_projection(&self, dim_names: &'static [&'static str; 2]) -> Conv1d {
         let config = &self.config;
         let std = config.initializer_range / (2.0 * config.n_layer as f64).sqrt();
-        Conv1d::new(config.n_embd).std(std)
+        Conv1d::new(config.n_embd).dim_names(dim_names).std(std)
     }
 }

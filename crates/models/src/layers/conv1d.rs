@@ -2,7 +2,7 @@
 
 use super::linear::{Order, linear};
 use super::{DEFAULT_STD, width};
-use crate::module::Initializer;
+use crate::module::{Initializer, Parameter};
 use crate::scope::Scope;
 use fullshard_graph::{Result, Tensor};
 
@@ -11,17 +11,23 @@ use fullshard_graph::{Result, Tensor};
 pub struct Conv1d {
     output: usize,
     std: f64,
+    dim_names: &'static [&'static str],
 }
 
 impl Conv1d {
     /// With an output size.
     pub fn new(output: usize) -> Conv1d {
-        Conv1d { output, std: DEFAULT_STD }
+        Conv1d { output, std: DEFAULT_STD, dim_names: &[] }
     }
 
     /// With a standard deviation for the initializer of the weight.
     pub fn std(self, std: f64) -> Conv1d {
         Conv1d { std, ..self }
+    }
+
+    /// With logical names for the dimensions of the weight, `[input, output]`.
+    pub fn dim_names(self, names: &'static [&'static str; 2]) -> Conv1d {
+        Conv1d { dim_names: names, ..self }
     }
 
     /// Applies the layer with a name to the last dimension.
@@ -53,8 +59,11 @@ impl Conv1d {
 
     fn parameters(&self, nn: &Scope<'_>, input: usize) -> Result<(Tensor, Tensor)> {
         let normal = Initializer::normal(self.std);
-        let weight = nn.parameter("weight", &[input, self.output], normal)?;
-        Ok((weight, nn.parameter("bias", &[self.output], Initializer::Zeros)?))
+        let weight = Parameter::new("weight", &[input, self.output], normal);
+        let weight = nn.get(&weight.with_dim_names(self.dim_names))?;
+        let bias = Parameter::new("bias", &[self.output], Initializer::Zeros);
+        let bias = bias.with_dim_names(self.dim_names.get(1..).unwrap_or_default());
+        Ok((weight, nn.get(&bias)?))
     }
 }
 

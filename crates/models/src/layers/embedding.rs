@@ -1,6 +1,6 @@
 //! Embeddings: a table with a row per token or position.
 
-use super::{DEFAULT_STD, upcast};
+use super::{DEFAULT_STD, dim_names, upcast};
 use crate::module::{Initializer, Parameter};
 use crate::scope::Scope;
 use fullshard_graph::{Comparison, Error, Result, Tensor, full, select};
@@ -34,7 +34,7 @@ impl Embedding {
     /// Looks tokens up in the layer with a name.
     pub fn apply(&self, nn: &Scope<'_>, name: &str, tokens: &Tensor) -> Result<Tensor> {
         nn.module(name, CLASS, |nn| {
-            let table = self.table(nn)?;
+            let table = self.table(nn, &[dim_names::VOCAB, dim_names::EMBED])?;
             // Upcast before the lookup, so that the gradient of a frequent token is summed in f32.
             let looked_up = upcast(&table)?.take(tokens)?;
             let looked_up = match self.padding {
@@ -48,7 +48,8 @@ impl Embedding {
     /// The first `count` rows of the layer with a name: the positions of a sequence.
     pub fn first_rows(&self, nn: &Scope<'_>, name: &str, count: usize) -> Result<Tensor> {
         nn.module(name, CLASS, |nn| {
-            let (table, rows) = (self.table(nn)?, self.rows);
+            let rows = self.rows;
+            let table = self.table(nn, &[dim_names::POSITIONS, dim_names::EMBED])?;
             if count > rows {
                 let reason = format!("a sequence of {count} is longer than the {rows} positions");
                 return Err(Error::new("embedding", reason));
@@ -57,10 +58,10 @@ impl Embedding {
         })
     }
 
-    fn table(&self, nn: &Scope<'_>) -> Result<Tensor> {
+    fn table(&self, nn: &Scope<'_>, names: &'static [&'static str]) -> Result<Tensor> {
         let normal = Initializer::normal(self.std);
         let table = Parameter::new("weight", &[self.rows, self.width], normal);
-        nn.get(&Parameter { zero_row: self.padding, ..table })
+        nn.get(&Parameter { zero_row: self.padding, ..table.with_dim_names(names) })
     }
 }
 

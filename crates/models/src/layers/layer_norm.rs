@@ -1,7 +1,7 @@
 //! Layer normalization: mean zero, variance one, then a weight and a bias.
 
-use super::{computed_once, upcast, width};
-use crate::module::Initializer;
+use super::{computed_once, dim_names, upcast, width};
+use crate::module::{Initializer, Parameter};
 use crate::scope::Scope;
 use fullshard_graph::{Error, Result, Tensor, custom_vjp, zeros};
 
@@ -10,8 +10,12 @@ use fullshard_graph::{Error, Result, Tensor, custom_vjp, zeros};
 pub fn apply(nn: &Scope<'_>, name: &str, x: &Tensor, epsilon: f64) -> Result<Tensor> {
     nn.module(name, "LayerNorm", |nn| {
         let width = width(x)?;
-        let weight = nn.parameter("weight", &[width], Initializer::Ones)?;
-        let bias = nn.parameter("bias", &[width], Initializer::Zeros)?;
+        let parameter = |name, initializer| {
+            let parameter = Parameter::new(name, &[width], initializer);
+            nn.get(&parameter.with_dim_names(&[dim_names::NORM]))
+        };
+        let weight = parameter("weight", Initializer::Ones)?;
+        let bias = parameter("bias", Initializer::Zeros)?;
         layer_norm(x, &weight, &bias, epsilon)
     })
 }

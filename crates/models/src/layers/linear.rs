@@ -1,7 +1,7 @@
 //! Linear layers as in torch: the weight is `[output, input]`.
 
 use super::{DEFAULT_STD, add_bias, fp8, width};
-use crate::module::Initializer;
+use crate::module::{Initializer, Parameter};
 use crate::scope::Scope;
 use fullshard_graph::{DType, Result, Tensor};
 
@@ -21,12 +21,13 @@ pub struct Linear<'a> {
     bias: bool,
     std: f64,
     tied: Option<&'a str>,
+    dim_names: &'static [&'static str],
 }
 
 impl<'a> Linear<'a> {
     /// With an output size.
     pub fn new(output: usize) -> Linear<'a> {
-        Linear { output, bias: true, std: DEFAULT_STD, tied: None }
+        Linear { output, bias: true, std: DEFAULT_STD, tied: None, dim_names: &[] }
     }
 
     /// With or without a bias.
@@ -44,11 +45,19 @@ impl<'a> Linear<'a> {
         Linear { tied: other, ..self }
     }
 
+    /// With logical names for the dimensions of the weight, `[output, input]`.
+    pub fn dim_names(self, names: &'static [&'static str; 2]) -> Linear<'a> {
+        Linear { dim_names: names, ..self }
+    }
+
     /// Applies the layer with a name to the last dimension.
     pub fn apply(&self, nn: &Scope<'_>, name: &str, x: &Tensor) -> Result<Tensor> {
         nn.module(name, CLASS, |nn| {
             let weight = self.weight(nn, width(x)?)?;
-            let bias = || nn.parameter("bias", &[self.output], Initializer::Zeros);
+            let bias = || {
+                let bias = Parameter::new("bias", &[self.output], Initializer::Zeros);
+                nn.get(&bias.with_dim_names(self.dim_names.get(..1).unwrap_or_default()))
+            };
             let bias = self.bias.then(bias).transpose()?;
             linear(nn, x, &weight, bias.as_ref(), Order::OutputFirst)
         })
@@ -57,10 +66,11 @@ impl<'a> Linear<'a> {
     /// The weight, `[output, input]`, in the module of the layer.
     pub(super) fn weight(&self, nn: &Scope<'_>, input: usize) -> Result<Tensor> {
         let dims = [self.output, input];
-        match self.tied {
-            Some(other) => nn.tied("weight", &dims, other),
-            None => nn.parameter("weight", &dims, Initializer::normal(self.std)),
-        }
+        let weight = match self.tied {
+            Some(other) => Parameter::tied("weight", &dims, other),
+            None => Parameter::new("weight", &dims, Initializer::normal(self.std)),
+        };
+        nn.get(&weight.with_dim_names(self.dim_names))
     }
 }
 

@@ -7,6 +7,7 @@ pub mod activation;
 pub mod attention;
 pub mod checkpoint;
 pub mod conv1d;
+pub mod dim_names;
 pub mod embedding;
 pub mod fp8;
 pub mod layer_norm;

@@ -1,7 +1,7 @@
 //! RMS normalization, then a weight.
 
-use super::{computed_once, upcast, width};
-use crate::module::Initializer;
+use super::{computed_once, dim_names, upcast, width};
+use crate::module::{Initializer, Parameter};
 use crate::scope::Scope;
 use fullshard_graph::{Error, Result, Tensor, custom_vjp};
 
@@ -15,7 +15,8 @@ pub fn apply(
     epsilon: f64,
 ) -> Result<Tensor> {
     nn.module(name, class, |nn| {
-        let weight = nn.parameter("weight", &[width(x)?], Initializer::Ones)?;
+        let weight = Parameter::new("weight", &[width(x)?], Initializer::Ones);
+        let weight = nn.get(&weight.with_dim_names(&[dim_names::NORM]))?;
         rms_norm(x, &weight, epsilon)
     })
 }

@@ -52,6 +52,13 @@ pub struct Settings {
     /// no option; the key, `[before, after]`, is specific to Fullshard. See
     /// [`Settings::divide_factors`].
     pub gradient_divide_factors: Option<(f64, f64)>,
+    /// Groups of devices that shard together; the groups are replicas. See
+    /// [`Settings::group_mesh`].
+    pub sharding_groups: Option<Vec<Vec<usize>>>,
+    /// Accepted for compatibility: each device's rank follows from its group.
+    pub sharding_rank: Option<usize>,
+    /// The number of devices that shard together.
+    pub sharding_world_size: Option<usize>,
 }
 
 impl Default for Settings {
@@ -72,6 +79,9 @@ impl Default for Settings {
             reduce_scatter_bucket_size_mb: 0.0,
             coalesce_all_gather_ops: false,
             gradient_divide_factors: None,
+            sharding_groups: None,
+            sharding_rank: None,
+            sharding_world_size: None,
         }
     }
 }
@@ -79,15 +89,18 @@ impl Default for Settings {
 impl Settings {
     /// Whether units other than the root reshard their parameters after the forward pass.
     ///
-    /// `full_shard` does unless the settings state otherwise. `shard_grad_op` never does, nor
-    /// `no_shard`, which has nothing to reshard; settings that request it contradict them.
+    /// `full_shard` and `hybrid_shard` do unless the settings state otherwise. The others never
+    /// do; settings that request it contradict them.
     pub fn reshard(&self, strategy: Strategy) -> Result<bool, FsdpConfigError> {
         match (strategy, self.reshard_after_forward) {
-            (Strategy::FullShard, choice) => Ok(choice.unwrap_or(true)),
+            (strategy, choice) if strategy.reshards() => Ok(choice.unwrap_or(true)),
             (_, Some(true)) => Err(FsdpConfigError::Contradiction {
                 first: format!("`--fsdp {strategy}`"),
                 second: "`reshard_after_forward: true`".to_owned(),
-                fix: "write `--fsdp full_shard`, or leave reshard_after_forward out",
+                fix: match strategy.is_hybrid() {
+                    true => "write `--fsdp hybrid_shard`, or leave reshard_after_forward out",
+                    false => "write `--fsdp full_shard`, or leave reshard_after_forward out",
+                },
             }),
             _ => Ok(false),
         }
@@ -128,6 +141,11 @@ impl Settings {
                 self.pin_layout_in_collective_ops.is_some(),
                 "one program runs on all devices, so layouts cannot differ",
             ),
+            (
+                "sharding_rank",
+                self.sharding_rank.is_some(),
+                "one program runs on all devices, and each knows its rank",
+            ),
         ];
         let ineffective = ineffective.into_iter().filter(|(_, applies, _)| *applies);
         let ineffective = ineffective.map(|(key, _, reason)| {
@@ -151,6 +169,7 @@ impl Settings {
         settings.reduce_scatter_bucket_size_mb = bucket.unwrap_or(0.0);
         settings.gradient_divide_factors =
             keys.read("gradient_divide_factors", FACTORS, factors)?;
+        settings.read_groups(keys)?;
         check_other_keys(keys)?;
         Ok(settings)
     }
@@ -204,7 +223,6 @@ fn check_other_keys(keys: &mut Keys) -> Result<(), FsdpConfigError> {
     const ONE_STEP: &str = "a training step is one program, which ends with the step";
     const CALLABLE: &str = "JSON cannot hold a function. Set transformer_layer_cls_to_wrap or \
                             min_num_params";
-    const ALL_DEVICES: &str = "all devices shard together. Leave it out";
     const DUMMY: &str = "a step without some of its ops trains nothing. Leave it out; `fullshard \
                          exec --profile` shows what each costs";
     const SAVED: &str = "gathered parameters are saved for the backward pass only where resharding \
@@ -229,9 +247,6 @@ fn check_other_keys(keys: &mut Keys) -> Result<(), FsdpConfigError> {
         ("auto_wrap_policy", CALLABLE),
         ("auto_wrapper_callable", CALLABLE),
         ("param_init_fn", "JSON cannot hold a function, and parameters are initialized as shards"),
-        ("sharding_groups", ALL_DEVICES),
-        ("sharding_rank", ALL_DEVICES),
-        ("sharding_world_size", ALL_DEVICES),
         ("_debug_dummy_forward_pass", DUMMY),
         ("_debug_dummy_all_gather_op", DUMMY),
         ("_debug_dummy_all_reduce_op", DUMMY),

@@ -14,18 +14,49 @@ pub enum Strategy {
     /// The same, but parameters gathered for the forward pass stay unsharded until the end of the
     /// backward pass (ZeRO-2).
     ShardGradOp,
+    /// Gradients, optimizer state and its update; forward and backward passes run on replicated
+    /// parameters, all-gathered once per step (weight-update sharding).
+    WeightUpdate,
+    /// As `FullShard` over the mesh axis `fsdp`, with replicas over the others.
+    HybridShard,
+    /// As `ShardGradOp` over the mesh axis `fsdp`, with replicas over the others.
+    HybridShardZero2,
     /// Nothing: every device holds everything (plain data parallelism).
     NoShard,
 }
 
-const EXPECTED: &str = "full_shard, shard_grad_op or no_shard, optionally with auto_wrap";
+const EXPECTED: &str = "full_shard, shard_grad_op, weight_update, hybrid_shard, \
+                        hybrid_shard_zero2 or no_shard, optionally with auto_wrap";
 
 impl Strategy {
+    /// Every strategy, from the least memory to the most.
+    pub const ALL: [Strategy; 6] = [
+        Strategy::FullShard,
+        Strategy::HybridShard,
+        Strategy::ShardGradOp,
+        Strategy::HybridShardZero2,
+        Strategy::WeightUpdate,
+        Strategy::NoShard,
+    ];
+
+    /// Whether it has replicas over the mesh axes other than `fsdp`.
+    pub fn is_hybrid(self) -> bool {
+        matches!(self, Strategy::HybridShard | Strategy::HybridShardZero2)
+    }
+
+    /// Whether parameters are resharded after the forward pass unless settings state otherwise.
+    pub fn reshards(self) -> bool {
+        matches!(self, Strategy::FullShard | Strategy::HybridShard)
+    }
+
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Strategy::FullShard => "full_shard",
             Strategy::ShardGradOp => "shard_grad_op",
+            Strategy::WeightUpdate => "weight_update",
+            Strategy::HybridShard => "hybrid_shard",
+            Strategy::HybridShardZero2 => "hybrid_shard_zero2",
             Strategy::NoShard => "no_shard",
         }
     }
@@ -47,11 +78,11 @@ impl FromStr for Strategy {
         let mut chosen: Option<Strategy> = None;
         let mut auto_wrap = false;
         for word in words.split([' ', ',']).filter(|word| !word.is_empty()) {
-            let strategy = match word {
-                "full_shard" | "true" | "True" => Strategy::FullShard,
-                "shard_grad_op" => Strategy::ShardGradOp,
-                "no_shard" => Strategy::NoShard,
-                "auto_wrap" => {
+            let named = Strategy::ALL.into_iter().find(|strategy| strategy.name() == word);
+            let strategy = match (word, named) {
+                (_, Some(strategy)) => strategy,
+                ("true" | "True", None) => Strategy::FullShard,
+                ("auto_wrap", None) => {
                     auto_wrap = true;
                     continue;
                 }
@@ -80,9 +111,6 @@ fn not_a_strategy(word: &str) -> FsdpConfigError {
             "shards stay in device memory. Leave it out; more devices or gradient \
              checkpointing make room",
         ),
-        "hybrid_shard" | "hybrid_shard_zero2" => unsupported(
-            "all devices shard together, without replicas. Write full_shard or shard_grad_op",
-        ),
         _ => bad_value(word),
     }
 }
@@ -96,6 +124,6 @@ fn two_strategies(first: Strategy, second: Strategy) -> FsdpConfigError {
     FsdpConfigError::Contradiction {
         first: format!("`--fsdp {first}`"),
         second: format!("`{second}`"),
-        fix: "choose one of full_shard, shard_grad_op and no_shard",
+        fix: "choose one of them",
     }
 }

@@ -161,7 +161,6 @@ fn rejects_bad_settings() {
 fn rejects_unsupported_keys_with_a_reason() {
     let callable =
         "JSON cannot hold a function. Set transformer_layer_cls_to_wrap or min_num_params";
-    let all = "all devices shard together. Leave it out";
     let dummy = "a step without some of its ops trains nothing. Leave it out; `fullshard exec \
                  --profile` shows what each costs";
     for (key, value, reason) in [
@@ -172,9 +171,6 @@ fn rejects_unsupported_keys_with_a_reason() {
             r#""init""#,
             "JSON cannot hold a function, and parameters are initialized as shards",
         ),
-        ("sharding_groups", "[[0,1],[2,3]]", all),
-        ("sharding_rank", "0", all),
-        ("sharding_world_size", "2", all),
         ("_debug_dummy_forward_pass", "true", dummy),
         ("_debug_dummy_all_gather_op", "true", dummy),
         ("_debug_dummy_all_reduce_op", "true", dummy),
@@ -196,7 +192,7 @@ fn rejects_unsupported_keys_with_a_reason() {
         (
             "fsdp_sharding_strategy",
             r#""HYBRID_SHARD""#,
-            "set `--fsdp` instead: full_shard, shard_grad_op or no_shard",
+            "set `--fsdp` instead, such as full_shard or hybrid_shard",
         ),
         (
             "ignored_modules",

@@ -85,7 +85,11 @@ fn empty_config_has_the_documented_defaults() {
         reduce_scatter_bucket_size_mb,
         coalesce_all_gather_ops,
         gradient_divide_factors,
+        sharding_groups,
+        sharding_rank,
+        sharding_world_size,
     } = config.settings;
+    assert_eq!((sharding_groups, sharding_rank, sharding_world_size), (None, None, None));
     assert_eq!((compute_dtype, stated_compute_dtype, buffer_dtype), (DType::F32, None, None));
     assert!(!fp8 && !fp32_reduce_scatter && !flatten_parameters && !shard_param_on_dim_0);
     assert!(!coalesce_all_gather_ops && reshard_after_forward.is_none());
@@ -104,7 +108,9 @@ fn reads_every_setting() {
             "disable_reshard_on_root": false, "shard_param_on_dim_0": true,
             "pin_layout_in_collective_ops": false, "optimization_barrier_in_forward": false,
             "optimization_barrier_in_backward": false, "reduce_scatter_bucket_size_mb": 25.5,
-            "coalesce_all_gather_ops": true, "gradient_divide_factors": [4, 2]}}"#,
+            "coalesce_all_gather_ops": true, "gradient_divide_factors": [4, 2],
+            "sharding_groups": [[0, 1], [2, 3]], "sharding_rank": 1,
+            "sharding_world_size": 2}}"#,
     );
     assert_eq!(
         config.settings,
@@ -124,9 +130,14 @@ fn reads_every_setting() {
             reduce_scatter_bucket_size_mb: 25.5,
             coalesce_all_gather_ops: true,
             gradient_divide_factors: Some((4.0, 2.0)),
+            sharding_groups: Some(vec![vec![0, 1], vec![2, 3]]),
+            sharding_rank: Some(1),
+            sharding_world_size: Some(2),
         }
     );
-    assert_eq!(config.warnings(), [PINNED]);
+    let rank = "`xla_fsdp_settings.sharding_rank` has no effect here: one program runs on all \
+                devices, and each knows its rank";
+    assert_eq!(config.warnings(), [PINNED, rank]);
     assert!(setting(r#""flatten_parameters": true"#).settings.flatten_parameters);
     let types = setting(r#""compute_dtype": "float32", "fp32_reduce_scatter": false"#).settings;
     assert_eq!(types, Settings { stated_compute_dtype: Some(DType::F32), ..Settings::default() });
@@ -321,12 +332,16 @@ fn parses_strategies() {
         (" no_shard ", Strategy::NoShard),
         ("full_shard, full_shard", Strategy::FullShard),
         ("auto_wrap", Strategy::FullShard),
+        ("hybrid_shard auto_wrap", Strategy::HybridShard),
+        ("hybrid_shard_zero2", Strategy::HybridShardZero2),
+        ("weight_update", Strategy::WeightUpdate),
         ("true", Strategy::FullShard),
     ] {
         assert_eq!(words.parse::<Strategy>().unwrap(), strategy, "{words}");
     }
-    let valid = "full_shard, shard_grad_op or no_shard, optionally with auto_wrap";
-    let choose = "choose one of full_shard, shard_grad_op and no_shard";
+    let valid = "full_shard, shard_grad_op, weight_update, hybrid_shard, hybrid_shard_zero2 or \
+                 no_shard, optionally with auto_wrap";
+    let choose = "choose one of them";
     for (words, message) in [
         ("", format!("`--fsdp` is empty but must be {valid}")),
         ("full_shard fast", format!("`--fsdp` is `fast` but must be {valid}")),
@@ -343,12 +358,6 @@ fn parses_strategies() {
             "full_shard offload",
             "`--fsdp` is offload, which is not supported: shards stay in device memory. Leave \
              it out; more devices or gradient checkpointing make room"
-                .to_owned(),
-        ),
-        (
-            "hybrid_shard",
-            "`--fsdp` is hybrid_shard, which is not supported: all devices shard together, \
-             without replicas. Write full_shard or shard_grad_op"
                 .to_owned(),
         ),
     ] {

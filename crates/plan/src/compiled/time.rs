@@ -9,7 +9,6 @@ use super::cost;
 use super::paths::{Owner, Paths};
 use crate::machine::Machine;
 use crate::report::{CollectiveTime, ModuleTime, Time};
-use fullshard_parallel::AXIS;
 use fullshard_pjrt::hlo::{
     Algorithm, Collective, CollectiveKind, Computation, Instruction, InstructionId, Module,
     collective, condition_and_body, trip_count,
@@ -226,7 +225,7 @@ impl Simulator<'_> {
         let like =
             |row: &CollectiveTime| row.kind == kind && (row.group, row.bytes) == (group, bytes);
         let row = rows.iter().position(like).unwrap_or_else(|| {
-            let axis = AXIS.to_owned();
+            let axis = fullshard_parallel::rules::FSDP.to_owned();
             let (count, seconds, hidden) = (0, 0.0, 0.0);
             rows.push(CollectiveTime { kind, axis, group, count, bytes, seconds, hidden });
             rows.len() - 1

@@ -181,7 +181,7 @@ fn point(batch: usize, remat: Remat, gib: f64, speed: f64, confirmed: bool) -> P
     let candidate = Candidate {
         batch,
         remat,
-        layout: fullshard_core::Layout::Dim0,
+        layout: fullshard_core::Layout::Dim(0),
         scan_layers: true,
         gather_ahead: false,
         strategy: Strategy::FullShard,

@@ -43,7 +43,7 @@ impl Candidate {
 
     /// The `xla_fsdp_settings` keys of its layout.
     pub fn settings(&self) -> [(&'static str, bool); 2] {
-        [("shard_param_on_dim_0", self.layout == Layout::Dim0), ("flatten_parameters", false)]
+        [("shard_param_on_dim_0", self.layout == Layout::Dim(0)), ("flatten_parameters", false)]
     }
 
     /// Whether the combination is valid and not equivalent to another one.
@@ -52,7 +52,7 @@ impl Candidate {
         let unsharded = single || self.strategy == Strategy::NoShard;
         let can_gather_ahead = !single && self.scan_layers && self.strategy == Strategy::FullShard;
         (!single || self.strategy == Strategy::FullShard)
-            && (!unsharded || self.layout == Layout::Dim0)
+            && (!unsharded || self.layout == Layout::Dim(0))
             && (!self.gather_ahead || can_gather_ahead)
     }
 }
@@ -78,7 +78,7 @@ impl Default for Space {
     fn default() -> Self {
         Space {
             remats: vec![Remat::None, Remat::Dots, Remat::Full],
-            layouts: vec![Layout::Dim0, Layout::Flat],
+            layouts: vec![Layout::Dim(0), Layout::Flat],
             scans: vec![true, false],
             aheads: vec![false, true],
             strategies: vec![Strategy::FullShard, Strategy::ShardGradOp, Strategy::NoShard],

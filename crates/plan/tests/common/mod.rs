@@ -72,7 +72,7 @@ impl Case {
             remat: Remat::Full,
             optimizer: "adafactor",
             scan: true,
-            layout: Layout::Dim0,
+            layout: Layout::Dim(0),
             ahead: false,
             strategy: Strategy::FullShard,
         }
@@ -118,7 +118,7 @@ impl Case {
     pub fn name(&self) -> String {
         let Case { machine, shape, batch, tokens, remat, optimizer, strategy, .. } = self;
         let layers = if self.scan { "loop" } else { "written out" };
-        let layout = if self.layout == Layout::Dim0 { "rows" } else { "flat" };
+        let layout = if self.layout == Layout::Dim(0) { "rows" } else { "flat" };
         let ahead = if self.ahead { ", ahead" } else { "" };
         let strategy = strategy.name();
         format!(

@@ -1,0 +1,115 @@
+//! The mesh of a run, and how collectives run over it.
+
+use crate::config::{CollectiveChoice, RunConfig};
+use crate::error::{Error, Result};
+use fullshard_core::{Mesh, MeshSpec, Platform};
+use fullshard_parallel::rules::FSDP;
+use fullshard_parallel::{Rules, Settings, Staging, Strategy};
+use fullshard_plan::Machine;
+use std::path::Path;
+
+impl RunConfig {
+    /// The mesh: `--mesh`, or the one of the sharding groups, or all devices along one axis.
+    pub fn device_mesh(&self) -> Result<Mesh> {
+        let devices = self.devices();
+        let settings = self.sharding_settings()?;
+        let grouped = settings.group_mesh(devices).map_err(fullshard_parallel::Error::from)?;
+        let spec = match (&self.mesh.shape, grouped) {
+            (Some(given), Some(grouped)) if *given != grouped => {
+                return Err(Error::Usage(format!(
+                    "--mesh is {given}, but the sharding groups of the FSDP config are a mesh of \
+                     {grouped}: leave one of them out"
+                )));
+            }
+            (Some(given), _) => given.clone(),
+            (None, Some(grouped)) => grouped,
+            (None, None) => MeshSpec::of(&[(FSDP, devices)]),
+        };
+        if spec.devices().is_none() && self.mesh.devices.is_none() {
+            return Err(Error::Usage(format!(
+                "--mesh is {spec}: add --num_cores, of which -1 is the rest, or give all sizes"
+            )));
+        }
+        spec.resolve(devices).map_err(|error| Error::Usage(format!("--mesh: {error}")))
+    }
+
+    /// The strategy. With sharding groups, `full_shard` has replicas.
+    pub(crate) fn strategy(&self) -> Result<Strategy> {
+        let grouped =
+            self.fsdp.sharding_groups.is_some() || self.fsdp.sharding_world_size.is_some();
+        match self.fsdp.strategy {
+            strategy if !grouped || strategy.is_hybrid() => Ok(strategy),
+            Strategy::FullShard => Ok(Strategy::HybridShard),
+            Strategy::ShardGradOp => Ok(Strategy::HybridShardZero2),
+            strategy => Err(Error::Usage(format!(
+                "--fsdp {strategy} has no sharding groups: leave sharding_groups and \
+                 sharding_world_size out, or write --fsdp hybrid_shard"
+            ))),
+        }
+    }
+
+    /// The rules of the user's file, if there is one.
+    pub(crate) fn sharding_rules(&self) -> Result<Option<Rules>> {
+        let Some(path) = &self.fsdp.rules else { return Ok(None) };
+        let taken = [
+            ("--fsdp", self.fsdp.strategy != Strategy::default()),
+            ("reshard_after_forward", self.fsdp.reshard_after_forward.is_some()),
+            ("shard_param_on_dim_0", self.fsdp.shard_param_on_dim_0),
+            ("sharding_groups", self.fsdp.sharding_groups.is_some()),
+            ("sharding_world_size", self.fsdp.sharding_world_size.is_some()),
+        ];
+        match taken.into_iter().find(|(_, given)| *given) {
+            Some((name, _)) => Err(Error::Usage(format!(
+                "{name} and --sharding_rules {} both state how parameters are sharded: leave one \
+                 of them out",
+                path.display()
+            ))),
+            None => read_rules(path).map(Some),
+        }
+    }
+
+    fn sharding_settings(&self) -> Result<Settings> {
+        let config = self.fsdp.resolve(crate::config::Compute::Float32);
+        Ok(config.map_err(fullshard_parallel::Error::from)?.settings)
+    }
+
+    /// The mesh that programs are written for, and how collectives run over it. On a torus that
+    /// collectives follow, an axis is split into its parts along the dimensions.
+    pub(crate) fn staged_mesh(&self) -> Result<(Mesh, Staging)> {
+        let mesh = self.device_mesh()?;
+        let torus = self.torus(&mesh)?;
+        match self.fsdp.collective {
+            CollectiveChoice::Flat => Ok((mesh, Staging::Flat)),
+            CollectiveChoice::Hierarchical => Ok((mesh, Staging::Hierarchical)),
+            CollectiveChoice::Axes => Ok((torus.unwrap_or(mesh), Staging::Axes)),
+            CollectiveChoice::Auto => Ok((mesh, Staging::Flat)),
+        }
+    }
+
+    /// The mesh along the dimensions of the machine's torus, if it has one that fits.
+    fn torus(&self, mesh: &Mesh) -> Result<Option<Mesh>> {
+        if self.platform() != Platform::Tpu {
+            return Ok(None);
+        }
+        let Some(name) = &self.device.topology else { return Ok(None) };
+        let machine = Machine::parse(name).map_err(fullshard_plan::Error::from)?;
+        Ok(machine.torus_dims().and_then(|dims| mesh.along_torus(&dims)))
+    }
+}
+
+/// Reads sharding rules from a TOML or JSON file.
+fn read_rules(path: &Path) -> Result<Rules> {
+    let name = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Error::Usage(format!("--sharding_rules: cannot read {name}: {error}")))?;
+    let is_json = path.extension().is_some_and(|extension| extension == "json");
+    let rules: Result<Rules, String> = match is_json {
+        true => serde_json::from_str(&text).map_err(|error| error.to_string()),
+        false => toml::from_str(&text).map_err(|error| error.to_string()),
+    };
+    let mut rules = rules.map_err(|error| {
+        Error::Usage(format!("--sharding_rules {name}: {error}; see docs/parallelism.md"))
+    })?;
+    rules.source = name.to_string();
+    Ok(rules)
+}
