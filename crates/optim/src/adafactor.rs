@@ -2,7 +2,7 @@
 
 use crate::arguments::{Arguments, at_least_zero, fraction, require};
 use crate::error::Error;
-use crate::matrices::Matrices;
+use crate::factors::Factors;
 use crate::named::{OptimizerKind, OptimizerOptions};
 use crate::optimizer::{Optimizer, Slot, SlotKind, Update, Updated, check, unpack};
 use crate::shard::Shard;
@@ -132,7 +132,7 @@ impl Adafactor {
 
     /// The local sums that the second moment needs: squared gradients over rows and columns, and
     /// the squared parameter.
-    fn first_sums(&self, update: &Update, matrices: Option<&Matrices>) -> Result<Vec<Tensor>> {
+    fn first_sums(&self, update: &Update, matrices: Option<&Factors>) -> Result<Vec<Tensor>> {
         let mut sums = Vec::new();
         if let Some(matrices) = matrices {
             let (rows, columns) = matrices.sums(&update.gradient.square()?)?;
@@ -147,7 +147,7 @@ impl Adafactor {
     fn pending(
         &self,
         update: &Update,
-        matrices: Option<&Matrices>,
+        matrices: Option<&Factors>,
         sums: &[Tensor],
     ) -> Result<Pending> {
         let [size, beta2, new]: &[_; SCALARS] = &unpack("adafactor", &update.scalars)?;
@@ -157,7 +157,7 @@ impl Adafactor {
         };
         let (inverse_root, second) = match matrices {
             Some(matrices) => {
-                let (row_length, column_length) = matrices.lengths();
+                let (row_length, column_length) = matrix_lengths(&update.shard);
                 let rows = update_moment(&update.slots[0], (&sums[0] / row_length as f64)?)?;
                 let columns = update_moment(&update.slots[1], (&sums[1] / column_length as f64)?)?;
                 let mean = rows.mean(&[2])?.expand(2)?;
@@ -248,7 +248,7 @@ impl Optimizer for Adafactor {
             .iter()
             .map(|update| {
                 check("adafactor", update, &self.slots(&update.shard))?;
-                Matrices::of(&update.shard)
+                Factors::of(&update.shard)
             })
             .collect::<Result<Vec<_>>>()?;
         let sums = parameters
@@ -274,6 +274,14 @@ impl Optimizer for Adafactor {
         (parameters.into_iter().zip(pending).zip(&squares))
             .map(|((update, pending), squares)| self.finish(update, pending, &squares[0]))
             .collect()
+    }
+}
+
+/// The number of elements per row, and per column, of a parameter of rank two or more.
+fn matrix_lengths(shard: &Shard) -> (usize, usize) {
+    match shard.dims.as_slice() {
+        [.., rows, columns] => (*columns, *rows),
+        _ => (1, 1),
     }
 }
 

@@ -44,9 +44,11 @@
 mod adafactor;
 mod adamw;
 mod arguments;
+mod blocks;
 mod clip;
 mod decay;
 mod error;
+mod factors;
 mod matrices;
 mod named;
 mod optimizer;

@@ -1,6 +1,6 @@
-//! Row and column statistics of a sharded parameter.
+//! Row and column statistics of a parameter that is flat or sharded on its first dim.
 //!
-//! Whatever the sharding, a shard is a contiguous range of elements in row-major order. Padded with
+//! Such a shard is a contiguous range of elements in row-major order. Padded with
 //! zeros to complete rows, it has row and column sums by plain reductions; summed over devices they
 //! are those of the full parameter. Factors for rows and columns map back to the elements of the
 //! shard the same way.
@@ -48,11 +48,6 @@ impl Matrices {
             index: index.map_or_else(|| zeros(DType::I32, &[]), Ok)?,
             local_dims,
         }))
-    }
-
-    /// The number of elements per row, and per column.
-    pub(crate) fn lengths(&self) -> (usize, usize) {
-        (self.columns, self.rows)
     }
 
     /// The row sums `[stack, batch, rows]` and column sums `[stack, batch, columns]` of the local

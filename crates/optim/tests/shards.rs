@@ -14,7 +14,8 @@ use fullshard_pjrt::HostTensor;
 use fullshard_pjrt::hlo::{CollectiveKind, collectives};
 use std::sync::LazyLock;
 
-const SHAPES: [&[usize]; 6] = [&[7, 5], &[13], &[3, 4, 5], &[1], &[64, 3], &[2, 3, 2, 5]];
+const SHAPES: [&[usize]; 7] =
+    [&[7, 5], &[13], &[3, 4, 5], &[1], &[64, 3], &[2, 3, 2, 5], &[3, 4, 8]];
 const LAYERS: usize = 3;
 const STEPS: usize = 6;
 
@@ -73,7 +74,10 @@ fn every_placement(axes: &[&'static str], devices: usize) -> Vec<(usize, Placed)
             // Stacks have more padding than they need.
             let spare = if stack.is_some() { 3 } else { 0 };
             let slice = dims.iter().product::<usize>().div_ceil(devices) + spare;
-            for layout in [Layout::Replicated, Layout::Dim(0), Layout::Flat] {
+            // Only the first dim can be padded.
+            let divisible = (1..dims.len()).filter(|&dim| dims[dim].is_multiple_of(devices));
+            let first = [Layout::Replicated, Layout::Dim(0), Layout::Flat];
+            for layout in first.into_iter().chain(divisible.map(Layout::Dim)) {
                 let (dims, axes) = (dims.to_vec(), axes.to_vec());
                 placements.push((shape, Placed { dims, stack, layout, slice, axes }));
             }

@@ -18,6 +18,7 @@ mod remat;
 pub mod rules;
 mod stack;
 mod staged;
+mod table;
 mod tracer;
 pub mod wrap;
 

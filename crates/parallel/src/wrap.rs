@@ -13,6 +13,7 @@ mod tensors;
 
 pub use error::WrapError;
 pub use frozen::frozen;
+pub(crate) use plan::aligned;
 pub use plan::{Column, Tied, UnitGroup, WrapPlan};
 pub(crate) use policy::block_classes;
 

@@ -186,7 +186,7 @@ impl PlanReport {
             estimate: MemoryEstimate::new(spec, config.platform())?,
             planned_collectives: (spec.batch.sync_each_microbatch || collectives.is_empty())
                 .then_some(collectives),
-            table: units::table(spec)?,
+            table: format!("{}\n\n{}", units::table(spec)?, spec.placement.table()),
             units: spec.unit_rows(),
         })
     }

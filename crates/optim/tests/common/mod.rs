@@ -50,7 +50,7 @@ impl Placed {
 
     /// The dimension of the logical tensor that is sharded.
     fn sharded_dim(&self) -> usize {
-        usize::from(self.stack.is_some())
+        usize::from(self.stack.is_some()) + self.layout.sharded_dim().unwrap_or(0)
     }
 
     pub fn logical_dims(&self, mesh: &Mesh) -> Vec<usize> {

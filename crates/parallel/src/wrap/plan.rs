@@ -179,7 +179,7 @@ fn count(elements: usize) -> String {
 }
 
 /// Rows as lines with aligned columns: the first two to the left, numbers to the right.
-fn aligned(rows: &[Vec<String>]) -> Vec<String> {
+pub(crate) fn aligned(rows: &[Vec<String>]) -> Vec<String> {
     const TEXTS: usize = 2;
     let width =
         |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);

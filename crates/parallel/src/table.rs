@@ -1,0 +1,60 @@
+//! The placement of every parameter as a table: which dim is sharded over which axes, and why.
+
+use crate::layout::ShardedParam;
+use crate::placement::Placement;
+use crate::wrap::aligned;
+use fullshard_core::Layout;
+
+impl Placement {
+    /// A row per parameter, layers that are alike in one, and the mesh above.
+    pub fn table(&self) -> String {
+        let mut rows: Vec<Vec<String>> =
+            vec![["parameter", "sharded", "layers", "shape", "shard"].map(str::to_owned).to_vec()];
+        let mut reasons = vec!["why".to_owned()];
+        let mut seen: Vec<&str> = Vec::new();
+        for param in &self.parameters {
+            if seen.contains(&param.template.as_str()) {
+                continue;
+            }
+            seen.push(&param.template);
+            let layers = self.parameters.iter().filter(|other| other.template == param.template);
+            let layers = param.stack.unwrap_or(layers.count());
+            let count = if param.stack.or(param.layer).is_some() { layers } else { 1 };
+            rows.push(vec![
+                param.template.clone(),
+                self.sharded_over(param),
+                format!("×{count}"),
+                dims(&param.dims),
+                dims(&param.shard_dims()),
+            ]);
+            reasons.push(param.reason.clone());
+        }
+        let lines =
+            aligned(&rows).into_iter().zip(reasons).map(|(row, why)| format!("{row}  {why}"));
+        let lines: Vec<String> = [self.mesh_line()].into_iter().chain(lines).collect();
+        lines.join("\n")
+    }
+
+    /// The mesh in one line: its axes, the batch's, and how collectives run.
+    fn mesh_line(&self) -> String {
+        let axes = self.mesh.whole_axes();
+        let axes: Vec<String> = axes.iter().map(|(name, size)| format!("{name}={size}")).collect();
+        let batch = self.mesh.whole_names(&self.comm.batch_axes);
+        let batch = if batch.is_empty() { "nothing".to_owned() } else { batch.join(", ") };
+        format!("mesh {}, batch sharded over {batch}", axes.join(","))
+    }
+
+    /// Which dim of a parameter is sharded over which axes.
+    fn sharded_over(&self, param: &ShardedParam) -> String {
+        let axes = self.mesh.whole_names(&param.axes).join(", ");
+        match param.layout {
+            Layout::Replicated => "replicated".to_owned(),
+            Layout::Flat => format!("flat over {axes}"),
+            Layout::Dim(dim) => format!("dim {dim} over {axes}"),
+        }
+    }
+}
+
+fn dims(dims: &[usize]) -> String {
+    format!("[{}]", dims.iter().map(usize::to_string).collect::<Vec<_>>().join(", "))
+}
