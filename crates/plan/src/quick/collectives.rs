@@ -1,19 +1,22 @@
 //! The collectives of a step, from the placement, and their time.
 
+use crate::describe::axes_of;
 use crate::machine::Machine;
 use crate::report::CollectiveTime;
-use fullshard_parallel::AXIS;
 use fullshard_step::StepSpec;
 
 /// The collectives of a step, equal ones merged, none of them hidden yet.
 pub(super) fn collective_times(spec: &StepSpec, machine: &Machine) -> Vec<CollectiveTime> {
     let mut rows: Vec<CollectiveTime> = Vec::new();
+    let members: Vec<usize> = (0..machine.devices).collect();
+    let axis = axes_of(&spec.placement.mesh, &members);
+    let span = machine.network.span(&members);
     let each = if spec.batch.sync_each_microbatch { spec.batch.accumulation } else { 1 };
     for collective in spec.placement.collectives() {
         let kind = collective.kind;
         let count = (collective.count * each) as u64;
-        let (bytes, devices) = (collective.bytes as u64, machine.devices);
-        let seconds = machine.network.seconds(kind, bytes, devices, devices) * count as f64;
+        let bytes = collective.bytes as u64;
+        let seconds = machine.network.seconds(kind, bytes, &members) * count as f64;
         let kind = kind.to_string();
         match rows.iter_mut().find(|row| row.kind == kind && row.bytes == bytes) {
             Some(row) => {
@@ -22,8 +25,10 @@ pub(super) fn collective_times(spec: &StepSpec, machine: &Machine) -> Vec<Collec
             }
             None => rows.push(CollectiveTime {
                 kind,
-                axis: AXIS.to_owned(),
-                group: devices,
+                axis: axis.clone(),
+                group: members.len(),
+                islands: span.islands,
+                dims: span.dims(),
                 count,
                 bytes,
                 seconds,
