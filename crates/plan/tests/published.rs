@@ -144,9 +144,9 @@ fn between_slices(spec: &StepSpec, machine: &str, slices: usize) -> f64 {
     network.seconds(CollectiveKind::AllReduce, (gradients / network.island) as u64, &members)
 }
 
-/// Whether a figure is predicted as before, to a tenth.
-fn unchanged(what: &str, predicted: f64, expected: f64, tenth: f64) -> bool {
-    let same = (predicted - expected).abs() <= tenth;
+/// Whether a figure is predicted as before.
+fn unchanged(what: &str, predicted: f64, expected: f64, tolerance: f64) -> bool {
+    let same = (predicted - expected).abs() <= tolerance;
     if !same {
         println!("CHANGED {what}: {predicted:.2}, before {expected}");
     }
@@ -181,7 +181,7 @@ fn predictions_of_maxtext_runs_do_not_drift() {
     }
     let mean = errors.iter().sum::<f64>() / errors.len() as f64;
     println!("mean error {:.1} %", 100.0 * mean);
-    assert!(same && mean < 0.25, "{mean}");
+    assert!(same && mean < 0.15, "{mean}");
 }
 
 const GPT2_128B: Shape = Shape::Gpt2(52, 14336, 112);
@@ -189,7 +189,8 @@ const GPT2_128B: Shape = Shape::Gpt2(52, 14336, 112);
 /// MFU by `6·N` in percent. The poster gives 29 for v4-512, and only a chart for v4-1024.
 #[test]
 fn predictions_of_the_poster_do_not_drift() {
-    let rows = [("v4-512", 1, 21.8), ("v4-512", 2, 32.3), ("v4-512", 4, 42.5), ("v4-1024", 4, 42.5)];
+    let rows =
+        [("v4-512", 1, 21.8), ("v4-512", 2, 32.3), ("v4-512", 4, 42.5), ("v4-1024", 4, 42.5)];
     let mut same = true;
     for (machine, batch, expected) in rows {
         let case = Case::new(machine, GPT2_128B, batch);
@@ -203,25 +204,29 @@ fn predictions_of_the_poster_do_not_drift() {
 
 const LLAMA_8B: Shape = Shape::Llama(32, 4096, 32, 8, 14336, 128_256);
 
+/// Sequences per device, tokens of one, and what is taken for torchtitan's selective remat.
+const SELECTIVE: (usize, usize, Remat) = (2, 8192, Remat::Dots);
+
 /// Tokens per second per GPU: published in bf16 or FP8, and predicted.
 #[test]
 fn predictions_of_torchtitan_runs_do_not_drift() {
     let rows = [
-        ("h100-96gb:8", "bf16", 6667.0, 8870.0),
-        ("h100-96gb:8x16", "bf16", 6514.0, 8955.0),
-        ("h100-96gb:8", "fp8", 8532.0, 8870.0),
-        ("h100-96gb:8x16", "fp8", 8380.0, 8955.0),
-        ("h200:8x4", "fp8", 10938.0, 10455.0),
-        ("h200:8x8", "fp8", 10753.0, 10463.0),
+        ("h100-96gb:8", SELECTIVE, "bf16", 6667.0, 8870.0),
+        ("h100-96gb:8x16", SELECTIVE, "bf16", 6514.0, 8955.0),
+        ("h100-96gb:8", SELECTIVE, "fp8", 8532.0, 8870.0),
+        ("h100-96gb:8x16", SELECTIVE, "fp8", 8380.0, 8955.0),
+        ("h100-96gb:8", (1, 32_768, Remat::Full), "fp8", 3890.0, 4078.0),
+        ("h200:8x4", SELECTIVE, "fp8", 10938.0, 10455.0),
+        ("h200:8x8", SELECTIVE, "fp8", 10753.0, 10463.0),
     ];
     let mut same = true;
-    for (machine, dtype, published, expected) in rows {
-        let of = Case::new(machine, LLAMA_8B, 2);
-        let case = Case { tokens: 8192, remat: Remat::Dots, optimizer: "adamw", scan: false, ..of };
+    for (machine, (batch, tokens, remat), dtype, published, expected) in rows {
+        let of = Case::new(machine, LLAMA_8B, batch);
+        let case = Case { tokens, remat, optimizer: "adamw", scan: false, ..of };
         let report = quick(&case.spec(), &case.machine()).unwrap();
         let rate = report.rates.tokens_per_second / case.machine().devices as f64;
         let error = 100.0 * (rate / published - 1.0);
-        println!("{machine:<15} {dtype:<5} {published:>7} {rate:>8.0} {error:>+6.1} %");
+        println!("{machine:<15} {tokens:>6} {dtype:<5} {published:>7} {rate:>8.0} {error:>+6.1} %");
         same &= unchanged(machine, rate, expected, 10.0);
     }
     assert!(same);
