@@ -132,28 +132,33 @@ impl Network {
     /// `bytes` is the size of the full tensor: the result of an all-gather, the operand of a
     /// reduce-scatter; for an all-to-all or a permute what one device sends.
     pub fn seconds(&self, kind: CollectiveKind, bytes: u64, members: &[usize]) -> f64 {
-        if members.len() < 2 {
+        self.seconds_over(kind, bytes, &self.span(members))
+    }
+
+    /// The same over what a group covers, for several collectives of one group.
+    pub fn seconds_over(&self, kind: CollectiveKind, bytes: u64, span: &Span) -> f64 {
+        if span.members < 2 {
             return 0.0;
         }
-        let (span, bytes) = (self.span(members), bytes as f64);
+        let bytes = bytes as f64;
         let dcn = self.dcn.filter(|_| span.islands > 1);
         let once = match (&self.fabric, dcn) {
-            (Fabric::Torus { .. }, None) => self.on_torus(kind, bytes, &span),
+            (Fabric::Torus { .. }, None) => self.on_torus(kind, bytes, span),
             (Fabric::Torus { .. }, Some(dcn)) if span.per_island < 2 => {
-                dcn.phase(kind, bytes, &span)
+                dcn.phase(kind, bytes, span)
             }
             (Fabric::Torus { .. }, Some(dcn)) => {
-                self.on_torus(kind, bytes, &span) + dcn.phase(kind, bytes, &span)
+                self.on_torus(kind, bytes, span) + dcn.phase(kind, bytes, span)
             }
             (Fabric::Switch { bandwidth, latency }, None) => {
-                let hops = hops_of(kind, members.len() - 1);
-                hops * latency + moved(kind, bytes, members.len()) / bandwidth
+                let hops = hops_of(kind, span.members - 1);
+                hops * latency + moved(kind, bytes, span.members) / bandwidth
             }
             (Fabric::Switch { bandwidth, latency }, Some(dcn)) => {
                 let between = span.islands - 1;
-                let inside = hops_of(kind, members.len() - between) - 1.0;
+                let inside = hops_of(kind, span.members - between) - 1.0;
                 let hops = hops_of(kind, between) * dcn.latency + inside * latency;
-                hops + dcn.through_nodes(kind, bytes, &span, *bandwidth)
+                hops + dcn.through_nodes(kind, bytes, span, *bandwidth)
             }
         };
         rounds(kind) * once
@@ -183,16 +188,15 @@ impl Dcn {
     /// Seconds of rings through nodes, whose adapters serve all members of a node together, or of
     /// blocks that each device sends to others through its own.
     fn through_nodes(self, kind: CollectiveKind, bytes: f64, span: &Span, bandwidth: f64) -> f64 {
-        let all = span.islands * span.per_island;
         match kind {
             CollectiveKind::AllGather
             | CollectiveKind::ReduceScatter
             | CollectiveKind::AllReduce => {
-                moved(kind, bytes, all) / bandwidth.min(span.per_island as f64 * self.rate)
+                moved(kind, bytes, span.members) / bandwidth.min(span.per_island as f64 * self.rate)
             }
             CollectiveKind::AllToAll | CollectiveKind::RaggedAllToAll => {
                 let outside = moved(kind, bytes, span.islands) / self.rate;
-                outside.max(moved(kind, bytes, all) / bandwidth)
+                outside.max(moved(kind, bytes, span.members) / bandwidth)
             }
             CollectiveKind::CollectivePermute | CollectiveKind::Broadcast => bytes / self.rate,
         }

@@ -12,7 +12,7 @@ use fullshard_models::from_json;
 use fullshard_optim::AdamW;
 use fullshard_parallel::{FsdpConfig, Placement, PlacementOptions, Remat};
 use fullshard_pjrt::hlo::{Module, collectives, runs_per_launch};
-use fullshard_pjrt::plugins::{Platform, Store, find_compiler, find_or_install};
+use fullshard_pjrt::plugins::{Platform, Store, find_or_install};
 use fullshard_pjrt::{CompileOptions, Plugin};
 use fullshard_step::{BatchShape, StepSpec};
 
@@ -104,40 +104,11 @@ fn spec(remat: Remat, devices: usize) -> StepSpec {
 
 fn compile(spec: &StepSpec, machine: &Machine) -> CompiledStep {
     let store = Store::default_location().unwrap();
-    let plugin = match machine.kind {
-        Platform::Cpu => find_or_install(Platform::Cpu, None, &store).unwrap().path,
-        kind => match find_compiler(kind, None, &store) {
-            Ok(located) => located.path,
-            Err(_) => store.install_compiler(kind, None).unwrap().path,
-        },
-    };
-    let plugin = Plugin::load(&plugin).unwrap();
+    let plugin = find_or_install(Platform::Cpu, None, &store).unwrap();
+    let plugin = Plugin::load(&plugin.path).unwrap();
     let options = CompileOptions::new(machine.devices);
     let compiler = AheadCompiler { plugin, options, folder: None };
     compiler.compile(&spec.step_program().unwrap().to_text(), machine).unwrap()
-}
-
-/// The collectives of a step on eight devices of two islands: group, islands and axis of each.
-fn on_islands(name: &str) -> Vec<(usize, usize, String)> {
-    let (spec, machine) = (spec(Remat::Full, 8), Machine::parse(name).unwrap());
-    let step = compile(&spec, &machine);
-    let report = compiled(&spec, &machine, &step, Budget::default()).unwrap();
-    assert!(report.time.exposed + report.time.hidden > 0.0);
-    report.collectives.into_iter().map(|row| (row.group, row.islands, row.axis)).collect()
-}
-
-#[test]
-fn collectives_of_several_nodes_span_them() {
-    let rows = on_islands("h100:4x2");
-    assert!(rows.iter().all(|row| *row == (8, 2, "fsdp".to_owned())), "{rows:?}");
-}
-
-/// Libtpu splits each collective into one inside slices and a transfer between them.
-#[test]
-fn collectives_of_several_slices_are_split() {
-    let rows = on_islands("2xv4-8");
-    let part = "part of fsdp".to_owned();
-    assert!(rows.contains(&(4, 1, part.clone())) && rows.contains(&(2, 2, part)), "{rows:?}");
 }
 
 fn part(report: &Report, what: &str) -> f64 {

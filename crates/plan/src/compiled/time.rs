@@ -226,11 +226,11 @@ impl Simulator<'_> {
             self.simulation.algorithms.insert((found.kind, name, streams));
             streams.filter(|&streams| streams > 1)
         });
-        let seconds = match streams {
-            Some(_) => network.rotated().seconds(found.kind, bytes, &members),
-            None => network.seconds(found.kind, bytes, &members),
-        };
         let span = network.span(&members);
+        let seconds = match streams {
+            Some(_) => network.rotated().seconds_over(found.kind, bytes, &span),
+            None => network.seconds_over(found.kind, bytes, &span),
+        };
         let new = CollectiveTime {
             kind: found.kind.to_string(),
             axis: axes_of(self.mesh, &members),

@@ -66,7 +66,7 @@ fn links(machine: &MachineSummary, collective_times: &[CollectiveTime]) -> Strin
     let several = match machine.islands {
         0 | 1 => String::new(),
         count => format!(
-            "<p class=\"dim\">{} of {each}, over the data-center network: {} per step.</p>",
+            "<p class=\"dim\">{} of {each}. Collectives between them: {} per step.</p>",
             islands(machine, count),
             bytes(between_islands(collective_times))
         ),

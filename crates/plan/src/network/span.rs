@@ -11,6 +11,8 @@ use std::collections::BTreeSet;
 /// What a group covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
+    /// Number of members.
+    pub members: usize,
     /// Number of islands with members.
     pub islands: usize,
     /// Members per island.
@@ -57,7 +59,8 @@ impl Network {
             }
             Fabric::Switch { .. } => Vec::new(),
         };
-        Span { islands: count, per_island: members.len().div_ceil(count), sides }
+        let (members, per_island) = (members.len(), members.len().div_ceil(count));
+        Span { members, islands: count, per_island, sides }
     }
 }
 

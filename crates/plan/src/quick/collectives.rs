@@ -16,7 +16,7 @@ pub(super) fn collective_times(spec: &StepSpec, machine: &Machine) -> Vec<Collec
         let kind = collective.kind;
         let count = (collective.count * each) as u64;
         let bytes = collective.bytes as u64;
-        let seconds = machine.network.seconds(kind, bytes, &members) * count as f64;
+        let seconds = machine.network.seconds_over(kind, bytes, &span) * count as f64;
         let kind = kind.to_string();
         match rows.iter_mut().find(|row| row.kind == kind && row.bytes == bytes) {
             Some(row) => {
