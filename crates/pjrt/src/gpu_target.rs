@@ -8,7 +8,7 @@ use std::fmt::{self, Write};
 
 /// The topology as partitions x hosts per partition x devices per host.
 pub(crate) fn arrangement(target: &GpuTarget) -> String {
-    format!("1x1x{}", target.devices())
+    format!("1x{}x{}", target.nodes(), target.per_node())
 }
 
 /// The description of one GPU, in the text form of XLA's `GpuTargetConfigProto`.
@@ -174,8 +174,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_gpus_are_on_one_host() {
-        for (text, expected) in [("h200", "1x1x1"), ("h200:8", "1x1x8"), ("a100:3", "1x1x3")] {
+    fn gpus_of_a_node_are_on_one_host() {
+        for (text, expected) in
+            [("h200", "1x1x1"), ("h200:8", "1x1x8"), ("a100:3", "1x1x3"), ("h100:8x16", "1x16x8")]
+        {
             assert_eq!(arrangement(&GpuTarget::parse(text).unwrap()), expected);
         }
     }

@@ -51,7 +51,7 @@ impl Topology {
         })
     }
 
-    /// A slice of a TPU pod, described by libtpu.
+    /// Slices of TPU pods, described by libtpu.
     pub fn tpu(plugin: &'static Plugin, slice: &TpuSlice) -> Result<Topology> {
         let cores = if slice.generation().megacore { "megacore" } else { "default" };
         let ints = |values: &[usize]| Value::Ints(values.iter().map(|&v| v as i64).collect());
@@ -59,12 +59,12 @@ impl Topology {
             ("chips_per_host_bounds".to_owned(), ints(&slice.chips_per_host())),
             ("wrap".to_owned(), ints(&slice.wrap().map(usize::from))),
             ("chip_config_name".to_owned(), Value::Text(cores.to_owned())),
-            ("num_slices".to_owned(), Value::Int(1)),
+            ("num_slices".to_owned(), Value::Int(slice.slices() as i64)),
         ];
         Topology::new(plugin, &slice.topology_name(), &options)
     }
 
-    /// GPUs of one host, described to the CUDA plugin.
+    /// GPUs of one or several nodes, described to the CUDA plugin.
     pub fn gpu(plugin: &'static Plugin, target: &GpuTarget) -> Result<Topology> {
         let options = vec![
             ("target_config".to_owned(), Value::Text(gpu_target::description(target))),

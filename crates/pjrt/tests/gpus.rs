@@ -15,21 +15,35 @@ fn compiles_for_every_gpu_model() {
         let target = GpuTarget::parse(chip.short).unwrap();
         let topology = Topology::gpu(plugin, &target).unwrap();
         assert_eq!(topology.devices().len(), 1, "{target}");
-        assert_eq!(topology.devices()[0].kind, chip.kinds[0]);
+        let kind = chip.kinds.first().unwrap_or(&chip.name);
+        assert_eq!(topology.devices()[0].kind, *kind);
         let executable = topology.compile(DOUBLE, &CompileOptions::new(1)).unwrap();
         assert_eq!(executable.memory().unwrap().total(), 2 * 4 * 4, "{target}");
         assert!(executable.optimized_program().unwrap().module().unwrap().is_scheduled);
     }
 }
 
-#[test]
-fn collectives_are_preserved_on_eight_gpus() {
-    let target = GpuTarget::parse("h200:8").unwrap();
+fn keeps_collectives(name: &str, devices: usize, per_process: usize) {
+    let target = GpuTarget::parse(name).unwrap();
     let topology = Topology::gpu(compiler(Platform::Cuda), &target).unwrap();
-    assert_eq!(topology.devices().len(), 8);
-    let executable = topology.compile(&gather_and_scatter(8), &CompileOptions::new(8)).unwrap();
+    let mut processes: Vec<i32> = topology.devices().iter().map(|it| it.process).collect();
+    assert_eq!(processes.len(), devices);
+    processes.dedup();
+    assert_eq!(processes.len(), devices / per_process, "{processes:?}");
+    let text = gather_and_scatter(devices);
+    let executable = topology.compile(&text, &CompileOptions::new(devices)).unwrap();
     let module = executable.optimized_program().unwrap().module().unwrap();
     let found: Vec<_> = collectives(&module).iter().map(|row| (row.kind, row.group_size)).collect();
-    let all = Some(8);
+    let all = Some(devices);
     assert_eq!(found, [(CollectiveKind::AllGather, all), (CollectiveKind::ReduceScatter, all)]);
+}
+
+#[test]
+fn collectives_are_preserved_on_eight_gpus() {
+    keeps_collectives("h200:8", 8, 8);
+}
+
+#[test]
+fn collectives_are_preserved_on_several_nodes() {
+    keeps_collectives("h100:8x2", 16, 8);
 }

@@ -44,6 +44,24 @@ fn compiles_a_sharded_program(name: &str, expected: &Expected) {
     assert!(module.to_string().contains("ENTRY"));
 }
 
+/// The compiler splits collectives over slices into one inside each and transfers by the hosts.
+#[test]
+fn compiles_for_several_slices() {
+    let slices = TpuSlice::parse("2xv4-16").unwrap();
+    let topology = Topology::tpu(plugin(Platform::Tpu), &slices).unwrap();
+    let ids: Vec<i32> = topology.devices().iter().map(|device| device.id).collect();
+    assert!(ids.is_sorted() && ids.len() == 16, "slices follow each other: {ids:?}");
+    let text = gather_and_scatter(16);
+    let executable = topology.compile(&text, &CompileOptions::new(16)).unwrap();
+    let module = executable.optimized_program().unwrap().module().unwrap();
+    let rows = collectives(&module).into_iter();
+    let found: Vec<_> = rows.map(|row| (row.kind, row.group_size, row.asynchronous)).collect();
+    let inside = [(AllGather, Some(8), false), (AllReduce, Some(8), false)];
+    let between = [(AllGather, Some(2), true), (ReduceScatter, Some(2), true)];
+    assert_eq!(found.len(), 4, "{found:?}");
+    assert!(inside.iter().chain(&between).all(|row| found.contains(row)), "{found:?}");
+}
+
 fn has_all_its_devices(name: &str) {
     let slice = TpuSlice::parse(name).unwrap();
     let topology = Topology::tpu(plugin(Platform::Tpu), &slice).unwrap();

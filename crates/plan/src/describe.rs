@@ -1,10 +1,10 @@
-//! What both kinds of plan share: the machine summary, and the rates that follow from the step
-//! time.
+//! What both kinds of plan share: the machine summary, the mesh axes of collectives, and the rates
+//! that follow from the step time.
 
 use crate::machine::Machine;
-use crate::network::Network;
+use crate::network::Fabric;
 use crate::report::{MachineSummary, Rates, Warning};
-use fullshard_graph::DType;
+use fullshard_graph::{DType, Mesh};
 use fullshard_parallel::Remat;
 use fullshard_step::{StepSpec, utilization};
 
@@ -20,19 +20,39 @@ pub struct Budget {
 impl MachineSummary {
     /// Summarizes a machine for a step with the given compute dtype.
     pub fn new(machine: &Machine, compute: DType) -> MachineSummary {
-        let (torus, wrap) = match &machine.network {
-            Network::Torus { dims, wrap, .. } => (dims.clone(), wrap.clone()),
-            _ => Default::default(),
+        let (torus, wrap) = match &machine.network.fabric {
+            Fabric::Torus { dims, wrap, .. } => (dims.clone(), wrap.clone()),
+            Fabric::Switch { .. } => Default::default(),
         };
         MachineSummary {
             name: machine.name.clone(),
             chip: machine.chip.name.to_owned(),
             devices: machine.devices,
+            islands: machine.network.islands(),
             torus,
             wrap,
             peak: machine.chip.peak(compute),
         }
     }
+}
+
+/// The mesh axes along which the members of a group differ, such as `data, fsdp`; of a group that
+/// does not cover them, `part of fsdp`.
+pub fn axes_of(mesh: &Mesh, members: &[usize]) -> String {
+    let Some(&first) = members.first() else { return String::new() };
+    let mut stride = mesh.devices();
+    let mut names = Vec::new();
+    let mut covered = 1;
+    for (name, size) in mesh.axes() {
+        stride /= size;
+        let place = |id: usize| id / stride % size;
+        if members.iter().any(|&id| place(id) != place(first)) {
+            names.push(name);
+            covered *= size;
+        }
+    }
+    let names = names.join(", ");
+    if covered == members.len() { names } else { format!("part of {names}") }
 }
 
 /// Warns of blocks that are not wrapped, so that the whole model is unsharded at once.
@@ -84,5 +104,25 @@ impl Rates {
             days,
             cost_usd: days.zip(hourly).map(|(days, hourly)| days * 24.0 * hourly),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_named_by_their_axes() {
+        let mesh = Mesh::new(&[("data", 2), ("fsdp", 4), ("one", 1), ("tensor", 2)]).unwrap();
+        let of = |members: &[usize]| axes_of(&mesh, members);
+        assert_eq!(of(&[0, 8]), "data");
+        assert_eq!(of(&[1, 3, 5, 7]), "fsdp");
+        assert_eq!(of(&[0, 1]), "tensor");
+        assert_eq!(of(&[0, 1, 8, 9]), "data, tensor");
+        assert_eq!(of(&(0..16).collect::<Vec<_>>()), "data, fsdp, tensor");
+        assert_eq!(of(&[0, 2]), "part of fsdp");
+        assert_eq!((of(&[3]), of(&[])), (String::new(), String::new()));
+        let flat = Mesh::new(&[("fsdp", 4)]).unwrap();
+        assert_eq!(axes_of(&flat, &[0, 1, 2, 3]), "fsdp");
     }
 }

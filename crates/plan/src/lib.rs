@@ -22,7 +22,7 @@ pub use describe::{Budget, memory_fix, one_unit, wrap_fix};
 pub use error::Error;
 pub use html::page;
 pub use machine::{Machine, MachineError};
-pub use network::{Network, Streams};
+pub use network::{Dcn, Fabric, Network, Side, Span, Streams};
 pub use quick::{MemoryEstimate, quick};
 pub use report::{
     Basis, CollectiveTime, LargeBuffer, MachineSummary, Memory, ModuleTime, Part, Rates, Report,

@@ -41,7 +41,9 @@ pub struct MachineSummary {
     pub chip: String,
     /// Number of devices.
     pub devices: usize,
-    /// Devices in each dimension of a torus; empty for a switch.
+    /// Number of slices or nodes.
+    pub islands: usize,
+    /// Devices in each dimension of the torus of a slice; empty for a switch.
     pub torus: Vec<usize>,
     /// Which of these dimensions are rings.
     pub wrap: Vec<bool>,
@@ -160,10 +162,14 @@ pub struct Rates {
 pub struct CollectiveTime {
     /// The kind by its XLA name, such as `all-gather`.
     pub kind: String,
-    /// The mesh axis.
+    /// The mesh axes whose group communicates, such as `fsdp`, or `part of fsdp`.
     pub axis: String,
     /// Devices in a group.
     pub group: usize,
+    /// Slices or nodes that a group spans.
+    pub islands: usize,
+    /// The dimensions of the torus that a group covers.
+    pub dims: Vec<usize>,
     /// Number per step.
     pub count: u64,
     /// Bytes of one: those of the full tensor.
@@ -172,6 +178,17 @@ pub struct CollectiveTime {
     pub seconds: f64,
     /// Seconds of that overlapped with compute.
     pub hidden: f64,
+}
+
+impl CollectiveTime {
+    /// Whether both are collectives of one kind and size over equal groups.
+    pub(crate) fn is_like(&self, other: &CollectiveTime) -> bool {
+        let group = |it: &CollectiveTime| (it.group, it.islands, it.bytes);
+        self.kind == other.kind
+            && group(self) == group(other)
+            && self.axis == other.axis
+            && self.dims == other.dims
+    }
 }
 
 /// A warning.

@@ -21,7 +21,8 @@ use std::time::Instant;
 pub struct CompileArgs {
     #[command(flatten)]
     program: ProgramArgs,
-    /// Target: a TPU slice such as v4-8, a topology such as v4:2x2x1, or GPUs such as h200:8.
+    /// Target: a TPU slice such as v4-8, a topology such as v4:2x2x1, several as 2xv4-128, GPUs
+    /// such as h200:8, or nodes of them as h100:8x16.
     #[arg(long, value_name = "SLICE")]
     topology: String,
     /// PJRT plugin to use instead of the default one.

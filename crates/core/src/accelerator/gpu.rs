@@ -1,4 +1,5 @@
-//! GPUs: properties needed to compile without the device, and GPUs of one host by name.
+//! GPUs: properties needed to compile without the device, and GPUs of one or several nodes by
+//! name: `h200:8`, `h100:8x16`.
 
 use super::{Chip, UnknownAccelerator};
 use std::fmt;
@@ -44,17 +45,37 @@ impl Gpu {
     }
 }
 
-/// Up to eight GPUs of one model in one host, fully connected.
+/// GPUs of one model: up to eight in a node, fully connected, and any number of equal nodes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GpuTarget {
     chip: &'static Chip,
     gpu: Gpu,
-    count: usize,
+    per_node: usize,
+    nodes: usize,
 }
 
 impl GpuTarget {
-    /// The maximum number of GPUs per host.
-    pub const MAX_DEVICES: usize = 8;
+    /// The maximum number of GPUs per node.
+    pub const MAX_PER_NODE: usize = 8;
+
+    /// The maximum number of nodes: those of the 16,384 GPUs that Llama 3 was trained on.
+    pub const MAX_NODES: usize = 2048;
+
+    /// Reads counts, GPUs per node and nodes: `8` or `8x16`.
+    pub fn parse_counts(text: &str) -> Option<(usize, usize)> {
+        let (per_node, nodes) = text.split_once('x').unwrap_or((text, "1"));
+        let within = |text: &str, max| text.parse().ok().filter(|count| (1..=max).contains(count));
+        Some((within(per_node, Self::MAX_PER_NODE)?, within(nodes, Self::MAX_NODES)?))
+    }
+
+    /// The valid counts of a model, for error messages.
+    pub fn counts_hint(name: &str) -> String {
+        let (max, nodes) = (Self::MAX_PER_NODE, Self::MAX_NODES);
+        format!(
+            "from 1 to {max} GPUs of a node are written as {name}:1 to {name}:{max}, and from 1 to \
+             {nodes} nodes of {max} as {name}:{max}x16"
+        )
+    }
 
     /// The models that programs can be compiled for.
     pub fn models() -> impl Iterator<Item = &'static Chip> {
@@ -68,7 +89,7 @@ impl GpuTarget {
         GpuTarget::models().any(|chip| chip.short == name)
     }
 
-    /// Reads `h200:8`, or `h200` for one.
+    /// Reads `h200:8`, `h200:8x16` for 16 nodes of 8, or `h200` for one.
     pub fn parse(text: &str) -> Result<GpuTarget, UnknownAccelerator> {
         let unknown = |hint: String| UnknownAccelerator { name: text.to_owned(), hint };
         let lower = text.to_ascii_lowercase();
@@ -78,12 +99,9 @@ impl GpuTarget {
             let known: Vec<&str> = GpuTarget::models().map(|chip| chip.short).collect();
             unknown(format!("the GPUs are {}", known.join(", ")))
         })?;
-        let max = Self::MAX_DEVICES;
-        let count = count.parse().ok().filter(|count| (1..=max).contains(count));
-        let count = count.ok_or_else(|| {
-            unknown(format!("from 1 to {max} GPUs are written as {name}:1 to {name}:{max}"))
-        })?;
-        Ok(GpuTarget { chip, gpu, count })
+        let counts = Self::parse_counts(count);
+        let (per_node, nodes) = counts.ok_or_else(|| unknown(Self::counts_hint(name)))?;
+        Ok(GpuTarget { chip, gpu, per_node, nodes })
     }
 
     /// The model.
@@ -98,13 +116,24 @@ impl GpuTarget {
 
     /// The number of GPUs.
     pub fn devices(&self) -> usize {
-        self.count
+        self.per_node * self.nodes
+    }
+
+    /// The number of GPUs of one node.
+    pub fn per_node(&self) -> usize {
+        self.per_node
+    }
+
+    /// The number of nodes.
+    pub fn nodes(&self) -> usize {
+        self.nodes
     }
 }
 
 impl fmt::Display for GpuTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.chip.short, self.count)
+        write!(f, "{}:{}", self.chip.short, self.per_node)?;
+        if self.nodes > 1 { write!(f, "x{}", self.nodes) } else { Ok(()) }
     }
 }
 
@@ -114,16 +143,28 @@ mod tests {
 
     #[test]
     fn parses_counts() {
-        for (text, shown) in [("h200", "h200:1"), ("H200:8", "h200:8"), ("a100:3", "a100:3")] {
-            assert_eq!(GpuTarget::parse(text).unwrap().to_string(), shown);
+        for (text, shown, devices) in [
+            ("h200", "h200:1", 1),
+            ("H200:8", "h200:8", 8),
+            ("a100:3", "a100:3", 3),
+            ("h100:8x16", "h100:8x16", 128),
+            ("h100:4x1", "h100:4", 4),
+            ("h100:8x2048", "h100:8x2048", 16384),
+        ] {
+            let target = GpuTarget::parse(text).unwrap();
+            assert_eq!((target.to_string(), target.devices()), (shown.to_owned(), devices));
         }
         for (text, hint) in [
-            ("h300", "a100, h100, h200, b200"),
-            ("v4", "a100, h100, h200, b200"),
+            ("h300", "a100, h100, h100-96gb, h200, b200"),
+            ("v4", "a100, h100, h100-96gb, h200, b200"),
             ("h200:0", "from 1 to 8"),
             ("h200:9", "h200:8"),
             ("h200:", "h200:1"),
             ("h200:-1", "h200:1"),
+            ("h200:8x0", "h200:8x16"),
+            ("h200:8x2049", "from 1 to 2048 nodes"),
+            ("h200:16x2", "h200:8x16"),
+            ("h200:8x2x2", "h200:8x16"),
         ] {
             let error = GpuTarget::parse(text).unwrap_err().to_string();
             assert!(error.contains(hint), "{text}: {error}");

@@ -46,6 +46,9 @@ pub struct Chip {
     pub link: f64,
     /// Number of links: on TPUs two per dimension of the torus, on GPUs to the switch.
     pub links: usize,
+    /// Bytes per second to devices of other nodes or slices, one way: its share of its host's
+    /// network adapters. Unknown where nothing was published.
+    pub dcn: Option<f64>,
     /// The properties of a GPU that a compiler needs.
     #[serde(skip)]
     pub gpu: Option<Gpu>,
@@ -130,9 +133,13 @@ mod tests {
     /// All links of a GPU together have the data sheet's bandwidth, half of it each way.
     #[test]
     fn links_add_up_to_the_data_sheet_bandwidth() {
-        for (short, gigabytes) in
-            [("a100", 300.0), ("h100", 450.0), ("h200", 450.0), ("b200", 900.0)]
-        {
+        for (short, gigabytes) in [
+            ("a100", 300.0),
+            ("h100", 450.0),
+            ("h100-96gb", 450.0),
+            ("h200", 450.0),
+            ("b200", 900.0),
+        ] {
             let chip = Chip::named(short).unwrap();
             assert_eq!(chip.link * chip.links as f64, gigabytes * 1e9, "{short}");
         }

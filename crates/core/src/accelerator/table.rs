@@ -8,9 +8,16 @@
 //!   82 GB/s, which the 340 TB/s of a pod's all-reduce confirm; the Scaling Book's 100 follow from
 //!   its bisection instead. v2's nominal 496 Gb/s is from the paper on v2 and v3. Clocks of v2 to
 //!   v4 are from their papers, v5e's from the Scaling Book, those of v5p and v6e follow from peak
-//!   and matrix units. Usable memory is what libtpu 0.0.51 reports for a device.
+//!   and matrix units. Usable memory is what libtpu 0.0.51 reports for a device. The data-center
+//!   network is the Scaling Book's: for v4, which it does not list, its usual 25 GB/s per host over
+//!   4 chips. Slices of v2 and v3 cannot be combined.
 //! - GPUs: NVIDIA's data sheets, architecture papers and the CUDA programming guide. Usable memory
-//!   is what CUDA reports, less half a GiB for its context.
+//!   is what CUDA reports, less half a GiB for its context. Between nodes every GPU has its own
+//!   adapter, of 200 Gb/s in a DGX A100 and of 400 Gb/s in DGX H100, H200 and B200.
+//! - The H100 with 96 GB of HBM2e and a limit of 500 W, which torchtitan measured on, has no data
+//!   sheet. Memory and its bandwidth are as torchtitan states; the peak is between NVIDIA's 835
+//!   for the H100 NVL at 400 W and 989.4 for the SXM at 700 W, in proportion: 886. If the clock
+//!   follows the cube root of the power, the peak is 0.894 of the SXM's: 884.
 //! - The CPU is one core with its share of a machine; it has no peak. Its memory and link bandwidth
 //!   are what two cores of a 2.8 GHz Xeon copy.
 
@@ -18,6 +25,13 @@ use super::{Chip, Gpu, TpuGeneration};
 use crate::Platform;
 
 const GIB: f64 = (1_u64 << 30) as f64;
+
+const fn giga(figure: Option<f64>) -> Option<f64> {
+    match figure {
+        Some(figure) => Some(figure * 1e9),
+        None => None,
+    }
+}
 
 /// The figures of a TPU.
 struct TpuFigures {
@@ -30,6 +44,8 @@ struct TpuFigures {
     gigahertz: f64,
     /// GB/s one way.
     link: f64,
+    /// GB/s one way between slices.
+    dcn: Option<f64>,
 }
 
 const fn tpu(
@@ -52,6 +68,7 @@ const fn tpu(
         clock: Some(figures.gigahertz * 1e9),
         link: figures.link * 1e9,
         links: 2 * tpu.torus_rank,
+        dcn: giga(figures.dcn),
         gpu: None,
         tpu: Some(tpu),
     }
@@ -70,6 +87,8 @@ struct GpuFigures {
     memory_rate: f64,
     /// GB/s one way per link, and the number of links.
     link: (f64, usize),
+    /// GB/s one way of its network adapter.
+    nic: Option<f64>,
     /// For those that programs are compiled for without the device.
     gpu: Option<Gpu>,
 }
@@ -97,10 +116,15 @@ const fn gpu(
         clock: None,
         link: figures.link.0 * 1e9,
         links: figures.link.1,
+        dcn: giga(figures.nic),
         gpu: figures.gpu,
         tpu: None,
     }
 }
+
+/// Network adapters of 200 and 400 Gb/s, in GB/s.
+const NIC_200: f64 = 25.0;
+const NIC_400: f64 = 50.0;
 
 /// PCIe 4.0 and 5.0, 16 lanes, in GB/s.
 const PCIE_4: u64 = 32;
@@ -162,6 +186,7 @@ pub(super) const CHIPS: &[Chip] = &[
             memory_rate: 350.0,
             gigahertz: 0.7,
             link: 62.0,
+            dcn: None,
         },
     ),
     tpu(
@@ -175,6 +200,7 @@ pub(super) const CHIPS: &[Chip] = &[
             memory_rate: 450.0,
             gigahertz: 0.94,
             link: 80.0,
+            dcn: None,
         },
     ),
     tpu(
@@ -188,6 +214,7 @@ pub(super) const CHIPS: &[Chip] = &[
             memory_rate: 1200.0,
             gigahertz: 1.05,
             link: 45.0,
+            dcn: Some(6.25),
         },
     ),
     tpu(
@@ -201,6 +228,7 @@ pub(super) const CHIPS: &[Chip] = &[
             memory_rate: 819.0,
             gigahertz: 1.5,
             link: 45.0,
+            dcn: Some(3.125),
         },
     ),
     tpu(
@@ -214,6 +242,7 @@ pub(super) const CHIPS: &[Chip] = &[
             memory_rate: 2765.0,
             gigahertz: 1.75,
             link: 90.0,
+            dcn: Some(6.25),
         },
     ),
     tpu(
@@ -227,6 +256,7 @@ pub(super) const CHIPS: &[Chip] = &[
             memory_rate: 1638.0,
             gigahertz: 1.75,
             link: 90.0,
+            dcn: Some(12.5),
         },
     ),
     gpu(
@@ -240,6 +270,7 @@ pub(super) const CHIPS: &[Chip] = &[
             gibibytes: 39.5,
             memory_rate: 1555.0,
             link: (25.0, 12),
+            nic: Some(NIC_200),
             gpu: None,
         },
     ),
@@ -254,6 +285,7 @@ pub(super) const CHIPS: &[Chip] = &[
             gibibytes: 79.2,
             memory_rate: 2039.0,
             link: (25.0, 12),
+            nic: Some(NIC_200),
             gpu: Some(AMPERE),
         },
     ),
@@ -268,6 +300,7 @@ pub(super) const CHIPS: &[Chip] = &[
             gibibytes: 79.2,
             memory_rate: 1935.0,
             link: (PCIE_4 as f64, 1),
+            nic: None,
             gpu: None,
         },
     ),
@@ -282,7 +315,23 @@ pub(super) const CHIPS: &[Chip] = &[
             gibibytes: 79.2,
             memory_rate: 3350.0,
             link: (25.0, 18),
+            nic: Some(NIC_400),
             gpu: Some(Gpu { driver_mib: 81_559, ..HOPPER }),
+        },
+    ),
+    gpu(
+        "h100-96gb",
+        &[],
+        "H100 96 GB at 500 W",
+        GpuFigures {
+            teraflops: (886.0, 443.0),
+            fp8: true,
+            gigabytes: 96.0,
+            gibibytes: 95.0,
+            memory_rate: 2400.0,
+            link: (25.0, 18),
+            nic: Some(NIC_400),
+            gpu: Some(Gpu { driver_mib: 97_280, ..HOPPER }),
         },
     ),
     gpu(
@@ -296,6 +345,7 @@ pub(super) const CHIPS: &[Chip] = &[
             gibibytes: 79.2,
             memory_rate: 2000.0,
             link: (PCIE_5 as f64, 1),
+            nic: None,
             gpu: None,
         },
     ),
@@ -310,6 +360,7 @@ pub(super) const CHIPS: &[Chip] = &[
             gibibytes: 139.8,
             memory_rate: 4800.0,
             link: (25.0, 18),
+            nic: Some(NIC_400),
             gpu: Some(HOPPER),
         },
     ),
@@ -324,6 +375,7 @@ pub(super) const CHIPS: &[Chip] = &[
             gibibytes: 178.4,
             memory_rate: 8000.0,
             link: (50.0, 18),
+            nic: Some(NIC_400),
             gpu: Some(BLACKWELL),
         },
     ),
@@ -341,6 +393,7 @@ pub(super) const CHIPS: &[Chip] = &[
         clock: None,
         link: 5e9,
         links: 1,
+        dcn: None,
         gpu: None,
         tpu: None,
     },

@@ -1,4 +1,5 @@
-//! TPU generations, and slices by name: `v4-8`, `v5p-128`, or a topology such as `v4:2x2x1`.
+//! TPU generations, and slices by name: `v4-8`, `v5p-128`, a topology such as `v4:2x2x1`, or
+//! several equal slices, `2xv4-128`.
 
 use super::{Chip, UnknownAccelerator};
 
@@ -88,16 +89,36 @@ impl TpuGeneration {
     }
 }
 
-/// A slice of a TPU pod: a grid of chips.
+/// A slice of a TPU pod, which is a grid of chips, or several equal ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TpuSlice {
     generation: &'static TpuGeneration,
     dims: Vec<usize>,
+    slices: usize,
 }
 
 impl TpuSlice {
-    /// Reads an accelerator name (`v4-8`) or a topology (`v4:2x2x1`).
+    /// The maximum number of slices. The largest published run, of MaxText, had 199.
+    pub const MAX_SLICES: usize = 256;
+
+    /// Reads an accelerator name (`v4-8`) or a topology (`v4:2x2x1`), after a count and an `x` if
+    /// there are several (`2xv4-8`).
     pub fn parse(text: &str) -> Result<TpuSlice, UnknownAccelerator> {
+        let unknown = |hint: String| UnknownAccelerator { name: text.to_owned(), hint };
+        let (count, name) = match text.split_once(['x', 'X']) {
+            Some((count, name)) if !count.contains(|c: char| !c.is_ascii_digit()) => (count, name),
+            _ => ("1", text),
+        };
+        let max = Self::MAX_SLICES;
+        let slices = count.parse().ok().filter(|count| (1..=max).contains(count));
+        let slices = slices
+            .ok_or_else(|| unknown(format!("from 1 to {max} slices are written as 2xv4-128")))?;
+        let one = TpuSlice::parse_one(name)
+            .map_err(|error| UnknownAccelerator { name: text.to_owned(), ..error })?;
+        Ok(TpuSlice { slices, ..one })
+    }
+
+    fn parse_one(text: &str) -> Result<TpuSlice, UnknownAccelerator> {
         let lower = text.to_ascii_lowercase();
         let unknown = |hint: String| UnknownAccelerator { name: text.to_owned(), hint };
         let generation = |name: &str| {
@@ -128,7 +149,7 @@ impl TpuSlice {
         dims: Vec<usize>,
         text: &str,
     ) -> Result<TpuSlice, UnknownAccelerator> {
-        let slice = TpuSlice { generation, dims };
+        let slice = TpuSlice { generation, dims, slices: 1 };
         let max = generation.max_chips;
         if slice.chips() > max {
             let hint = format!("a {} pod has at most {max} chips", generation.name);
@@ -142,19 +163,29 @@ impl TpuSlice {
         self.generation
     }
 
-    /// The chips along each dimension of the torus.
+    /// The number of slices.
+    pub fn slices(&self) -> usize {
+        self.slices
+    }
+
+    /// The chips along each dimension of the torus of one slice.
     pub fn dims(&self) -> &[usize] {
         &self.dims
     }
 
-    /// The number of chips.
+    /// The number of chips of all slices.
     pub fn chips(&self) -> usize {
-        self.dims.iter().fold(1, |chips, &dim| chips.saturating_mul(dim))
+        self.dims.iter().fold(self.slices, |chips, &dim| chips.saturating_mul(dim))
     }
 
     /// The number of devices that a program sees: chips, or cores where they are separate.
     pub fn devices(&self) -> usize {
         self.chips() * self.generation.devices_per_chip()
+    }
+
+    /// The number of devices of one slice.
+    pub fn devices_per_slice(&self) -> usize {
+        self.devices() / self.slices
     }
 
     /// Which dimensions have links that wrap around.
@@ -166,7 +197,7 @@ impl TpuSlice {
         std::array::from_fn(|i| self.dims.get(i).is_some_and(|&dim| wraps(dim)))
     }
 
-    /// Its topology, as libtpu writes it: `v4:2x2x1`.
+    /// The topology of one slice, as libtpu writes it: `v4:2x2x1`.
     pub fn topology_name(&self) -> String {
         let dims: Vec<String> = self.dims.iter().map(usize::to_string).collect();
         format!("{}:{}", self.generation.name, dims.join("x"))
@@ -181,7 +212,10 @@ impl TpuSlice {
 
 impl std::fmt::Display for TpuSlice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let counted = self.chips() * self.generation.cores_per_chip;
+        let counted = self.chips() / self.slices * self.generation.cores_per_chip;
+        if self.slices > 1 {
+            write!(f, "{}x", self.slices)?;
+        }
         write!(f, "{}-{counted}", self.generation.name)
     }
 }
@@ -261,9 +295,20 @@ mod tests {
 
     #[test]
     fn slices_display_as_their_names() {
-        for name in ["v3-2048", "v4-8", "v5e-256", "v5p-128", "v6e-16"] {
+        for name in ["v3-2048", "v4-8", "v5e-256", "v5p-128", "v6e-16", "32xv5e-256"] {
             assert_eq!(TpuSlice::parse(name).unwrap().to_string(), name);
         }
+        assert_eq!(TpuSlice::parse("1xv4-8").unwrap(), TpuSlice::parse("v4-8").unwrap());
+    }
+
+    #[test]
+    fn several_slices_are_counted_together() {
+        let slices = TpuSlice::parse("2Xv4:4x4x4").unwrap();
+        assert_eq!((slices.slices(), slices.chips(), slices.devices()), (2, 128, 128));
+        assert_eq!((slices.devices_per_slice(), slices.dims()), (64, &[4, 4, 4][..]));
+        assert_eq!(slices.topology_name(), "v4:4x4x4");
+        // Each slice may be as large as a pod.
+        assert_eq!(TpuSlice::parse("32xv5e-256").unwrap().devices(), 8192);
     }
 
     #[test]
@@ -278,6 +323,10 @@ mod tests {
             ("v5e-512", "at most 256 chips"),
             ("h100", "v4-8"),
             ("", "v4-8"),
+            ("0xv4-8", "2xv4-128"),
+            ("257xv4-8", "from 1 to 256 slices"),
+            ("xv4-8", "2xv4-128"),
+            ("2xv4-7", "from v4-8"),
         ] {
             let error = TpuSlice::parse(name).unwrap_err().to_string();
             assert!(error.contains(hint), "{name}: {error}");

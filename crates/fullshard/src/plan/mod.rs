@@ -25,7 +25,7 @@ pub struct PlanOptions {
     pub budget: Budget,
 }
 
-/// Plans a run on a machine such as `v4-8`, `h200:8` or `cpu:4`.
+/// Plans a run on a machine such as `v4-8`, `2xv4-128`, `h200:8`, `h100:8x16` or `cpu:4`.
 pub fn plan(config: &RunConfig, machine: &str, options: PlanOptions) -> Result<Report> {
     let machine = Machine::parse(machine).map_err(fullshard_plan::Error::from)?;
     let config = config.for_machine(&machine)?;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::element::ElementType;
 use super::instruction::Instruction;
+use super::members::{Members, transfer_kind, transfer_slices};
 use super::module::{Computation, ComputationId, Module};
 use super::runs::{Runs, only_refers, runs_in_place, runs_per_launch};
 
@@ -31,8 +32,8 @@ pub struct CollectiveSummary {
     /// reduce-scatter, whose result is a shard, of the operand. Compilers may pad it. `None` if an
     /// element type is unknown.
     pub bytes: Option<u64>,
-    /// Number of devices per group, or of pairs of a permutation; `None` if the module does not
-    /// list them, which means all devices.
+    /// Number of devices per group, of pairs of a permutation, or of slices of a transfer between
+    /// them; `None` if the module does not list them, which means all devices.
     pub group_size: Option<usize>,
     /// Whether the computation is part of a loop.
     pub in_loop: bool,
@@ -51,8 +52,8 @@ pub struct Collective {
     pub element: Option<ElementType>,
     /// Per-device bytes of the full tensor, as in [`CollectiveSummary::bytes`].
     pub bytes: Option<u64>,
-    /// Number of devices per group; `None` means all devices.
-    pub group_size: Option<usize>,
+    /// The devices of one group.
+    pub members: Members,
     /// The id of the chain of instructions that implement it, if several do.
     pub chain: Option<String>,
 }
@@ -68,7 +69,7 @@ pub fn collective(module: &Module, instruction: &Instruction) -> Option<Collecti
             asynchronous: key.asynchronous,
             element: key.element.map(ElementType::from_number),
             bytes: key.bytes,
-            group_size: key.group_size,
+            members: Members::of(instruction),
             chain,
         });
     }
@@ -151,7 +152,8 @@ fn add(counts: &mut Counts, key: Key, count: u64) {
 
 fn key(computation: &Computation, instruction: &Instruction) -> Option<Key> {
     let chain = instruction.frontend_attributes.get("chain_id");
-    let kind = match instruction.collective_kind()? {
+    let transfer = transfer_kind(instruction);
+    let kind = match instruction.collective_kind().or(transfer)? {
         CollectiveKind::AllReduce if is_scattered(computation, instruction) => {
             CollectiveKind::ReduceScatter
         }
@@ -160,11 +162,14 @@ fn key(computation: &Computation, instruction: &Instruction) -> Option<Key> {
     let pairs = instruction.source_target_pairs.len();
     Some(Key {
         kind,
-        asynchronous: chain.is_some() || instruction.opcode.ends_with("-start"),
+        asynchronous: chain.is_some()
+            || transfer.is_some()
+            || instruction.opcode.ends_with("-start"),
         element: element(computation, instruction).map(ElementType::number),
         bytes: full_bytes(computation, instruction),
         group_size: Some(pairs)
             .filter(|&pairs| pairs > 0)
+            .or(transfer.and_then(|_| transfer_slices(instruction)))
             .or(instruction.replica_groups.group_size()),
         chain: chain.map(|chain| (chain.clone(), instruction.channel_id)),
     })
@@ -193,6 +198,11 @@ fn origin<'a>(computation: &'a Computation, mut instruction: &'a Instruction) ->
 
 /// The element type that is communicated.
 fn element(computation: &Computation, instruction: &Instruction) -> Option<ElementType> {
+    if let ("recv", Some([received, ..])) =
+        (instruction.opcode.as_str(), instruction.shape.members())
+    {
+        return received.as_array().map(|array| array.element);
+    }
     let arrays = computation.operands(instruction).map(|operand| operand.shape.as_array());
     let mut elements = arrays.map(|array| array.map(|array| array.element));
     let first = elements.next()?;
@@ -204,6 +214,14 @@ fn full_bytes(computation: &Computation, instruction: &Instruction) -> Option<u6
         ("reduce-scatter" | "reduce-scatter-start", _) => {
             let sizes = computation.operands(instruction).map(|operand| operand.shape.byte_size());
             sizes.sum()
+        }
+        // What arrives is followed by a context and a token. Of a reduce-scatter it is a shard.
+        ("recv", Some([received, ..])) => {
+            let shards = match transfer_kind(instruction)? {
+                CollectiveKind::ReduceScatter => transfer_slices(instruction)?,
+                _ => 1,
+            };
+            received.byte_size()?.checked_mul(shards as u64)
         }
         // An all-reduce-start has the shape of its result; others return their operands, their
         // results, and scratch.

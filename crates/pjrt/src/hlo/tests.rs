@@ -207,6 +207,58 @@ fn async_pairs_count_once() {
     assert!(text.contains("replica_groups=[1,8]<=[8]"), "{text}");
 }
 
+/// As libtpu writes a collective over two slices.
+#[test]
+fn transfers_between_slices_are_collectives() {
+    let transfer = |id, opcode: &str, kind: &str, dims: &[i64]| InstructionProto {
+        frontend_attributes: Some(FrontendAttributes {
+            map: [
+                ("_xla_megascale_transfer_type".to_owned(), kind.to_owned()),
+                ("_xla_megascale_target".to_owned(), "{1:3,7}x{0:63}".to_owned()),
+            ]
+            .into(),
+        }),
+        ..op(id, opcode, tuple(&[array(F32, dims), array(S32, &[])]), &[])
+    };
+    let entry = vec![
+        transfer(1, "send", "ALL_GATHER", &[8]),
+        transfer(2, "recv", "ALL_GATHER", &[32]),
+        transfer(3, "recv", "REDUCE_SCATTER", &[8]),
+    ];
+    let module = decode(vec![computation(1, entry)]).unwrap();
+    let found: Vec<_> =
+        module.instructions().filter_map(|instruction| collective(&module, instruction)).collect();
+    let kinds: Vec<_> = found.iter().map(|it| (it.kind, it.bytes, it.asynchronous)).collect();
+    let (gather, scatter) = (CollectiveKind::AllGather, CollectiveKind::ReduceScatter);
+    assert_eq!(kinds, [(gather, Some(128), true), (scatter, Some(128), true)]);
+    assert!(found.iter().all(|it| it.members == Members::OnePerSlice(Some(4))));
+    assert!(collectives(&module).iter().all(|row| row.group_size == Some(4)));
+}
+
+#[test]
+fn members_are_those_of_the_first_group() {
+    let of = |instruction| {
+        let module = decode(vec![computation(1, vec![instruction])]).unwrap();
+        collective(&module, &module.entry().instructions()[0]).unwrap().members
+    };
+    let reduce = || op(1, "all-reduce", array(F32, &[2]), &[]);
+    assert_eq!(of(reduce()), Members::All);
+    let group = |ids: &[i64]| ReplicaGroup { replica_ids: ids.to_vec() };
+    let listed =
+        InstructionProto { replica_groups: vec![group(&[0, 4]), group(&[1, 5])], ..reduce() };
+    assert_eq!(of(listed), Members::Group(vec![0, 4]));
+    let strided = InstructionProto {
+        iota_collective_device_list: Some(IotaReplicaGroupList {
+            num_replica_groups: 2,
+            num_devices_per_group: 4,
+            iota_reshape_dims: vec![4, 2],
+            iota_transpose_perm: vec![1, 0],
+        }),
+        ..reduce()
+    };
+    assert_eq!(of(strided), Members::Group(vec![0, 2, 4, 6]));
+}
+
 #[test]
 fn branch_counts_are_unknown() {
     let branch = |id| computation(id, vec![gather(1, "all-reduce", array(F32, &[2]))]);

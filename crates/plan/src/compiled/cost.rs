@@ -9,7 +9,7 @@ use crate::machine::Machine;
 use fullshard_pjrt::hlo::{Computation, Instruction, InstructionId, Module, Shape};
 use fullshard_pjrt::plugins::Platform;
 
-/// Opcodes that only name, reshape or wait for values.
+/// Opcodes that only name, reshape or wait for values; a `send` is timed with its `recv`.
 const FREE: &[&str] = &[
     "add-dependency",
     "after-all",
@@ -20,6 +20,7 @@ const FREE: &[&str] = &[
     "parameter",
     "partition-id",
     "replica-id",
+    "send",
     "tuple",
 ];
 

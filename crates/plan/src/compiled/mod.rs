@@ -31,7 +31,7 @@ pub fn compiled(
     budget: Budget,
 ) -> Result<Report, Error> {
     let paths = Paths::new(spec.model.as_ref());
-    let simulation = time::simulate(&step.module, machine, &paths);
+    let simulation = time::simulate(&step.module, machine, &spec.placement.mesh, &paths);
     let peak = liveness::peak(&step.module, &paths);
     let state = spec.state_bytes()?;
     let limit = step.limit.unwrap_or(machine.memory);

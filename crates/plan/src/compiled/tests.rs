@@ -7,6 +7,7 @@ use crate::describe::Budget;
 use crate::machine::Machine;
 use crate::network::Network;
 use crate::report::Report;
+use fullshard_graph::Mesh;
 use fullshard_models::from_json;
 use fullshard_optim::AdamW;
 use fullshard_parallel::{FsdpConfig, Placement, PlacementOptions, Remat};
@@ -23,13 +24,18 @@ fn recorded(bytes: &[u8]) -> Module {
     Module::decode("hlo_with_config", bytes).unwrap()
 }
 
+fn simulate(module: &Module, machine: &Machine) -> time::Simulation {
+    let mesh = Mesh::new(&[("fsdp", machine.devices)]).unwrap();
+    time::simulate(module, machine, &mesh, &Paths::none())
+}
+
 /// Number of collectives, and their total seconds on a network.
 fn collective_times(module: &Module, machine: &Machine, network: &Network) -> (u64, f64) {
     let rows = collectives(module).into_iter();
     rows.fold((0, 0.0), |(count, seconds), row| {
         let times = row.count * row.runs.unwrap();
-        let group = row.group_size.unwrap_or(machine.devices);
-        let each = network.seconds(row.kind, row.bytes.unwrap(), group, machine.devices);
+        let members: Vec<usize> = (0..row.group_size.unwrap_or(machine.devices)).collect();
+        let each = network.seconds(row.kind, row.bytes.unwrap(), &members);
         (count + times, seconds + times as f64 * each)
     })
 }
@@ -38,7 +44,7 @@ fn collective_times(module: &Module, machine: &Machine, network: &Network) -> (u
 fn collectives_are_exposed_or_hidden() {
     for (bytes, machine) in [(V4, "v4-8"), (V5E, "v5e-16"), (V6E, "v6e-8")] {
         let (module, machine) = (recorded(bytes), Machine::parse(machine).unwrap());
-        let simulation = time::simulate(&module, &machine, &Paths::none());
+        let simulation = simulate(&module, &machine);
         let (count, sequential) = collective_times(&module, &machine, &machine.network);
         let (_, rotated) = collective_times(&module, &machine, &machine.network.rotated());
         let rows = &simulation.collective_times;
@@ -61,7 +67,7 @@ fn cycles_are_multiplied_by_runs() {
         Some(instruction.estimated_cycles()? * runs)
     });
     let seconds = cycles.sum::<u64>() as f64 / machine.chip.clock.unwrap();
-    let compute = time::simulate(&module, &machine, &Paths::none()).time.compute;
+    let compute = simulate(&module, &machine).time.compute;
     // Instructions without an estimate add a little.
     assert!(seconds > 0.0 && (seconds..1.2 * seconds).contains(&compute), "{compute} {seconds}");
 }
@@ -71,7 +77,7 @@ fn cycles_are_multiplied_by_runs() {
 fn asynchronous_collectives_overlap() {
     let hidden = |bytes, machine| {
         let machine = Machine::parse(machine).unwrap();
-        time::simulate(&recorded(bytes), &machine, &Paths::none()).time.hidden
+        simulate(&recorded(bytes), &machine).time.hidden
     };
     assert_eq!(hidden(V4, "v4-8"), 0.0);
     assert!(hidden(V5E, "v5e-16") > 0.0);

@@ -2,16 +2,18 @@
 //!
 //! Instructions run one after another in schedule order, loop bodies as many times as the trip
 //! count. An asynchronous collective overlaps with what is scheduled between its start and done,
-//! one collective at a time; the done waits for the rest. Asynchronous copies do the same with
-//! memory. A loop body is simulated once: all iterations are alike.
+//! one collective at a time; the done waits for the rest. Transfers between slices do the same on
+//! the data-center network, asynchronous copies with memory. A loop body is simulated once: all iterations are alike.
 
 use super::cost;
 use super::paths::{Owner, Paths};
+use crate::describe::axes_of;
 use crate::machine::Machine;
 use crate::report::{CollectiveTime, ModuleTime, Time};
+use fullshard_graph::Mesh;
 use fullshard_pjrt::hlo::{
-    Algorithm, Collective, CollectiveKind, Computation, Instruction, InstructionId, Module,
-    collective, condition_and_body, trip_count,
+    Algorithm, Collective, CollectiveKind, Computation, Instruction, InstructionId, Members,
+    Module, collective, condition_and_body, trip_count,
 };
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -29,8 +31,9 @@ pub struct Simulation {
 }
 
 /// Simulates the schedule of a compiled step.
-pub fn simulate(module: &Module, machine: &Machine, paths: &Paths) -> Simulation {
-    let mut simulator = Simulator { module, machine, paths, simulation: Simulation::default() };
+pub fn simulate(module: &Module, machine: &Machine, mesh: &Mesh, paths: &Paths) -> Simulation {
+    let simulation = Simulation::default();
+    let mut simulator = Simulator { module, machine, mesh, paths, simulation };
     simulator.computation(module.entry(), 1.0);
     let mut simulation = simulator.simulation;
     let time = &mut simulation.time;
@@ -43,6 +46,7 @@ pub fn simulate(module: &Module, machine: &Machine, paths: &Paths) -> Simulation
 struct Simulator<'a> {
     module: &'a Module,
     machine: &'a Machine,
+    mesh: &'a Mesh,
     paths: &'a Paths,
     simulation: Simulation,
 }
@@ -51,8 +55,10 @@ struct Simulator<'a> {
 #[derive(Default)]
 struct Clock {
     now: f64,
-    /// When the network is free.
+    /// When the network inside islands is free.
     network: f64,
+    /// When the network between slices is free.
+    dcn: f64,
     /// When asynchronous copies are done.
     memory: f64,
     /// Asynchronous operations in flight: when each is done, and its collective if it is one.
@@ -120,6 +126,7 @@ impl Simulator<'_> {
             let mut simulator = Simulator {
                 module: self.module,
                 machine: self.machine,
+                mesh: self.mesh,
                 paths: self.paths,
                 simulation: Simulation::default(),
             };
@@ -153,8 +160,12 @@ impl Simulator<'_> {
         let in_flight = found.chain.as_ref().and_then(|chain| clock.chains.get(chain)).copied();
         let (done, started) = in_flight.unwrap_or_else(|| {
             let started = self.row(instruction, found, times);
-            let done = clock.now.max(clock.network) + started.seconds;
-            clock.network = done;
+            let free = match found.members {
+                Members::OnePerSlice(_) => &mut clock.dcn,
+                Members::All | Members::Group(_) => &mut clock.network,
+            };
+            let done = clock.now.max(*free) + started.seconds;
+            *free = done;
             (done, started)
         });
         if let Some(chain) = &found.chain {
@@ -207,8 +218,7 @@ impl Simulator<'_> {
 
     /// Adds a collective to the row of its kind, group and size.
     fn row(&mut self, instruction: &Instruction, found: &Collective, times: f64) -> Started {
-        let devices = self.machine.devices;
-        let group = found.group_size.unwrap_or(devices);
+        let members = self.members(&found.members);
         let bytes = found.bytes.unwrap_or(0);
         let network = &self.machine.network;
         let streams = instruction.algorithm().and_then(|algorithm| {
@@ -216,23 +226,43 @@ impl Simulator<'_> {
             self.simulation.algorithms.insert((found.kind, name, streams));
             streams.filter(|&streams| streams > 1)
         });
+        let span = network.span(&members);
         let seconds = match streams {
-            Some(_) => network.rotated().seconds(found.kind, bytes, group, devices),
-            None => network.seconds(found.kind, bytes, group, devices),
+            Some(_) => network.rotated().seconds_over(found.kind, bytes, &span),
+            None => network.seconds_over(found.kind, bytes, &span),
         };
-        let kind = found.kind.to_string();
+        let new = CollectiveTime {
+            kind: found.kind.to_string(),
+            axis: axes_of(self.mesh, &members),
+            group: members.len(),
+            islands: span.islands,
+            dims: span.dims(),
+            count: 0,
+            bytes,
+            seconds: 0.0,
+            hidden: 0.0,
+        };
         let rows = &mut self.simulation.collective_times;
-        let like =
-            |row: &CollectiveTime| row.kind == kind && (row.group, row.bytes) == (group, bytes);
-        let row = rows.iter().position(like).unwrap_or_else(|| {
-            let axis = fullshard_parallel::rules::FSDP.to_owned();
-            let (count, seconds, hidden) = (0, 0.0, 0.0);
-            rows.push(CollectiveTime { kind, axis, group, count, bytes, seconds, hidden });
+        let row = rows.iter().position(|row| row.is_like(&new)).unwrap_or_else(|| {
+            rows.push(new);
             rows.len() - 1
         });
         rows[row].count += times as u64;
         rows[row].seconds += times * seconds;
         Started { row, seconds }
+    }
+
+    /// The devices of a group of a collective.
+    fn members(&self, members: &Members) -> Vec<usize> {
+        let network = &self.machine.network;
+        match members {
+            Members::All => (0..self.machine.devices).collect(),
+            Members::Group(group) => group.clone(),
+            Members::OnePerSlice(slices) => {
+                let slices = slices.unwrap_or_else(|| network.islands());
+                (0..slices).map(|slice| slice * network.island).collect()
+            }
+        }
     }
 
     fn add(&mut self, owner: &Owner, compute: f64, exposed: f64) {

@@ -64,7 +64,8 @@ fn small_batch(spec: &StepSpec, machine: &Machine) -> Option<Warning> {
     if devices < 2 || spec.placement.options.strategy == Strategy::NoShard {
         return None;
     }
-    let seconds = machine.network.seconds(CollectiveKind::AllGather, SENT, devices, devices);
+    let all: Vec<usize> = (0..devices).collect();
+    let seconds = machine.network.seconds(CollectiveKind::AllGather, SENT, &all);
     let size = spec.placement.comm.compute.size() as f64;
     let least = peak / (SENT as f64 / seconds) * size / 2.0;
     let tokens = spec.batch.sequences / devices * spec.batch.tokens;

@@ -20,7 +20,7 @@ pub fn section(report: &Report) -> String {
         }
     };
     let drawing = match machine.torus.is_empty() {
-        true => switch(machine.devices),
+        true => switch(machine.devices / machine.islands.max(1)),
         false => torus::drawing(machine, &carried(machine, collective_times)),
     };
     format!(
@@ -36,36 +36,43 @@ pub fn letter(dim: usize) -> char {
     ['x', 'y', 'z'].get(dim).copied().unwrap_or('w')
 }
 
-/// The dimensions of the torus that a group of neighbors covers, starting with the first.
-fn covered(machine: &MachineSummary, group: usize) -> Vec<usize> {
-    let chips = machine.torus.iter().product::<usize>().max(1);
-    let mut left = group.div_ceil((machine.devices / chips).max(1));
-    let mut dims = Vec::new();
-    for (dim, &length) in machine.torus.iter().enumerate() {
-        if left.min(length) > 1 {
-            dims.push(dim);
-        }
-        left = left.div_ceil(length.max(1));
-    }
-    dims
+/// The islands of a machine: `slice`s of a torus or `node`s of a switch.
+fn islands(machine: &MachineSummary, count: usize) -> String {
+    plural(count, if machine.torus.is_empty() { "node" } else { "slice" })
 }
 
 /// The bytes of the collectives along each dimension.
 fn carried(machine: &MachineSummary, collective_times: &[CollectiveTime]) -> Vec<u64> {
     let mut carried = vec![0_u64; machine.torus.len()];
     for it in collective_times {
-        for dim in covered(machine, it.group) {
-            carried[dim] = carried[dim].saturating_add(it.bytes.saturating_mul(it.count));
+        for &dim in &it.dims {
+            if let Some(carried) = carried.get_mut(dim) {
+                *carried = carried.saturating_add(it.bytes.saturating_mul(it.count));
+            }
         }
     }
     carried
 }
 
+/// The bytes of the collectives that span several islands.
+fn between_islands(collective_times: &[CollectiveTime]) -> u64 {
+    let between = collective_times.iter().filter(|it| it.islands > 1);
+    between.fold(0, |sum, it| sum.saturating_add(it.bytes.saturating_mul(it.count)))
+}
+
 /// The table of dimensions with their traffic.
 fn links(machine: &MachineSummary, collective_times: &[CollectiveTime]) -> String {
+    let each = plural(machine.devices / machine.islands.max(1), "device");
+    let several = match machine.islands {
+        0 | 1 => String::new(),
+        count => format!(
+            "<p class=\"dim\">{} of {each}. Collectives between them: {} per step.</p>",
+            islands(machine, count),
+            bytes(between_islands(collective_times))
+        ),
+    };
     if machine.torus.is_empty() {
-        let devices = plural(machine.devices, "device");
-        return format!("<p class=\"dim\">{devices}, all connected through a switch.</p>");
+        return format!("{several}<p class=\"dim\">{each}, all connected through a switch.</p>");
     }
     let carried = carried(machine, collective_times);
     let mut rows = String::new();
@@ -78,7 +85,7 @@ fn links(machine: &MachineSummary, collective_times: &[CollectiveTime]) -> Strin
         };
         let kinds: Vec<String> = collective_times
             .iter()
-            .filter(|it| covered(machine, it.group).contains(&dim))
+            .filter(|it| it.dims.contains(&dim))
             .map(|it| it.kind.clone())
             .collect();
         let mut names: Vec<&str> = kinds.iter().map(String::as_str).collect();
@@ -96,7 +103,7 @@ fn links(machine: &MachineSummary, collective_times: &[CollectiveTime]) -> Strin
         );
     }
     format!(
-        "<table>\n<tr><th></th><th>dimension</th><th class=\"number\">bytes per step</th>\
+        "{several}<table>\n<tr><th></th><th>dimension</th><th class=\"number\">bytes per step</th>\
          <th>collectives</th></tr>\n{rows}</table>"
     )
 }
@@ -106,9 +113,10 @@ fn table(machine: &MachineSummary, collective_times: &[CollectiveTime]) -> Strin
         return String::new();
     }
     let row = |it: &CollectiveTime| {
-        let over = covered(machine, it.group);
+        let dims = it.dims.iter().map(|&dim| letter(dim).to_string());
+        let between = (it.islands > 1).then(|| islands(machine, it.islands));
         let over: String =
-            over.iter().map(|&dim| format!("<span class=\"tag\">{}</span>", letter(dim))).collect();
+            dims.chain(between).map(|over| format!("<span class=\"tag\">{over}</span>")).collect();
         let axis = match it.axis.as_str() {
             "" => "<span class=\"dim\">none</span>".to_owned(),
             axis => Escaped(axis).to_string(),

@@ -54,6 +54,8 @@ fn collective(kind: &str, group: usize, count: u64, bytes: u64) -> CollectiveTim
         kind: kind.into(),
         axis: "fsdp".into(),
         group,
+        islands: 1,
+        dims: if group == 64 { vec![0, 1, 2] } else { vec![0] },
         count,
         bytes,
         seconds,
@@ -78,6 +80,7 @@ fn on_torus() -> Report {
             name: "v4-128".into(),
             chip: "TPU v4".into(),
             devices: 64,
+            islands: 1,
             torus: vec![4, 4, 4],
             wrap: vec![true, true, true],
             peak: Some(275e12),
@@ -164,12 +167,15 @@ fn on_switch() -> Report {
         name: "h200:8".into(),
         chip: "H200 SXM".into(),
         devices: 8,
+        islands: 1,
         torus: Vec::new(),
         wrap: Vec::new(),
         peak: Some(989.4e12),
     };
     let mut report = Report { machine, ..on_torus() };
-    report.collectives.iter_mut().for_each(|it| it.group = 8);
+    for it in &mut report.collectives {
+        (it.group, it.dims) = (8, Vec::new());
+    }
     report
 }
 
@@ -310,6 +316,22 @@ fn large_slices_are_drawn_partially() {
 fn switch_devices_are_drawn_around_it() {
     let drawn = page(&on_switch(), None);
     assert!(drawn.contains("8 devices around a switch"));
+    assert_eq!(drawn.matches("<circle class=\"chip\"").count(), 8);
+}
+
+/// One slice or node is drawn; the page states how many there are and what goes between them.
+#[test]
+fn several_slices_and_nodes_are_counted() {
+    let mut slices = on_torus();
+    (slices.machine.islands, slices.machine.devices) = (2, 128);
+    slices.collectives[0].islands = 2;
+    let drawn = page(&slices, None);
+    assert!(drawn.contains("2 slices of 64 devices") && drawn.contains(">2 slices</span>"));
+    assert_eq!(drawn.matches(" ring\"").count(), 3);
+    let mut nodes = on_switch();
+    (nodes.machine.islands, nodes.machine.devices) = (16, 128);
+    let drawn = page(&nodes, None);
+    assert!(drawn.contains("16 nodes of 8 devices"));
     assert_eq!(drawn.matches("<circle class=\"chip\"").count(), 8);
 }
 

@@ -1,5 +1,6 @@
 //! The collectives of a step, from the placement, and their time.
 
+use crate::describe::axes_of;
 use crate::machine::Machine;
 use crate::report::CollectiveTime;
 use fullshard_step::StepSpec;
@@ -10,25 +11,29 @@ pub(super) fn collective_times(spec: &StepSpec, machine: &Machine) -> Vec<Collec
     let each = if spec.batch.sync_each_microbatch { spec.batch.accumulation } else { 1 };
     let mesh = &spec.placement.mesh;
     for collective in spec.placement.collectives() {
-        let kind = collective.kind;
         let each = if collective.per_step { 1 } else { each };
         let count = (collective.count * each) as u64;
-        let (bytes, devices) = (collective.bytes as u64, machine.devices);
-        let group = mesh.group_size(&collective.axes);
-        let seconds = machine.network.seconds(kind, bytes, group, devices) * count as f64;
-        let kind = kind.to_string();
-        let axis = mesh.whole_names(&collective.axes).join(", ");
-        let like = |row: &&mut CollectiveTime| {
-            row.kind == kind && row.bytes == bytes && row.axis == axis && row.group == group
+        let members = mesh.groups(&collective.axes).swap_remove(0);
+        let span = machine.network.span(&members);
+        let bytes = collective.bytes as u64;
+        let seconds = machine.network.seconds_over(collective.kind, bytes, &span) * count as f64;
+        let new = CollectiveTime {
+            kind: collective.kind.to_string(),
+            axis: axes_of(mesh, &members),
+            group: members.len(),
+            islands: span.islands,
+            dims: span.dims(),
+            count,
+            bytes,
+            seconds,
+            hidden: 0.0,
         };
-        match rows.iter_mut().find(like) {
+        match rows.iter_mut().find(|row| row.is_like(&new)) {
             Some(row) => {
                 row.count += count;
                 row.seconds += seconds;
             }
-            None => {
-                rows.push(CollectiveTime { kind, axis, group, count, bytes, seconds, hidden: 0.0 })
-            }
+            None => rows.push(new),
         }
     }
     rows

@@ -26,7 +26,8 @@ pub struct PlanArgs {
 #[derive(Args)]
 #[command(next_help_heading = "Plan")]
 struct PlanFlags {
-    /// Machine: a TPU slice such as v4-8 or v4:2x2x1, GPUs such as h200:8, or cpu:4.
+    /// Machine: a TPU slice such as v4-8 or v4:2x2x1, several as 2xv4-128, GPUs such as h200:8,
+    /// nodes of them as h100:8x16, or cpu:4.
     #[arg(long, value_name = "MACHINE", required_unless_present = "table1")]
     topology: Option<String>,
     /// Estimate by formula, without compiling.

@@ -142,13 +142,18 @@ fn collectives(report: &Report) {
     if report.collectives.is_empty() {
         return row("collectives", "none");
     }
-    show!("collectives            axis  group   count       each       time overlapped");
+    let islands = if report.machine.torus.is_empty() { "nodes" } else { "slices" };
+    show!(
+        "collectives                  axis  group {islands:>6}   count       each       time \
+         overlapped"
+    );
     for row in report.collectives.iter().take(ROWS) {
         show!(
-            "  {:<18} {:>6} {:>6} {:>7} {:>10} {:>10} {:>10}",
+            "  {:<18} {:>12} {:>6} {:>6} {:>7} {:>10} {:>10} {:>10}",
             row.kind,
             row.axis,
             row.group,
+            row.islands,
             row.count,
             format::bytes(row.bytes),
             format::seconds(row.seconds),
