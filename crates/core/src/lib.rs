@@ -1,5 +1,5 @@
-//! Plain data that all other crates share: dtypes, tensor types, platforms, accelerators, meshes
-//! and sharding specs; and the temporary files of caches.
+//! Plain data that all other crates share: dtypes, tensor types, platforms, accelerators, meshes,
+//! sharding specs and parts of tensors; and the temporary files of caches.
 //!
 //! Nothing here traces, compiles or accesses a device, or depends on another crate of the
 //! workspace. Every type is `Send + Sync`.
@@ -11,6 +11,7 @@ mod collective;
 mod dtype;
 mod layout;
 mod mesh;
+mod part;
 mod platform;
 mod tensor_type;
 
@@ -19,5 +20,6 @@ pub use collective::CollectiveKind;
 pub use dtype::{DType, NumberClass, UnknownDType};
 pub use layout::Layout;
 pub use mesh::{Mesh, MeshError, Sharding};
+pub use part::{Part, Run};
 pub use platform::{Platform, UnknownPlatform};
 pub use tensor_type::TensorType;

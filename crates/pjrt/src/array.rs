@@ -9,6 +9,7 @@ use crate::host::{AlignedBytes, HostTensor};
 use crate::loaded::LoadedExecutable;
 use crate::tiling::{Tile, Tiling};
 use fullshard_core::TensorType;
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -64,7 +65,7 @@ impl Array {
     }
 
     /// Creates an array on `devices`, with `fill` writing each tile into zeroed bytes that become
-    /// the shard. A tile that consecutive devices share is filled once.
+    /// the shard. A tile that several devices share is filled once.
     pub fn fill_owned<E: From<Error>>(
         client: &Client,
         array: &ArrayType,
@@ -75,12 +76,11 @@ impl Array {
         check_devices(tiling, devices.len())?;
         let shard_type = array.shard_type()?;
         let mut shards: Vec<Buffer> = Vec::with_capacity(devices.len());
-        let mut last = None;
+        let mut filled = HashMap::new();
         for (position, &device) in devices.iter().enumerate() {
             let tile = tiling.tile(position, &array.ty.dims)?;
-            let same = shards.last().filter(|_| last == Some(tile.index));
-            let shard = match same {
-                Some(shard) => shard.copy_to(device)?,
+            let shard = match filled.insert(tile.index, position) {
+                Some(same) => shards[same].copy_to(device)?,
                 None => {
                     let mut bytes = AlignedBytes::zeroed(shard_type.bytes());
                     fill(&tile, &mut bytes)?;
@@ -88,7 +88,6 @@ impl Array {
                 }
             };
             shards.push(shard);
-            last = Some(tile.index);
         }
         Ok(Array { ty: array.ty.clone(), tiling: tiling.clone(), shards })
     }
