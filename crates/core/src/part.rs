@@ -38,8 +38,7 @@ impl Part {
     pub fn tile(ranges: &[Range<usize>], dims: &[usize]) -> Part {
         let tile = Strided::new(ranges, dims);
         match tile.elements {
-            0 => (0..0).into(),
-            elements if elements == tile.run => tile.span().into(),
+            elements if elements == 0 || elements == tile.run => tile.span().into(),
             _ => Part { ranges: ranges.to_vec() },
         }
     }
@@ -144,27 +143,33 @@ struct Strided {
 
 impl Strided {
     fn new(ranges: &[Range<usize>], dims: &[usize]) -> Strided {
-        let mut strides = vec![1; ranges.len()];
+        let elements = ranges.iter().map(ExactSizeIterator::len).product();
+        let (mut strides, mut run) = (vec![1; ranges.len()], 1);
+        if elements == 0 {
+            // The dims may be zero, or too large to multiply.
+            return Strided { ranges: ranges.to_vec(), strides, elements, run };
+        }
         for dim in (1..ranges.len()).rev() {
             strides[dim - 1] = strides[dim] * dims[dim];
         }
-        let mut run = 1;
         for (dim, range) in ranges.iter().enumerate().rev() {
             run *= range.len();
             if dim > 0 && range.len() < dims[dim] {
                 break;
             }
         }
-        let elements = ranges.iter().map(ExactSizeIterator::len).product();
         Strided { ranges: ranges.to_vec(), strides, elements, run }
     }
 
     /// From the first element to the last.
     fn span(&self) -> Range<usize> {
+        if self.elements == 0 {
+            return 0..0;
+        }
         let dims = || self.ranges.iter().zip(&self.strides);
         let first = dims().map(|(range, stride)| range.start * stride).sum();
-        let last = || dims().map(|(range, stride)| (range.end - 1) * stride).sum::<usize>();
-        first..if self.elements == 0 { first } else { last() + 1 }
+        let last: usize = dims().map(|(range, stride)| (range.end - 1) * stride).sum();
+        first..last + 1
     }
 
     /// The number of its elements before an element of the tensor.
@@ -289,9 +294,24 @@ mod tests {
     #[test]
     fn scalars_and_vectors_have_ranges_of_elements() {
         assert_eq!(Part::tile(&[], &[]), Part::from(0..1));
-        assert_eq!(Part::tile(&[2..5], &[7]), Part::from(2..5));
+        assert_eq!(Part::tile(&vec![2..5; 1], &[7]), Part::from(2..5));
         assert_eq!(Part::tile(&[0..0, 0..3], &[0, 3]), Part::from(0..0));
         assert!(Part::from(0..1).runs(&[]).eq([Run { from: 0, to: 0, count: 1 }]));
+    }
+
+    #[test]
+    fn parts_without_elements_have_no_runs() {
+        let huge = 1 << 62;
+        for (text, dims) in [
+            ("[3:3]".to_owned(), vec![2, 2]),
+            ("[0:4,0:0]".to_owned(), vec![4, 0]),
+            (format!("[0:0,1:{huge},{huge}:{huge}]"), vec![0, huge, huge]),
+        ] {
+            let part = Part::parse(&text).unwrap();
+            assert!(part.fits(&dims) && part.span(&dims) == (0..0), "{text}");
+            assert_eq!(part.runs(&dims).next(), None, "{text}");
+            assert_eq!(part.overlap(&(0..9).into(), &dims).next(), None, "{text}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::host::{AlignedBytes, HostTensor};
 use crate::loaded::LoadedExecutable;
 use crate::tiling::{Tile, Tiling};
-use fullshard_core::TensorType;
+use fullshard_core::{Part, TensorType};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -162,12 +162,10 @@ impl Array {
         bytes.resize(self.ty.bytes(), 0_u8);
         self.read_tiles(|tile, tensor| {
             let width = self.ty.dtype.size();
-            let mut copied = 0;
-            for_each_run(&self.ty.dims, &tile.ranges, width, |run| {
-                let len = run.len();
-                bytes[run].copy_from_slice(&tensor.bytes()[copied..copied + len]);
-                copied += len;
-            });
+            for run in Part::tile(&tile.ranges, &self.ty.dims).runs(&self.ty.dims) {
+                let values = &tensor.bytes()[run.to * width..][..run.count * width];
+                bytes[run.from * width..][..values.len()].copy_from_slice(values);
+            }
             Ok(())
         })?;
         HostTensor::new(self.ty.clone(), bytes)
@@ -251,40 +249,10 @@ fn check_devices(tiling: &Tiling, found: usize) -> Result<()> {
 
 /// The bytes of a tile of a tensor.
 fn tile_bytes(tensor: &HostTensor, ranges: &[Range<usize>]) -> Vec<u8> {
+    let width = tensor.dtype().size();
     let mut bytes = Vec::new();
-    for_each_run(tensor.dims(), ranges, tensor.dtype().size(), |run| {
-        bytes.extend_from_slice(&tensor.bytes()[run]);
-    });
-    bytes
-}
-
-/// Calls `visit` with each contiguous run of bytes of a tile, in row-major order.
-fn for_each_run(
-    dims: &[usize],
-    ranges: &[Range<usize>],
-    width: usize,
-    mut visit: impl FnMut(Range<usize>),
-) {
-    fn walk(
-        dims: &[usize],
-        ranges: &[Range<usize>],
-        offset: usize,
-        width: usize,
-        visit: &mut impl FnMut(Range<usize>),
-    ) {
-        let contiguous = dims.iter().zip(ranges).skip(1).all(|(&dim, range)| range.len() == dim);
-        let stride = width * dims.iter().skip(1).product::<usize>();
-        match ranges.first() {
-            None => visit(offset..offset + width),
-            Some(range) if contiguous => {
-                visit(offset + range.start * stride..offset + range.end * stride);
-            }
-            Some(range) => {
-                for i in range.clone() {
-                    walk(&dims[1..], &ranges[1..], offset + i * stride, width, visit);
-                }
-            }
-        }
+    for run in Part::tile(ranges, tensor.dims()).runs(tensor.dims()) {
+        bytes.extend_from_slice(&tensor.bytes()[run.from * width..][..run.count * width]);
     }
-    walk(dims, ranges, 0, width, &mut visit);
+    bytes
 }

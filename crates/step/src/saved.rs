@@ -57,6 +57,16 @@ impl SavedTensors {
         self.dims.iter().product()
     }
 
+    /// The values of all layers, concatenated, from those of the padded state of these dimensions.
+    pub fn unpad<T: Copy>(&self, dims: &[usize], padded: &[T]) -> Vec<T> {
+        let tile: Vec<Range<usize>> = dims.iter().map(|&dim| 0..dim).collect();
+        let mut values = Vec::with_capacity(self.names.len() * self.elements());
+        for run in self.parts(&tile).iter().flat_map(|part| part.held.runs(dims)) {
+            values.extend_from_slice(&padded[run.from..][..run.count]);
+        }
+        values
+    }
+
     /// The parts that a tile of the padded state holds, one of each layer. Padding is at the end of
     /// any dim. A tile of another rank is one of flattened tensors.
     pub fn parts(&self, tile: &[Range<usize>]) -> Vec<SavedPart> {
@@ -125,6 +135,15 @@ mod tests {
         // Three layers over two devices.
         let layers = saved(&[2], Some(3));
         assert_eq!(layers.parts(&[2..4, 0..2]), [part(2, "[0:2]", "[0:2]")]);
+    }
+
+    #[test]
+    fn padding_of_any_dim_is_cut() {
+        let values: Vec<usize> = (0..2 * 4 * 3).collect();
+        let found = saved(&[3, 2], Some(2)).unpad(&[2, 4, 3], &values);
+        assert_eq!(found, [0, 1, 3, 4, 6, 7, 12, 13, 15, 16, 18, 19]);
+        let flat = saved(&[3, 2], Some(2)).unpad(&[2, 8], &values);
+        assert_eq!(flat, [0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13]);
     }
 
     #[test]

@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// An argument of a compiled program.
 #[derive(Debug, Clone)]
 pub(crate) struct Argument {
-    name: String,
-    array: ArrayType,
-    devices: Arc<[usize]>,
+    pub name: String,
+    pub array: ArrayType,
+    pub devices: Arc<[usize]>,
 }
 
 impl Argument {

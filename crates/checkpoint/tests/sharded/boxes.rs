@@ -266,10 +266,10 @@ fn expected(values: &[u8], width: usize, part: &Part, dims: &[usize]) -> Vec<u8>
         .map(|range| range.split_once(':').unwrap())
         .map(|(start, end)| start.parse().unwrap()..end.parse().unwrap())
         .collect();
+    if let [elements] = &ranges[..] {
+        return values[elements.start * width..elements.end * width].to_vec();
+    }
     let inside = |element: &usize| {
-        if ranges.len() == 1 {
-            return ranges[0].contains(element);
-        }
         let mut rest = *element;
         dims.iter().zip(&ranges).rev().all(|(dim, range)| {
             let index = rest % dim;

@@ -7,6 +7,9 @@
 mod plan;
 mod restore;
 mod saver;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;
 mod write;
 
 pub use restore::check_checkpoint;

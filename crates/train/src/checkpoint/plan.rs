@@ -61,12 +61,9 @@ impl SavePlan {
         state: &TrainState<Array>,
         only_model: bool,
     ) -> Result<SavePlan, Error> {
-        let arrays = state.each_ref().flatten();
-        let saved: Vec<SavedTensors> =
-            spec.state()?.flatten().iter().map(|tensor| spec.saved(tensor)).collect();
-        let is_saved = |saved: &SavedTensors| saved.slot.is_none() || !only_model;
-        let pairs = arrays.into_iter().zip(&saved).enumerate();
-        SavePlan::of(pairs.filter(|(_, (_, saved))| is_saved(saved)))
+        let saved = spec.state()?.map(|tensor| spec.saved(tensor));
+        let pairs = state.zip(&saved)?.flatten().into_iter().enumerate();
+        SavePlan::of(pairs.filter(|(_, (_, saved))| saved.slot.is_none() || !only_model))
     }
 
     /// The plan of arrays by their positions in the state, with what each is saved as.
@@ -81,12 +78,11 @@ impl SavePlan {
         }
         let sizes = tiles.iter().map(|tile| (tile.bytes(), tile.holders.as_slice()));
         let writers = writers(&sizes.collect::<Vec<_>>());
-        let devices = writers.iter().max().map_or(0, |last| last + 1);
-        let [mut model, mut optimizer] =
-            [0, 1].map(|_| Vec::from_iter((0..devices).map(|_| Vec::new())));
+        let (mut model, mut optimizer) = (BTreeMap::new(), BTreeMap::new());
         for (tile, writer) in tiles.into_iter().zip(writers) {
             let owned = if tile.saved.slot.is_some() { &mut optimizer } else { &mut model };
-            owned[writer].extend(tile.placed(plan.tiles.len()));
+            let owned: &mut Vec<Placed> = owned.entry(writer).or_default();
+            owned.extend(tile.placed(plan.tiles.len()));
             plan.tiles.push(TileSource { array: tile.array, shard: writer, ty: tile.ty.clone() });
         }
         plan.add_files("model", model);
@@ -118,9 +114,9 @@ impl SavePlan {
     }
 
     /// Adds the files of a part of the state, given what each device writes of it.
-    fn add_files(&mut self, kind: &str, owned: Vec<Vec<Placed>>) {
+    fn add_files(&mut self, kind: &str, owned: BTreeMap<usize, Vec<Placed>>) {
         let mut files = Vec::new();
-        for placed in owned.into_iter().filter(|placed| !placed.is_empty()) {
+        for placed in owned.into_values() {
             let mut file = FilePlan::default();
             let mut bytes = 0;
             for Placed { piece, source, bytes: more } in placed {
