@@ -108,9 +108,18 @@ impl Part {
         })
     }
 
-    /// Whether two boxes have no element in common, by one of their dims.
+    /// Whether it has an element in common with another part of a tensor of these dims.
+    pub fn overlaps(&self, other: &Part, dims: &[usize]) -> bool {
+        match self.is_box() && other.is_box() {
+            true => !self.is_beside(other),
+            false => self.overlap(other, dims).next().is_some(),
+        }
+    }
+
+    /// Whether two boxes have nothing in common, by one of their dims.
     fn is_beside(&self, other: &Part) -> bool {
-        let beside = |(a, b): (&Range<usize>, &Range<usize>)| a.end <= b.start || b.end <= a.start;
+        let beside =
+            |(a, b): (&Range<usize>, &Range<usize>)| a.start.max(b.start) >= a.end.min(b.end);
         self.is_box() && other.is_box() && self.ranges.iter().zip(&other.ranges).any(beside)
     }
 
@@ -254,6 +263,7 @@ mod tests {
                 }
                 let both = in_a.iter().filter(|element| in_b.contains(element));
                 assert!(both.eq(&found), "{a} {b}: {found:?}");
+                assert_eq!(a.overlaps(b, &DIMS), !found.is_empty(), "{a} {b}");
             }
         }
     }

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::header::Header;
 use crate::runs::{CHUNK, place, read_runs};
 use fullshard_core::{Part, Run};
+use safetensors::tensor::TensorInfo;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -35,6 +36,33 @@ impl Piece {
             true => (self.tensor.clone(), tensor.dims.clone()),
             false => (format!("{}{}", self.tensor, self.part), self.part.dims()),
         }
+    }
+
+    /// The piece that a header lists under a name, if the manifest has its tensor.
+    fn listed(
+        key: &str,
+        info: &TensorInfo,
+        manifest: &Manifest,
+    ) -> std::result::Result<Piece, String> {
+        let (tensor, part) =
+            Piece::parse(key).ok_or_else(|| format!("`{key}` is not the name of a shard"))?;
+        let record = manifest.tensors.get(tensor);
+        let record = record.ok_or_else(|| format!("`{tensor}` is not in the manifest"))?;
+        let TensorRecord { dims, dtype, .. } = record;
+        let shape = match &part {
+            None => Some(dims.clone()),
+            // Whether ranges of elements exceed the tensor is found with all of its shards.
+            Some(part) => (!part.is_box() || part.fits(dims)).then(|| part.dims()),
+        };
+        if info.dtype != *dtype || Some(&info.shape) != shape.as_ref() {
+            return Err(format!(
+                "`{key}` is {} of dimensions {:?}, but `{tensor}` in the manifest {dtype} of \
+                 {dims:?}",
+                info.dtype, info.shape
+            ));
+        }
+        let part = part.unwrap_or_else(|| (0..record.elements()).into());
+        Ok(Piece { tensor: tensor.to_owned(), part })
     }
 
     /// The tensor and the part of a name in a file; no part if it is all of the tensor.
@@ -73,51 +101,42 @@ pub(super) fn shards_in(
     manifest: &Manifest,
     sums: &ShardChecksums,
 ) -> Result<Vec<(String, Shard)>> {
-    let damaged = |reason: String| Error::Damaged { path: file.path.clone(), reason };
+    let file = Arc::new(file);
     let header = Header::read(&file.path, &file.file)?;
+    let damaged = |reason: String| Error::Damaged { path: file.path.clone(), reason };
+    check_header(&header, manifest, sums).map_err(damaged)?;
+    let shard = |(key, &checksum): (String, &Checksum)| {
+        let info = header.metadata.info(&key);
+        let info = info.ok_or_else(|| format!("`{key}` has no place in it"))?;
+        let Piece { tensor, part } = Piece::listed(&key, info, manifest)?;
+        let span = part.span(&manifest.tensors[&tensor].dims);
+        let offset = header.values() + info.data_offsets.0 as u64;
+        let (file, checked) = (Arc::clone(&file), AtomicBool::new(false));
+        Ok((tensor, Shard { part, span, file, offset, checksum, checked }))
+    };
+    let shards = header.metadata.offset_keys().into_iter().zip(&sums.values).map(shard);
+    shards.collect::<std::result::Result<_, _>>().map_err(damaged)
+}
+
+/// Checks that a header is the one that was saved.
+fn check_header(
+    header: &Header,
+    manifest: &Manifest,
+    sums: &ShardChecksums,
+) -> std::result::Result<(), String> {
     let step = header.metadata.metadata().as_ref().and_then(|metadata| metadata.get(STEP));
     let expected = manifest.progress.step.to_string();
     if let Some(step) = step.filter(|step| **step != expected) {
-        return Err(damaged(format!("it is of step {step}, but the checkpoint of {expected}")));
+        return Err(format!("it is of step {step}, but the checkpoint of {expected}"));
     }
     if Checksum::of(&header.bytes) != sums.header {
-        return Err(damaged(
-            "its header is not the one that was saved: the file is damaged, or another's".into(),
-        ));
+        return Err("its header is not the one that was saved: the file is damaged, or another's"
+            .to_owned());
     }
-    let keys = header.metadata.offset_keys();
-    if keys.len() != sums.values.len() {
-        return Err(damaged("its shards are not those of the manifest".into()));
+    if header.metadata.offset_keys().len() != sums.values.len() {
+        return Err("its shards are not those of the manifest".to_owned());
     }
-    let mut places = Vec::with_capacity(keys.len());
-    for key in &keys {
-        let info = header.metadata.info(key);
-        let info = info.ok_or_else(|| damaged(format!("`{key}` has no place in it")))?;
-        let (tensor, part) = Piece::parse(key)
-            .ok_or_else(|| damaged(format!("`{key}` is not the name of a shard")))?;
-        let record = manifest.tensors.get(tensor);
-        let record = record.ok_or_else(|| damaged(format!("`{tensor}` is not in the manifest")))?;
-        let TensorRecord { dims, dtype, .. } = record;
-        // Whether ranges of elements exceed the tensor is found with all of its shards.
-        let fits = part.as_ref().is_none_or(|part| !part.is_box() || part.fits(dims));
-        let shape = part.as_ref().filter(|_| fits).map_or_else(|| dims.clone(), Part::dims);
-        if !fits || info.dtype != *dtype || info.shape != shape {
-            return Err(damaged(format!(
-                "`{key}` is {} of dimensions {:?}, but `{tensor}` in the manifest {dtype} of \
-                 {dims:?}",
-                info.dtype, info.shape
-            )));
-        }
-        let part = part.unwrap_or_else(|| (0..record.elements()).into());
-        places.push((tensor, part, header.values() + info.data_offsets.0 as u64));
-    }
-    let file = Arc::new(file);
-    let shards = places.into_iter().zip(&sums.values).map(|((tensor, part, offset), &checksum)| {
-        let span = part.span(&manifest.tensors[tensor].dims);
-        let (file, checked) = (Arc::clone(&file), AtomicBool::new(false));
-        (tensor.to_owned(), Shard { part, span, file, offset, checksum, checked })
-    });
-    Ok(shards.collect())
+    Ok(())
 }
 
 /// Checks that shards, in the order of their spans, cover a tensor exactly.
@@ -129,27 +148,35 @@ pub(super) fn check_cover(
 ) -> Result<()> {
     let elements = record.elements();
     let overlaps = |(i, shard): (usize, &Shard)| {
-        let near = shards[i + 1..].iter().take_while(|next| next.span.start < shard.span.end);
-        near.into_iter().any(|next| shard.part.overlap(&next.part, &record.dims).next().is_some())
+        let mut near = shards[i + 1..].iter().take_while(|next| next.span.start < shard.span.end);
+        near.any(|next| shard.part.overlaps(&next.part, &record.dims))
     };
     let inside = shards.iter().all(|shard| shard.part.fits(&record.dims));
     let all: usize = shards.iter().map(|shard| shard.part.elements()).sum();
     if inside && all == elements && !shards.iter().enumerate().any(overlaps) {
         return Ok(());
     }
-    let runs = shards.iter().flat_map(|shard| shard.part.runs(&record.dims));
-    let mut runs: Vec<_> = runs.map(|run| (run.from, run.from + run.count)).collect();
-    runs.sort_unstable();
-    let next = runs.iter().try_fold(0, |next, &(start, end)| match start == next {
-        true => Ok(end),
-        false => Err(next.min(start)),
-    });
-    let at = next.unwrap_or_else(|at| at);
     let reason = format!(
         "the shards of `{name}` do not cover its {elements} elements: they have gaps or overlap at \
-         element {at}"
+         element {}",
+        first_fault(record, shards)
     );
     Err(Error::Damaged { path: path.to_owned(), reason })
+}
+
+/// The first element that is in no shard or in several.
+fn first_fault(record: &TensorRecord, shards: &[Shard]) -> usize {
+    let runs = shards.iter().flat_map(|shard| shard.part.runs(&record.dims));
+    let mut runs: Vec<_> = runs.map(|run| run.from..run.from + run.count).collect();
+    runs.sort_unstable_by_key(|run| run.start);
+    let mut next = 0;
+    for run in runs {
+        if run.start != next {
+            return next.min(run.start);
+        }
+        next = run.end;
+    }
+    next.min(record.elements())
 }
 
 impl Shard {
