@@ -8,7 +8,6 @@ mod plan;
 mod restore;
 mod saver;
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests;
 mod write;
 
