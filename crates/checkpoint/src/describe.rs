@@ -2,7 +2,7 @@
 
 use crate::import::is_buffer;
 use crate::opened::Opened;
-use crate::sharded::{Checkpoint, DataPosition};
+use crate::sharded::{Checkpoint, DataPosition, MeshAxes};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ pub struct CheckpointDescription {
     /// The version of fullshard that wrote it.
     pub fullshard: String,
     /// The axes of the mesh that saved it.
-    pub mesh: BTreeMap<String, usize>,
+    pub mesh: MeshAxes,
     /// The optimizer, if its state was saved.
     pub optimizer: Option<String>,
     /// The number of the optimizer's tensors.

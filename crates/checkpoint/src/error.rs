@@ -1,7 +1,7 @@
 //! Errors of weights on disk, each naming the file or tensor.
 
+use fullshard_core::Part;
 use std::io;
-use std::ops::Range;
 use std::path::PathBuf;
 
 /// The result of reading or writing weights.
@@ -131,7 +131,7 @@ pub enum Error {
     },
     /// A checkpoint of another version of the format.
     #[error(
-        "{} has version {found} of the format, but this fullshard reads {known}: use the one that \
+        "{} has version {found} of the format, but this fullshard reads up to {known}: use the one that \
          wrote it",
         path.display()
     )]
@@ -140,7 +140,7 @@ pub enum Error {
         path: PathBuf,
         /// Its version.
         found: u64,
-        /// The version that is read.
+        /// The newest version that is read.
         known: u32,
     },
     /// Another job runs in the folder.
@@ -192,10 +192,10 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
-    /// Elements were requested that a tensor does not have, or into a buffer of another size.
+    /// A part was requested that a tensor does not have, or into a buffer of another size.
     #[error(
-        "elements {elements:?} of `{name}` in {} were requested, which has {of}, or the buffer has \
-         another size",
+        "elements {part} of `{name}` in {} were requested, which has dimensions {dims:?}, or the \
+         buffer has another size",
         path.display()
     )]
     Range {
@@ -203,10 +203,10 @@ pub enum Error {
         path: PathBuf,
         /// The tensor.
         name: String,
-        /// The elements.
-        elements: Range<usize>,
-        /// The tensor's number of elements.
-        of: usize,
+        /// The part.
+        part: Part,
+        /// The tensor's dimensions.
+        dims: Vec<usize>,
     },
     /// A size in bytes cannot be parsed.
     #[error("`{text}` is not a size: write a number of bytes, or 500MB, 5GB or 2GiB")]

@@ -2,6 +2,8 @@
 //! evaluation, `fullshard checkpoint`) reads any of them.
 
 use crate::error::{Error, Result};
+use crate::runs::read_runs;
+use fullshard_core::Part;
 use safetensors::Dtype;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -54,25 +56,37 @@ pub trait Format: Debug + Send + Sync {
     /// of its dtype, as many as the range has.
     fn read(&self, name: &str, elements: Range<usize>, out: &mut [u8]) -> Result<()>;
 
-    /// Checks a request to [`read`](Format::read): the tensor has these elements, and `out` has
-    /// their bytes.
-    fn check_request(&self, name: &str, elements: &Range<usize>, out: &[u8]) -> Result<()> {
+    /// Reads a part of a tensor, whose elements need not be contiguous, into `out`.
+    fn read_shard(&self, name: &str, shard: &Part, out: &mut [u8]) -> Result<()> {
+        let tensor = self.check_request(name, shard, out)?;
+        if !shard.is_box() {
+            return self.read(name, shard.span(&tensor.dims), out);
+        }
+        let bits = tensor.dtype.bitsize();
+        if !bits.is_multiple_of(8) {
+            let (name, dtype) = (name.to_owned(), tensor.dtype.to_string());
+            return Err(Error::DType { path: self.path().to_owned(), name, dtype });
+        }
+        let runs = shard.runs(&tensor.dims);
+        read_runs(runs, bits / 8, out, |elements, out| self.read(name, elements, out))
+    }
+
+    /// Checks a request for a part: the tensor, which is returned, has it, and `out` its bytes.
+    fn check_request(&self, name: &str, part: &Part, out: &[u8]) -> Result<&SavedTensor> {
         let path = || self.path().to_owned();
         let tensor = self.tensors().get(name);
         let tensor =
             tensor.ok_or_else(|| Error::Missing { path: path(), names: vec![name.to_owned()] })?;
-        let bytes = elements.len().checked_mul(tensor.dtype.bitsize()).map(|bits| bits / 8);
-        if elements.start > elements.end
-            || elements.end > tensor.elements()
-            || bytes != Some(out.len())
-        {
+        let fits = part.fits(&tensor.dims);
+        let bits = fits.then(|| part.elements().checked_mul(tensor.dtype.bitsize())).flatten();
+        if bits.map(|bits| bits / 8) != Some(out.len()) {
             return Err(Error::Range {
                 path: path(),
                 name: name.to_owned(),
-                elements: elements.clone(),
-                of: tensor.elements(),
+                part: part.clone(),
+                dims: tensor.dims.clone(),
             });
         }
-        Ok(())
+        Ok(tensor)
     }
 }

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::export::TensorEntry;
 use crate::format::{Format, SavedTensor};
+use fullshard_core::Part;
 use half::{bf16, f16};
 use safetensors::Dtype;
 use std::collections::{BTreeSet, HashSet};
@@ -114,28 +115,33 @@ impl Weights {
         Ok(values)
     }
 
-    /// Reads a range of a tensor's elements, in row-major order, as `f32`. Other dtypes are
-    /// converted while they are read, a few MB at a time.
+    /// Reads a range of a tensor's elements, in row-major order, as `f32`.
     pub fn read_range_f32(
         &self,
         name: &str,
         elements: Range<usize>,
         out: &mut [f32],
     ) -> Result<()> {
+        self.read_part_f32(name, &elements.into(), out)
+    }
+
+    /// Reads a part of a tensor as `f32`. Other dtypes are converted while they are read, a few MB
+    /// at a time.
+    pub fn read_part_f32(&self, name: &str, part: &Part, out: &mut [f32]) -> Result<()> {
         let (saved, tensor) = self.find(name)?;
-        if elements.len() != out.len() {
+        if !part.fits(&tensor.dims) || part.elements() != out.len() {
             return Err(Error::Range {
                 path: self.path().to_owned(),
                 name: name.to_owned(),
-                elements,
-                of: tensor.elements(),
+                part: part.clone(),
+                dims: tensor.dims.clone(),
             });
         }
         match tensor.dtype {
-            Dtype::F32 => self.format.read(saved, elements, bytemuck::cast_slice_mut(out)),
-            Dtype::F16 => self.read_as(saved, elements, out, f16::to_f32),
-            Dtype::BF16 => self.read_as(saved, elements, out, bf16::to_f32),
-            Dtype::F64 => self.read_as(saved, elements, out, |value: f64| value as f32),
+            Dtype::F32 => self.format.read_shard(saved, part, bytemuck::cast_slice_mut(out)),
+            Dtype::F16 => self.read_as(saved, part, out, f16::to_f32),
+            Dtype::BF16 => self.read_as(saved, part, out, bf16::to_f32),
+            Dtype::F64 => self.read_as(saved, part, out, |value: f64| value as f32),
             other => Err(Error::DType {
                 path: self.path().to_owned(),
                 name: name.to_owned(),
@@ -147,18 +153,19 @@ impl Weights {
     fn read_as<T: bytemuck::Pod>(
         &self,
         saved: &str,
-        elements: Range<usize>,
-        out: &mut [f32],
+        part: &Part,
+        mut out: &mut [f32],
         to_f32: impl Fn(T) -> f32,
     ) -> Result<()> {
         let mut buffer = vec![T::zeroed(); out.len().min(CHUNK)];
-        for (start, out) in elements.step_by(CHUNK).zip(out.chunks_mut(CHUNK)) {
-            let values = &mut buffer[..out.len()];
-            let bytes = bytemuck::cast_slice_mut(values);
-            self.format.read(saved, start..start + out.len(), bytes)?;
-            for (out, &value) in out.iter_mut().zip(values.iter()) {
+        for chunk in part.chunks(CHUNK) {
+            let values = &mut buffer[..chunk.elements()];
+            self.format.read_shard(saved, &chunk, bytemuck::cast_slice_mut(values))?;
+            let (converted, rest) = out.split_at_mut(values.len());
+            for (out, &value) in converted.iter_mut().zip(values.iter()) {
                 *out = to_f32(value);
             }
+            out = rest;
         }
         Ok(())
     }

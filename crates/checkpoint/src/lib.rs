@@ -28,6 +28,7 @@ mod listing;
 mod opened;
 mod place;
 mod reshard;
+mod runs;
 pub mod sharded;
 
 pub use checksum::Checksum;

@@ -66,7 +66,7 @@ fn pieces(tensors: &BTreeMap<String, TensorRecord>, shards: usize, slots: bool) 
             if pieces.len() <= shard {
                 pieces.push(Vec::new());
             }
-            pieces[shard].push(Piece { tensor: name.clone(), elements });
+            pieces[shard].push(Piece { tensor: name.clone(), part: elements.into() });
         }
     }
     pieces
@@ -82,7 +82,7 @@ fn files(
     for shard in shards {
         let (mut file, mut bytes) = (Vec::new(), 0);
         for piece in shard {
-            let more = piece.elements.len() * tensors[&piece.tensor].width();
+            let more = piece.part.elements() * tensors[&piece.tensor].width();
             if bytes > 0 && bytes + more > FILE_BYTES {
                 files.push(std::mem::take(&mut file));
                 bytes = 0;
@@ -103,7 +103,7 @@ fn index<'a>(
     tensors: &BTreeMap<String, TensorRecord>,
 ) -> Option<BTreeMap<&'a str, &'a str>> {
     let pieces = || files.iter().flat_map(|(_, pieces)| pieces);
-    let full = |piece: &Piece| piece.elements == (0..tensors[&piece.tensor].elements());
+    let full = |piece: &Piece| piece.is_full(&tensors[&piece.tensor]);
     if files.len() < 2 || !pieces().all(full) {
         return None;
     }
@@ -120,12 +120,11 @@ fn copy(
     tensor: &TensorRecord,
     write: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
-    let step = CHUNK / tensor.width().max(1);
-    let mut buffer = vec![0; piece.elements.len().min(step) * tensor.width()];
-    for start in piece.elements.clone().step_by(step) {
-        let end = (start + step).min(piece.elements.end);
-        let bytes = &mut buffer[..(end - start) * tensor.width()];
-        checkpoint.read_elements(&piece.tensor, start..end, bytes)?;
+    let most = CHUNK / tensor.width().max(1);
+    let mut buffer = vec![0; piece.part.elements().min(most) * tensor.width()];
+    for chunk in piece.part.chunks(most) {
+        let bytes = &mut buffer[..chunk.elements() * tensor.width()];
+        checkpoint.read_part(&piece.tensor, &chunk, bytes)?;
         write(bytes)?;
     }
     Ok(())
@@ -136,23 +135,27 @@ mod tests {
     use super::*;
     use safetensors::Dtype;
 
-    fn cuts(dims: &[usize], shards: usize) -> Vec<std::ops::Range<usize>> {
+    fn cuts(dims: &[usize], shards: usize) -> Vec<String> {
         let record = TensorRecord { dims: dims.to_vec(), dtype: Dtype::F32, slot: None };
         let tensors = BTreeMap::from([("x".to_owned(), record)]);
-        pieces(&tensors, shards, false).into_iter().flatten().map(|piece| piece.elements).collect()
+        pieces(&tensors, shards, false)
+            .into_iter()
+            .flatten()
+            .map(|piece| piece.part.to_string())
+            .collect()
     }
 
     #[test]
     fn cuts_between_rows_if_they_divide_and_else_between_elements() {
-        assert_eq!(cuts(&[6, 4], 3), [0..8, 8..16, 16..24]);
-        assert_eq!(cuts(&[5, 1], 3), [0..2, 2..4, 4..5]);
-        assert_eq!(cuts(&[2, 2], 1), vec![0..4]);
+        assert_eq!(cuts(&[6, 4], 3), ["[0:8]", "[8:16]", "[16:24]"]);
+        assert_eq!(cuts(&[5, 1], 3), ["[0:2]", "[2:4]", "[4:5]"]);
+        assert_eq!(cuts(&[2, 2], 1), ["[0:4]"]);
     }
 
     #[test]
     fn small_and_empty_tensors_have_fewer_shards() {
-        assert_eq!(cuts(&[], 4), vec![0..1]);
-        assert_eq!(cuts(&[0, 3], 4), vec![0..0]);
-        assert_eq!(cuts(&[2], 4), [0..1, 1..2]);
+        assert_eq!(cuts(&[], 4), ["[0:1]"]);
+        assert_eq!(cuts(&[0, 3], 4), ["[0:0]"]);
+        assert_eq!(cuts(&[2], 4), ["[0:1]", "[1:2]"]);
     }
 }

@@ -1,5 +1,5 @@
-//! Plain data that all other crates share: dtypes, tensor types, platforms, accelerators, meshes
-//! and sharding specs; and the temporary files of caches.
+//! Plain data that all other crates share: dtypes, tensor types, platforms, accelerators, meshes,
+//! sharding specs and parts of tensors; and the temporary files of caches.
 //!
 //! Nothing here traces, compiles or accesses a device, or depends on another crate of the
 //! workspace. Every type is `Send + Sync`.
@@ -12,6 +12,7 @@ mod dtype;
 mod layout;
 mod mesh;
 mod mesh_spec;
+mod part;
 mod platform;
 mod tensor_type;
 
@@ -21,5 +22,6 @@ pub use dtype::{DType, NumberClass, UnknownDType};
 pub use layout::Layout;
 pub use mesh::{Mesh, MeshError, Sharding};
 pub use mesh_spec::{MeshSpec, MeshSpecError};
+pub use part::{Part, Run};
 pub use platform::{Platform, UnknownPlatform};
 pub use tensor_type::TensorType;

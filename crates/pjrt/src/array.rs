@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 use crate::host::{AlignedBytes, HostTensor};
 use crate::loaded::LoadedExecutable;
 use crate::tiling::{Tile, Tiling};
-use fullshard_core::TensorType;
+use fullshard_core::{Part, TensorType};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -64,7 +65,7 @@ impl Array {
     }
 
     /// Creates an array on `devices`, with `fill` writing each tile into zeroed bytes that become
-    /// the shard. A tile that consecutive devices share is filled once.
+    /// the shard. A tile that several devices share is filled once.
     pub fn fill_owned<E: From<Error>>(
         client: &Client,
         array: &ArrayType,
@@ -75,12 +76,11 @@ impl Array {
         check_devices(tiling, devices.len())?;
         let shard_type = array.shard_type()?;
         let mut shards: Vec<Buffer> = Vec::with_capacity(devices.len());
-        let mut last = None;
+        let mut filled = HashMap::new();
         for (position, &device) in devices.iter().enumerate() {
             let tile = tiling.tile(position, &array.ty.dims)?;
-            let same = shards.last().filter(|_| last == Some(tile.index));
-            let shard = match same {
-                Some(shard) => shard.copy_to(device)?,
+            let shard = match filled.insert(tile.index, position) {
+                Some(same) => shards[same].copy_to(device)?,
                 None => {
                     let mut bytes = AlignedBytes::zeroed(shard_type.bytes());
                     fill(&tile, &mut bytes)?;
@@ -88,7 +88,6 @@ impl Array {
                 }
             };
             shards.push(shard);
-            last = Some(tile.index);
         }
         Ok(Array { ty: array.ty.clone(), tiling: tiling.clone(), shards })
     }
@@ -163,12 +162,10 @@ impl Array {
         bytes.resize(self.ty.bytes(), 0_u8);
         self.read_tiles(|tile, tensor| {
             let width = self.ty.dtype.size();
-            let mut copied = 0;
-            for_each_run(&self.ty.dims, &tile.ranges, width, |run| {
-                let len = run.len();
-                bytes[run].copy_from_slice(&tensor.bytes()[copied..copied + len]);
-                copied += len;
-            });
+            for run in Part::tile(&tile.ranges, &self.ty.dims).runs(&self.ty.dims) {
+                let values = &tensor.bytes()[run.to * width..][..run.count * width];
+                bytes[run.from * width..][..values.len()].copy_from_slice(values);
+            }
             Ok(())
         })?;
         HostTensor::new(self.ty.clone(), bytes)
@@ -252,40 +249,10 @@ fn check_devices(tiling: &Tiling, found: usize) -> Result<()> {
 
 /// The bytes of a tile of a tensor.
 fn tile_bytes(tensor: &HostTensor, ranges: &[Range<usize>]) -> Vec<u8> {
+    let width = tensor.dtype().size();
     let mut bytes = Vec::new();
-    for_each_run(tensor.dims(), ranges, tensor.dtype().size(), |run| {
-        bytes.extend_from_slice(&tensor.bytes()[run]);
-    });
-    bytes
-}
-
-/// Calls `visit` with each contiguous run of bytes of a tile, in row-major order.
-fn for_each_run(
-    dims: &[usize],
-    ranges: &[Range<usize>],
-    width: usize,
-    mut visit: impl FnMut(Range<usize>),
-) {
-    fn walk(
-        dims: &[usize],
-        ranges: &[Range<usize>],
-        offset: usize,
-        width: usize,
-        visit: &mut impl FnMut(Range<usize>),
-    ) {
-        let contiguous = dims.iter().zip(ranges).skip(1).all(|(&dim, range)| range.len() == dim);
-        let stride = width * dims.iter().skip(1).product::<usize>();
-        match ranges.first() {
-            None => visit(offset..offset + width),
-            Some(range) if contiguous => {
-                visit(offset + range.start * stride..offset + range.end * stride);
-            }
-            Some(range) => {
-                for i in range.clone() {
-                    walk(&dims[1..], &ranges[1..], offset + i * stride, width, visit);
-                }
-            }
-        }
+    for run in Part::tile(ranges, tensor.dims()).runs(tensor.dims()) {
+        bytes.extend_from_slice(&tensor.bytes()[run.from * width..][..run.count * width]);
     }
-    walk(dims, ranges, 0, width, &mut visit);
+    bytes
 }

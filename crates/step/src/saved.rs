@@ -3,6 +3,7 @@
 
 use crate::layout::{StateTensor, slot_name};
 use crate::spec::StepSpec;
+use fullshard_core::Part;
 use fullshard_optim::SlotKind;
 use std::ops::Range;
 
@@ -16,18 +17,18 @@ pub struct SavedTensors {
     /// Which of the optimizer's slots they are, unless they are parameters.
     pub slot: Option<&'static str>,
     /// Whether the first dimension of the state is the layer.
-    stacked: bool,
+    pub stacked: bool,
 }
 
-/// The part of a saved tensor that a tile of the state holds.
+/// What a tile of the state holds of a saved tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SavedPart {
     /// The index of the saved tensor.
     pub tensor: usize,
-    /// Its elements, in row-major order.
-    pub elements: Range<usize>,
-    /// The position of the first of them in the tile.
-    pub start: usize,
+    /// The part of the saved tensor.
+    pub part: Part,
+    /// The same elements as a part of the tile.
+    pub held: Part,
 }
 
 impl StepSpec {
@@ -56,21 +57,38 @@ impl SavedTensors {
         self.dims.iter().product()
     }
 
-    /// The parts that a tile of the padded state holds. Only the first dimension of a layer is
-    /// sharded, and padding is at the end, so a tile has one range of each layer.
+    /// The values of all layers, concatenated, from those of the padded state of these dimensions.
+    pub fn unpad<T: Copy>(&self, dims: &[usize], padded: &[T]) -> Vec<T> {
+        let tile: Vec<Range<usize>> = dims.iter().map(|&dim| 0..dim).collect();
+        let mut values = Vec::with_capacity(self.names.len() * self.elements());
+        for run in self.parts(&tile).iter().flat_map(|part| part.held.runs(dims)) {
+            values.extend_from_slice(&padded[run.from..][..run.count]);
+        }
+        values
+    }
+
+    /// The parts that a tile of the padded state holds, one of each layer. Padding is at the end of
+    /// any dim. A tile of another rank is one of flattened tensors.
     pub fn parts(&self, tile: &[Range<usize>]) -> Vec<SavedPart> {
-        let (layers, dims) = match tile {
-            [layers, dims @ ..] if self.stacked => (layers.clone(), dims),
-            dims => (0..1, dims),
+        let (layers, ranges) = match tile {
+            [layers, ranges @ ..] if self.stacked => (layers.clone(), ranges),
+            ranges => (0..1, ranges),
         };
-        let width: usize = dims.iter().skip(1).map(ExactSizeIterator::len).product();
-        let rows = dims.first().map_or(0..1, Clone::clone);
-        let length = rows.len() * width;
-        let limit = self.elements();
-        let elements = (rows.start * width).min(limit)..(rows.end * width).min(limit);
-        let part =
-            |(i, tensor)| SavedPart { tensor, elements: elements.clone(), start: i * length };
-        layers.enumerate().map(part).filter(|part| !part.elements.is_empty()).collect()
+        let flat = [self.elements()];
+        let dims = if ranges.len() == self.dims.len() { &self.dims[..] } else { &flat };
+        let unpadded = |(range, &dim): (&Range<usize>, &usize)| range.start..range.end.min(dim);
+        let kept: Vec<Range<usize>> = ranges.iter().zip(dims).map(unpadded).collect();
+        if kept.iter().any(Range::is_empty) {
+            return Vec::new();
+        }
+        let tile_dims: Vec<usize> = tile.iter().map(ExactSizeIterator::len).collect();
+        let within: Vec<Range<usize>> = kept.iter().map(|range| 0..range.len()).collect();
+        let part = |tensor: usize| {
+            let layer = self.stacked.then(|| tensor - layers.start..tensor - layers.start + 1);
+            let held: Vec<Range<usize>> = layer.into_iter().chain(within.clone()).collect();
+            SavedPart { tensor, part: Part::tile(&kept, dims), held: Part::tile(&held, &tile_dims) }
+        };
+        (layers.start..layers.end.min(self.names.len())).map(part).collect()
     }
 }
 
@@ -83,28 +101,97 @@ mod tests {
         SavedTensors { names, dims: dims.to_vec(), slot: None, stacked: layers.is_some() }
     }
 
-    fn part(tensor: usize, elements: Range<usize>, start: usize) -> SavedPart {
-        SavedPart { tensor, elements, start }
+    fn part(tensor: usize, part: &str, held: &str) -> SavedPart {
+        let [part, held] = [part, held].map(|part| Part::parse(part).unwrap());
+        SavedPart { tensor, part, held }
     }
 
     #[test]
     fn rows_are_ranges_of_elements() {
         // [5, 3] over two devices, padded to six rows.
         let saved = saved(&[5, 3], None);
-        assert_eq!(saved.parts(&[0..3, 0..3]), [part(0, 0..9, 0)]);
-        assert_eq!(saved.parts(&[3..6, 0..3]), [part(0, 9..15, 0)]);
+        assert_eq!(saved.parts(&[0..3, 0..3]), [part(0, "[0:9]", "[0:9]")]);
+        assert_eq!(saved.parts(&[3..6, 0..3]), [part(0, "[9:15]", "[0:6]")]);
+    }
+
+    #[test]
+    fn columns_are_boxes() {
+        // [5, 3] over two devices, padded to four columns.
+        let saved = saved(&[5, 3], None);
+        assert_eq!(saved.parts(&[0..5, 0..2]), [part(0, "[0:5,0:2]", "[0:10]")]);
+        assert_eq!(saved.parts(&[0..5, 2..4]), [part(0, "[0:5,2:3]", "[0:5,0:1]")]);
     }
 
     #[test]
     fn layers_of_a_stack_are_tensors_of_their_own() {
-        let saved = saved(&[5], Some(2));
-        assert_eq!(saved.parts(&[0..2, 4..8]), [part(0, 4..5, 0), part(1, 4..5, 4)]);
-        assert_eq!(saved.parts(&[0..2, 8..12]), []);
+        let vectors = saved(&[5], Some(2));
+        let parts = [part(0, "[4:5]", "[0:1]"), part(1, "[4:5]", "[4:5]")];
+        assert_eq!(vectors.parts(&[0..2, 4..8]), parts);
+        assert_eq!(vectors.parts(&[0..2, 8..12]), []);
+        let flat = saved(&[3, 3], Some(2));
+        let parts = [part(0, "[8:9]", "[0:1]"), part(1, "[8:9]", "[4:5]")];
+        assert_eq!(flat.parts(&[0..2, 8..12]), parts);
+        // Three layers over two devices.
+        let layers = saved(&[2], Some(3));
+        assert_eq!(layers.parts(&[2..4, 0..2]), [part(2, "[0:2]", "[0:2]")]);
+    }
+
+    #[test]
+    fn padding_of_any_dim_is_cut() {
+        let values: Vec<usize> = (0..2 * 4 * 3).collect();
+        let found = saved(&[3, 2], Some(2)).unpad(&[2, 4, 3], &values);
+        assert_eq!(found, [0, 1, 3, 4, 6, 7, 12, 13, 15, 16, 18, 19]);
+        let flat = saved(&[3, 2], Some(2)).unpad(&[2, 8], &values);
+        assert_eq!(flat, [0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13]);
     }
 
     #[test]
     fn scalars_have_one_element() {
-        assert_eq!(saved(&[], None).parts(&[]), [part(0, 0..1, 0)]);
-        assert_eq!(saved(&[], Some(2)).parts(&vec![0..2; 1]), [part(0, 0..1, 0), part(1, 0..1, 1)]);
+        assert_eq!(saved(&[], None).parts(&[]), [part(0, "[0:1]", "[0:1]")]);
+        let parts = [part(0, "[0:1]", "[0:1]"), part(1, "[0:1]", "[1:2]")];
+        assert_eq!(saved(&[], Some(2)).parts(&vec![0..2; 1]), parts);
+        assert_eq!(saved(&[], None).parts(&vec![128..256; 1]), []);
+    }
+
+    /// The tiles of any grid hold every element once, at the place of its coordinates.
+    #[test]
+    fn tiles_hold_all_elements_once() {
+        const DIMS: [usize; 3] = [3, 4, 5];
+        let saved = saved(&DIMS, Some(2));
+        let grids = (0..81).map(|i| [i % 3 + 1, i / 3 % 3 + 1, i / 9 % 3 + 1, i / 27 + 1]);
+        for grid in grids {
+            let mut counts = vec![0; 2 * saved.elements()];
+            let dims = [2_usize, 3, 4, 5].iter().zip(grid);
+            let tile_dims: Vec<usize> = dims.map(|(dim, parts)| dim.div_ceil(parts)).collect();
+            for index in 0..grid.iter().product() {
+                let coordinates = coordinates(index, &grid);
+                let tile =
+                    coordinates.iter().zip(&tile_dims).map(|(i, dim)| i * dim..(i + 1) * dim);
+                let tile: Vec<Range<usize>> = tile.collect();
+                for SavedPart { tensor, part, held } in saved.parts(&tile) {
+                    let elements = |part: Part, dims: &[usize]| {
+                        part.runs(dims).flat_map(|run| run.from..run.from + run.count)
+                    };
+                    let pairs = elements(part, &DIMS).zip(elements(held, &tile_dims));
+                    for (element, place) in pairs {
+                        let mut expected = self::coordinates(place, &tile_dims);
+                        expected.iter_mut().zip(&tile).for_each(|(i, range)| *i += range.start);
+                        let found = [vec![tensor], self::coordinates(element, &DIMS)].concat();
+                        assert_eq!(found, expected, "{grid:?}");
+                        counts[tensor * saved.elements() + element] += 1;
+                    }
+                }
+            }
+            assert!(counts.iter().all(|&count| count == 1), "{grid:?}: {counts:?}");
+        }
+    }
+
+    fn coordinates(mut index: usize, dims: &[usize]) -> Vec<usize> {
+        let mut coordinates = vec![0; dims.len()];
+        for (coordinate, dim) in coordinates.iter_mut().zip(dims).rev() {
+            *coordinate = index % dim;
+            index /= dim;
+        }
+        coordinates
     }
 }

@@ -1,13 +1,15 @@
 //! Writes the parameters of a runner in Hugging Face's format, one layer at a time.
 
+use crate::checkpoint::saved_tensors;
 use crate::compiler::Compiled;
 use crate::error::{Error, mismatch};
+use crate::parameters::full_values;
 use crate::runner::Runner;
 use crate::state::Argument;
 use crate::weights::model_tensors;
 use fullshard_checkpoint::{ExportOptions, Exported, export};
-use fullshard_parallel::ShardedParam;
 use fullshard_pjrt::{Array, HostTensor};
+use fullshard_step::SavedTensors;
 use std::path::Path;
 
 /// Stacks with fewer bytes are read at once, which needs no program.
@@ -25,27 +27,27 @@ impl Runner<'_> {
     /// Writes the parameters into a folder, in Hugging Face's format.
     pub fn export(&self, folder: &Path, options: &ExportOptions) -> Result<Exported, Error> {
         let spec = self.spec();
-        let parameters = spec.placement.parameters.iter().enumerate();
-        let mut tensors = parameters.flat_map(|(index, param)| {
-            (0..param.stack.unwrap_or(1)).map(move |layer| (index, param, layer))
+        let saved = saved_tensors(spec, &spec.parameter_state()?);
+        let mut tensors = saved.iter().enumerate().flat_map(|(index, saved)| {
+            (0..saved.names.len()).map(move |layer| (index, saved, layer))
         });
         let mut layers = None;
         let mut next = |name: &str| -> Result<Vec<f32>, Error> {
             let missing = || mismatch(name, "no parameter", "a parameter");
-            let (index, param, layer) = tensors.next().ok_or_else(missing)?;
+            let (index, saved, layer) = tensors.next().ok_or_else(missing)?;
             if layer == 0 {
-                layers = Some(self.layers(index, param)?);
+                layers = Some(self.layers(index, saved)?);
             }
             let layers = layers.as_ref().ok_or_else(missing)?;
-            self.layer(layers, &self.state().parameters[index], param, layer)
+            self.layer(layers, &self.state().parameters[index], saved, layer)
         };
         Ok(export(folder, &model_tensors(spec), &mut next, options)?)
     }
 
-    fn layers(&self, index: usize, param: &ShardedParam) -> Result<Layers, Error> {
+    fn layers(&self, index: usize, saved: &SavedTensors) -> Result<Layers, Error> {
         let array = &self.state().parameters[index];
-        if param.stack.is_none() || array.ty().bytes() <= SMALL_STACK {
-            return Ok(Layers::OnHost(param.unpack(&array.to_host()?.values()?)));
+        if !saved.stacked || array.ty().bytes() <= SMALL_STACK {
+            return Ok(Layers::OnHost(full_values(saved, array)?));
         }
         let (program, inputs) = self.spec().layer_program(index)?;
         let compiled = self.compiler().compile(&program)?;
@@ -59,22 +61,21 @@ impl Runner<'_> {
         &self,
         layers: &Layers,
         stack: &Array,
-        param: &ShardedParam,
+        saved: &SavedTensors,
         layer: usize,
     ) -> Result<Vec<f32>, Error> {
         match layers {
             Layers::OnHost(values) => {
-                let length = values.len() / param.stack.unwrap_or(1);
+                let length = saved.elements();
                 Ok(values[layer * length..][..length].to_vec())
             }
             Layers::OnDevices(compiled, number) => {
                 let layer = HostTensor::from_values(&[], &[layer as i32])?;
                 let layer = number.upload(self.client(), &layer)?;
                 let results = compiled.program.execute_arrays(&[stack, &layer])?;
-                let values = results.first().map(Array::to_host).transpose()?;
-                let values = values.ok_or_else(|| mismatch("a layer", "no result", "one"))?;
-                let param = ShardedParam { stack: None, ..param.clone() };
-                Ok(param.unpack(&values.values()?))
+                let layer =
+                    results.first().ok_or_else(|| mismatch("a layer", "no result", "one"))?;
+                full_values(&SavedTensors { stacked: false, ..saved.clone() }, layer)
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, mismatch};
 use fullshard_pjrt::Array;
-use fullshard_step::StepSpec;
+use fullshard_step::{SavedTensors, StepSpec};
 
 /// The parameters of a model on devices, borrowed from a runner.
 #[derive(Clone, Copy)]
@@ -24,11 +24,16 @@ impl<'a> Parameters<'a> {
     /// The full values of a parameter by its name in the placement, with stacked layers
     /// concatenated.
     pub fn get(&self, name: &str) -> Result<Vec<f32>, Error> {
-        let mut params = self.spec.placement.parameters.iter().zip(self.arrays);
-        let found = params.find(|(param, _)| param.name == name);
-        let Some((param, array)) = found else {
+        let states = self.spec.parameter_state()?;
+        let found = states.iter().zip(self.arrays).find(|(state, _)| state.tensor.name == name);
+        let Some((state, array)) = found else {
             return Err(mismatch(name, "no such parameter", "a parameter of the model"));
         };
-        Ok(param.unpack(&array.to_host()?.values()?))
+        full_values(&self.spec.saved(state), array)
     }
+}
+
+/// The full values of a tensor of the state, with stacked layers concatenated.
+pub(crate) fn full_values(saved: &SavedTensors, array: &Array) -> Result<Vec<f32>, Error> {
+    Ok(saved.unpad(&array.ty().dims, &array.to_host()?.values::<f32>()?))
 }

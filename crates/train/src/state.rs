@@ -3,6 +3,7 @@
 use crate::budget::Budget;
 use crate::compiler::{Compiled, Compiler};
 use crate::error::{Error, mismatch};
+use fullshard_core::Part;
 use fullshard_graph::Program;
 use fullshard_parallel::ShardedParam;
 use fullshard_pjrt::{Array, ArrayType, Client, HostTensor, LoadedExecutable};
@@ -17,9 +18,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// An argument of a compiled program.
 #[derive(Debug, Clone)]
 pub(crate) struct Argument {
-    name: String,
-    array: ArrayType,
-    devices: Arc<[usize]>,
+    pub name: String,
+    pub array: ArrayType,
+    pub devices: Arc<[usize]>,
 }
 
 impl Argument {
@@ -67,8 +68,12 @@ impl Argument {
             return Err(mismatch(&param.name, &format!("{found} values"), &expected.to_string()));
         }
         self.upload_saved(client, &saved, &|saved, part, out| {
-            let start = part.tensor * saved.elements() + part.elements.start;
-            out.copy_from_slice(bytemuck::cast_slice(&values[start..][..part.elements.len()]));
+            let layer: &[u8] = bytemuck::cast_slice(&values[part.tensor * saved.elements()..]);
+            let width = size_of::<f32>();
+            for run in part.part.runs(&saved.dims) {
+                let values = &layer[run.from * width..][..run.count * width];
+                out[run.to * width..][..values.len()].copy_from_slice(values);
+            }
             Ok(())
         })
     }
@@ -83,12 +88,30 @@ impl Argument {
     ) -> Result<Array, Error> {
         let width = self.array.ty.dtype.size();
         Array::fill_owned(client, &self.array, &self.devices, |tile, bytes| {
+            let dims: Vec<usize> = tile.ranges.iter().map(ExactSizeIterator::len).collect();
             for part in saved.parts(&tile.ranges) {
-                let place = part.start * width..(part.start + part.elements.len()) * width;
-                read(saved, &part, &mut bytes[place])?;
+                let held = &mut bytes[part.held.span(&dims).start * width..];
+                read(saved, &part, &mut held[..part.part.elements() * width])?;
+                if part.held.is_box() {
+                    spread(&part.held, &dims, width, bytes);
+                }
             }
             Ok(())
         })
+    }
+}
+
+/// Moves the values of a box of a tile, which are side by side from its first element on, to their
+/// places. Padding between them becomes zero.
+fn spread(held: &Part, dims: &[usize], width: usize, bytes: &mut [u8]) {
+    let first = held.span(dims).start;
+    let mut end = held.span(dims).end * width;
+    // From the last on, nothing is overwritten before it is moved.
+    for run in held.runs(dims).collect::<Vec<_>>().into_iter().rev() {
+        let (from, to, count) = ((first + run.to) * width, run.from * width, run.count * width);
+        bytes.copy_within(from..from + count, to);
+        bytes[to + count..end].fill(0);
+        end = to;
     }
 }
 

@@ -158,7 +158,6 @@ fn save(runner: &Runner<'_>, folder: &Path, memory: Option<u64>) -> PathBuf {
         only_model: false,
         memory,
         config: serde_json::json!({}),
-        mesh: BTreeMap::new(),
         on_save: Arc::new(|_| {}),
     };
     let progress = Progress { step: runner.steps(), ..Progress::default() };

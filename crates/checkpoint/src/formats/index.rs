@@ -94,7 +94,7 @@ impl Format for Sharded {
     }
 
     fn read(&self, name: &str, elements: Range<usize>, out: &mut [u8]) -> Result<()> {
-        self.check_request(name, &elements, out)?;
+        self.check_request(name, &elements.clone().into(), out)?;
         self.files[self.places[name]].read(name, elements, out)
     }
 }

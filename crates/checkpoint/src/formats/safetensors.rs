@@ -67,7 +67,7 @@ impl Format for SafetensorsFile {
     }
 
     fn read(&self, name: &str, elements: Range<usize>, out: &mut [u8]) -> Result<()> {
-        self.check_request(name, &elements, out)?;
+        self.check_request(name, &elements.clone().into(), out)?;
         let from = elements.start * self.tensors[name].dtype.bitsize() / 8;
         self.file
             .read_exact_at(out, self.starts[name] + from as u64)

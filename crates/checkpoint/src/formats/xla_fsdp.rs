@@ -314,7 +314,7 @@ impl Format for Checkpoint {
     }
 
     fn read(&self, name: &str, elements: Range<usize>, out: &mut [u8]) -> Result<()> {
-        self.check_request(name, &elements, out)?;
+        self.check_request(name, &elements.clone().into(), out)?;
         let place = &self.layout.places[name];
         let width = self.layout.tensors[name].dtype.bitsize() / 8;
         let (mut from, to) = (place.first + elements.start, place.first + elements.end);

@@ -3,19 +3,24 @@
 use crate::checksum::Checksum;
 use crate::error::{Error, Result};
 use safetensors::Dtype;
-use serde::{Deserialize, Serialize};
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 
 /// The name of the file.
 pub const MANIFEST: &str = "manifest.json";
 
-/// The version of the format.
-pub const MANIFEST_VERSION: u32 = 1;
+/// The newest version of the format, of checkpoints with boxes.
+pub const MANIFEST_VERSION: u32 = 2;
+
+/// The version of checkpoints whose shards are all ranges of elements.
+pub(super) const FLAT_VERSION: u32 = 1;
 
 /// Describes a checkpoint. Shards are not listed by device: the headers of the files name the
-/// tensor and the range of elements of each.
+/// tensor and the part of each.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// The version of the format.
@@ -27,7 +32,7 @@ pub struct Manifest {
     /// How far the run was.
     pub progress: Progress,
     /// The axes of the mesh that saved it.
-    pub mesh: BTreeMap<String, usize>,
+    pub mesh: MeshAxes,
     /// The optimizer whose state it has; none if it has only the model.
     pub optimizer: Option<String>,
     /// The config of the run.
@@ -36,6 +41,52 @@ pub struct Manifest {
     pub tensors: BTreeMap<String, TensorRecord>,
     /// All other files of the checkpoint by name.
     pub files: BTreeMap<String, FileRecord>,
+}
+
+/// The names and sizes of the axes of a mesh, the slowest-varying first: in JSON a map.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MeshAxes(pub Vec<(String, usize)>);
+
+impl fmt::Display for MeshAxes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let axes = self.0.iter().map(|(axis, size)| format!("{axis} {size}"));
+        f.write_str(&axes.collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl Serialize for MeshAxes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(axis, size)| (axis, size)))
+    }
+}
+
+impl<'de> Deserialize<'de> for MeshAxes {
+    fn deserialize<D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> std::result::Result<MeshAxes, D::Error> {
+        struct Axes;
+
+        impl<'de> Visitor<'de> for Axes {
+            type Value = MeshAxes;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of mesh axes")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> std::result::Result<MeshAxes, A::Error> {
+                let mut axes = Vec::new();
+                while let Some(axis) = map.next_entry()? {
+                    axes.push(axis);
+                }
+                Ok(MeshAxes(axes))
+            }
+        }
+
+        deserializer.deserialize_map(Axes)
+    }
 }
 
 /// How far a run was.
@@ -116,7 +167,7 @@ impl Manifest {
         let value: Value = serde_json::from_slice(bytes)
             .map_err(|error| damaged(format!("it is not JSON ({error})")))?;
         match value.get("version").and_then(Value::as_u64) {
-            Some(version) if version == u64::from(MANIFEST_VERSION) => {}
+            Some(version) if (1..=u64::from(MANIFEST_VERSION)).contains(&version) => {}
             Some(version) => {
                 return Err(Error::Version {
                     path: path.to_owned(),
@@ -126,7 +177,8 @@ impl Manifest {
             }
             None => return Err(damaged("it has no version".into())),
         }
-        let manifest: Manifest = serde_json::from_value(value)
+        // Not from the value, which has lost the order of the axes.
+        let manifest: Manifest = serde_json::from_slice(bytes)
             .map_err(|error| damaged(format!("it is not a manifest ({error})")))?;
         for (name, TensorRecord { dims, dtype, .. }) in &manifest.tensors {
             let bits = dims.iter().try_fold(dtype.bitsize(), |bits, dim| bits.checked_mul(*dim));

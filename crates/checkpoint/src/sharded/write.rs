@@ -1,6 +1,9 @@
 //! Writing a checkpoint: files side by side, then the manifest, then the marker.
 
-use super::manifest::{FileRecord, MANIFEST, Manifest, ShardChecksums, TensorRecord};
+use super::manifest::{
+    FLAT_VERSION, FileRecord, MANIFEST, MANIFEST_VERSION, Manifest, ShardChecksums, TensorRecord,
+};
+use super::shard::Piece;
 use super::{COMMITTED, STEP};
 use crate::checksum::{Checksum, Summing};
 use crate::error::{Error, Result};
@@ -12,19 +15,10 @@ use safetensors::tensor::TensorInfo;
 use serde_json::json;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
-use std::io::Write;
-use std::ops::Range;
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// A part of a tensor, as long as one device holds it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Piece {
-    /// The name of the tensor.
-    pub tensor: String,
-    /// Its elements, in row-major order.
-    pub elements: Range<usize>,
-}
 
 /// A moment of a save.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,11 +47,14 @@ pub struct Staging {
     replaced: Option<PathBuf>,
     step: u64,
     files: Mutex<BTreeMap<String, FileRecord>>,
+    /// Whether a shard is a box.
+    has_boxes: AtomicBool,
     on_save: OnSave,
 }
 
-/// The length of single writes.
+/// The length of single writes; shorter ones are put together.
 const CHUNK: usize = 8 << 20;
+const BUFFER: usize = 1 << 20;
 
 impl Staging {
     /// Starts the checkpoint of a step in a folder, which replaces an earlier one of this step.
@@ -86,8 +83,8 @@ impl Staging {
     ) -> Result<Staging> {
         remove_folder(&path)?;
         fs::create_dir_all(&path).map_err(|source| write_error(&path, source))?;
-        let files = Mutex::new(BTreeMap::new());
-        Ok(Staging { path, target, replaced, step, files, on_save })
+        let (files, has_boxes) = (Mutex::new(BTreeMap::new()), AtomicBool::new(false));
+        Ok(Staging { path, target, replaced, step, files, has_boxes, on_save })
     }
 
     /// The folder that files are written into.
@@ -107,9 +104,11 @@ impl Staging {
         (self.on_save)(SavePoint::Writing);
         let path = self.path.join(name);
         let (header, bytes) = self.header(pieces, tensors)?;
+        self.has_boxes.fetch_or(pieces.iter().any(|piece| piece.part.is_box()), Ordering::Relaxed);
         let error = |source| write_error(&path, source);
-        let mut file = File::create_new(&path).map_err(error)?;
+        let file = File::create_new(&path).map_err(error)?;
         reserve(&file, bytes).map_err(error)?;
+        let mut file = BufWriter::with_capacity(BUFFER, file);
         let mut sum = Summing::new();
         let mut write = |bytes: &[u8]| {
             for chunk in bytes.chunks(CHUNK) {
@@ -124,7 +123,7 @@ impl Staging {
             if i == pieces.len() / 2 {
                 (self.on_save)(SavePoint::Midway);
             }
-            let expected = piece.elements.len() * tensors[&piece.tensor].width();
+            let expected = piece.part.elements() * tensors[&piece.tensor].width();
             let (mut piece_sum, mut found) = (Summing::new(), 0);
             values(i, &mut |bytes| {
                 found += bytes.len();
@@ -137,7 +136,7 @@ impl Staging {
             sums.push(piece_sum.finish());
         }
         let checksum = sum.finish();
-        file.sync_all().map_err(error)?;
+        file.flush().and_then(|()| file.get_ref().sync_all()).map_err(error)?;
         let shards = Some(ShardChecksums { header: Checksum::of(&header), values: sums });
         self.record(name, FileRecord { bytes, checksum, shards });
         Ok(())
@@ -177,9 +176,11 @@ impl Staging {
     }
 
     /// Writes the manifest, gives the folder its name and then the marker. The manifest's files
-    /// are those written.
+    /// are those written, and its version the oldest one that has their shards.
     pub fn commit(self, mut manifest: Manifest) -> Result<PathBuf> {
         manifest.files = std::mem::take(&mut *self.lock());
+        let has_boxes = self.has_boxes.load(Ordering::Relaxed);
+        manifest.version = if has_boxes { MANIFEST_VERSION } else { FLAT_VERSION };
         let path = self.path.join(MANIFEST);
         let json = serde_json::to_vec_pretty(&manifest)
             .map_err(|error| write_error(&path, error.into()))?;
@@ -225,14 +226,10 @@ impl Staging {
         let mut offset = 0;
         for piece in pieces {
             let tensor = &tensors[&piece.tensor];
-            let full = piece.elements == (0..tensor.elements());
-            let end = offset + piece.elements.len() * tensor.width();
-            let info = TensorInfo {
-                dtype: tensor.dtype,
-                shape: if full { tensor.dims.clone() } else { vec![piece.elements.len()] },
-                data_offsets: (offset, end),
-            };
-            infos.push((if full { piece.tensor.clone() } else { piece.key() }, info));
+            let end = offset + piece.part.elements() * tensor.width();
+            let (key, shape) = piece.entry(tensor);
+            let info = TensorInfo { dtype: tensor.dtype, shape, data_offsets: (offset, end) };
+            infos.push((key, info));
             offset = end;
         }
         let metadata = HashMap::from([
@@ -257,25 +254,6 @@ impl Drop for Staging {
     fn drop(&mut self) {
         // After a commit there is nothing under this name.
         let _ = fs::remove_dir_all(&self.path);
-    }
-}
-
-impl Piece {
-    /// The name of a part of a tensor in a file.
-    fn key(&self) -> String {
-        format!("{}[{}:{}]", self.tensor, self.elements.start, self.elements.end)
-    }
-
-    /// The piece of a name in a file.
-    pub(super) fn parse(key: &str, elements: usize) -> Option<Piece> {
-        let Some(part) = key.strip_suffix(']') else {
-            return Some(Piece { tensor: key.to_owned(), elements: 0..elements });
-        };
-        let (tensor, range) = part.rsplit_once('[')?;
-        let (start, end) = range.split_once(':')?;
-        let range = start.parse().ok()?..end.parse().ok()?;
-        (range.start <= range.end && range.len() == elements)
-            .then(|| Piece { tensor: tensor.to_owned(), elements: range })
     }
 }
 

@@ -5,6 +5,7 @@ use fullshard_checkpoint::sharded::{COMMITTED, MANIFEST, Piece, verify};
 use fullshard_checkpoint::{Checksum, Error, list, shard_file_name};
 use serde_json::{Value, json};
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ fn model_file(device: usize) -> String {
 }
 
 /// Checks that loading and verifying fail, both with these words.
-fn found(path: &Path, words: &[&str], what: &str) {
+pub fn found(path: &Path, words: &[&str], what: &str) {
     let error = load(path).expect_err(what).to_string();
     let problems = match verify(path, &mut |_| ()) {
         Ok(problems) => {
@@ -91,15 +92,19 @@ fn finds_every_missing_file() {
 }
 
 /// All tensors but `h.0.w`, in full.
-fn others() -> Vec<Piece> {
+pub fn others() -> Vec<Piece> {
     let others = tensors().into_iter().filter(|(name, _)| name != "h.0.w");
-    others.map(|(tensor, record)| Piece { tensor, elements: 0..record.elements() }).collect()
+    others.map(|(tensor, record)| Piece { tensor, part: (0..record.elements()).into() }).collect()
+}
+
+fn piece(tensor: &str, elements: Range<usize>) -> Piece {
+    Piece { tensor: tensor.into(), part: elements.into() }
 }
 
 #[test]
 fn finds_swapped_files() {
     let folder = tempfile::tempdir().unwrap();
-    let halves = |range| vec![Piece { tensor: "h.0.w".into(), elements: range }];
+    let halves = |range: Range<usize>| vec![piece("h.0.w", range)];
     let files = [halves(0..10), halves(10..20), others()];
     let path = save_pieces(folder.path(), 4, 4, &files, Arc::new(|_| {})).unwrap();
     assert_eq!(load(&path).unwrap(), saved(4));
@@ -175,7 +180,8 @@ const EDITS: &[(usize, Change, &[&str])] = &[
     (2, |m| m["files"]["../config.json"] = m["files"]["config.json"].clone(), &["../config.json"]),
     (2, |m| m["files"]["config.json"]["checksum"] = "0000000000000000".into(), &["config.json"]),
     (2, |m| m["files"]["config.json"]["bytes"] = 3.into(), &["config.json"]),
-    (2, |m| m["version"] = 2.into(), &["version 2"]),
+    (2, |m| m["version"] = 3.into(), &["version 3"]),
+    (2, |m| m["version"] = 0.into(), &["version 0"]),
     (2, |m| drop(m.as_object_mut().unwrap().remove("version")), &["version"]),
     (2, |m| drop(m.as_object_mut().unwrap().remove("progress")), &["progress"]),
 ];
@@ -236,7 +242,7 @@ fn finds_ranges_that_do_not_cover() {
         &[(0, 5), (5, 10), (12, 15), (15, 20), (10, 11)],
     ];
     for ranges in cases {
-        let piece = |&(start, end)| vec![Piece { tensor: "h.0.w".into(), elements: start..end }];
+        let piece = |&(start, end)| vec![piece("h.0.w", start..end)];
         let mut files: Vec<_> = ranges.iter().map(piece).collect();
         files.push(others());
         let folder = tempfile::tempdir().unwrap();
@@ -244,8 +250,7 @@ fn finds_ranges_that_do_not_cover() {
         found(&path, &["`h.0.w`", "gaps or overlap"], &format!("{ranges:?}"));
     }
     // A tensor in parts, one of them empty.
-    let files =
-        [[0..10, 10..20, 10..10].map(|elements| Piece { tensor: "h.0.w".into(), elements })];
+    let files = [[0..10, 10..20, 10..10].map(|elements| piece("h.0.w", elements))];
     let files = [files.concat(), others()];
     let folder = tempfile::tempdir().unwrap();
     let path = save_pieces(folder.path(), 4, 4, &files, Arc::new(|_| {})).unwrap();

@@ -2,13 +2,14 @@
 //! killed at any point of a save leaves the last complete checkpoint.
 #![allow(clippy::unwrap_used)]
 
+mod boxes;
 mod damage;
 mod kill;
 mod lock;
 
 use fullshard_checkpoint::sharded::{
-    Checkpoint, DataPosition, MANIFEST_VERSION, Manifest, OnSave, Piece, Progress, Staging,
-    TensorRecord,
+    Checkpoint, DataPosition, MANIFEST_VERSION, Manifest, MeshAxes, OnSave, Piece, Progress,
+    Staging, TensorRecord,
 };
 use fullshard_checkpoint::{Error, list, shard_file_name};
 use safetensors::Dtype;
@@ -53,10 +54,10 @@ fn shard(elements: usize, devices: usize, device: usize) -> Range<usize> {
 fn pieces(devices: usize) -> Vec<Vec<Piece>> {
     let of_device = |device| {
         let all = tensors().into_iter().map(|(tensor, record)| {
-            let elements = shard(record.elements(), devices, device);
-            Piece { tensor, elements }
+            let part = shard(record.elements(), devices, device).into();
+            Piece { tensor, part }
         });
-        all.filter(|piece| !piece.elements.is_empty()).collect()
+        all.filter(|piece| piece.part.elements() > 0).collect()
     };
     (0..devices).map(of_device).collect()
 }
@@ -74,24 +75,31 @@ fn save_pieces(
     for (i, pieces) in files.iter().enumerate() {
         let name = shard_file_name("model", i, files.len());
         staging.write_pieces(&name, pieces, &tensors(), |piece, write| {
-            let Piece { tensor, elements } = &pieces[piece];
-            let width = tensors()[tensor].width();
-            write(&values(save, tensor)[elements.start * width..elements.end * width])
+            let Piece { tensor, part } = &pieces[piece];
+            let (record, values) = (&tensors()[tensor], values(save, tensor));
+            part.runs(&record.dims).try_for_each(|run| {
+                let bytes = &values[run.from * record.width()..];
+                write(&bytes[..run.count * record.width()])
+            })
         })?;
     }
+    staging.commit(manifest(step, save, tensors()))
+}
+
+/// The manifest of a save, without files.
+fn manifest(step: u64, save: u64, tensors: BTreeMap<String, TensorRecord>) -> Manifest {
     let data = DataPosition::default();
-    let progress = Progress { run: "test".into(), step, data, ..Progress::default() };
-    staging.commit(Manifest {
+    Manifest {
         version: MANIFEST_VERSION,
         fullshard: "0".into(),
         saved_at: save as f64,
-        progress,
-        mesh: BTreeMap::new(),
+        progress: Progress { run: "test".into(), step, data, ..Progress::default() },
+        mesh: MeshAxes::default(),
         optimizer: Some("adamw".into()),
         config: serde_json::json!({}),
-        tensors: tensors(),
+        tensors,
         files: BTreeMap::new(),
-    })
+    }
 }
 
 /// Saves from a number of devices. The number of the save is the step.

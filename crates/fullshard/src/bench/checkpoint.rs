@@ -6,7 +6,6 @@ use fullshard_checkpoint::sharded::{Checkpoint, Progress};
 use fullshard_checkpoint::{ExportOptions, Weights};
 use fullshard_train::{Compiler, Runner, SaveOptions, Saver};
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -59,7 +58,6 @@ pub fn bench_checkpoint(config: &RunConfig, folder: &Path) -> Result<CheckpointR
         only_model: config.checkpoint.only_model,
         memory: config.checkpoint.memory.map(|size| size.0),
         config: serde_json::Value::Null,
-        mesh: BTreeMap::new(),
         on_save: Arc::new(|_| {}),
     };
     let mut saver = Saver::new(&runner, options)?;

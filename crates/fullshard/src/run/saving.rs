@@ -5,7 +5,6 @@ use crate::config::{RunConfig, SaveWhen, When};
 use crate::error::{Error, Result};
 use fullshard_checkpoint::sharded::{DataPosition, OnSave};
 use fullshard_train::{BestMetric, Resumed, SaveOptions, Saving};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -47,7 +46,6 @@ impl Run {
                 only_model: options.only_model,
                 memory: options.memory.map(|size| size.0),
                 config,
-                mesh: BTreeMap::from([("fsdp".to_owned(), self.config.devices())]),
                 on_save: Arc::clone(&control.on_save),
             },
             run: resumed.map_or_else(new_run, |resumed| resumed.progress.run.clone()),

@@ -7,6 +7,8 @@
 mod plan;
 mod restore;
 mod saver;
+#[cfg(test)]
+mod tests;
 mod write;
 
 pub use restore::check_checkpoint;

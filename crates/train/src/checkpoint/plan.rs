@@ -3,10 +3,12 @@
 use crate::error::Error;
 use fullshard_checkpoint::sharded::{Piece, TensorRecord};
 use fullshard_checkpoint::{SINGLE_FILE, shard_file_name};
+use fullshard_core::Part;
+use fullshard_graph::TensorType;
 use fullshard_pjrt::Array;
-use fullshard_step::{Ordered, SavedTensors, StateTensor, StepSpec, TrainState};
+use fullshard_step::{Ordered, SavedPart, SavedTensors, StepSpec, TrainState};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 /// The largest file, so that a device's shards are written by several threads.
 const FILE_BYTES: usize = 1 << 30;
@@ -25,21 +27,31 @@ pub(crate) struct SavePlan {
 pub(crate) struct TileSource {
     pub array: usize,
     pub shard: usize,
-    pub bytes: usize,
+    pub ty: TensorType,
 }
 
-/// The pieces of a file, and the bytes of a tile that each is.
+/// The pieces of a file, and the part of a tile that each is.
 #[derive(Debug, Default)]
 pub(crate) struct FilePlan {
     pub name: String,
     pub pieces: Vec<Piece>,
-    pub sources: Vec<(usize, Range<usize>)>,
+    pub sources: Vec<(usize, Part)>,
+}
+
+/// A tile with something to save, and the devices that hold it.
+struct Tile<'a> {
+    array: usize,
+    saved: &'a SavedTensors,
+    parts: Vec<SavedPart>,
+    ty: &'a TensorType,
+    holders: Vec<usize>,
 }
 
 /// A piece before it has a file.
 struct Placed {
     piece: Piece,
-    source: (usize, Range<usize>),
+    source: (usize, Part),
+    bytes: usize,
 }
 
 impl SavePlan {
@@ -49,19 +61,29 @@ impl SavePlan {
         state: &TrainState<Array>,
         only_model: bool,
     ) -> Result<SavePlan, Error> {
-        let described = spec.state()?;
-        let pairs = state.zip(&described)?.flatten();
+        let saved = spec.state()?.map(|tensor| spec.saved(tensor));
+        let pairs = state.zip(&saved)?.flatten().into_iter().enumerate();
+        SavePlan::of(pairs.filter(|(_, (_, saved))| saved.slot.is_none() || !only_model))
+    }
+
+    /// The plan of arrays by their positions in the state, with what each is saved as.
+    pub fn of<'a>(
+        arrays: impl Iterator<Item = (usize, (&'a Array, &'a SavedTensors))>,
+    ) -> Result<SavePlan, Error> {
         let mut plan = SavePlan { tensors: BTreeMap::new(), tiles: Vec::new(), files: Vec::new() };
-        let devices = spec.placement.devices();
-        let mut model: Vec<Vec<Placed>> = (0..devices).map(|_| Vec::new()).collect();
-        let mut optimizer: Vec<Vec<Placed>> = (0..devices).map(|_| Vec::new()).collect();
-        let mut loads = vec![0; devices];
-        for (index, (array, tensor)) in pairs.into_iter().enumerate() {
-            let is_slot = tensor.slot.is_some();
-            if !(is_slot && only_model) {
-                let owned = if is_slot { &mut optimizer } else { &mut model };
-                plan.add(spec, (index, array), tensor, owned, &mut loads)?;
-            }
+        let mut tiles = Vec::new();
+        for (index, (array, saved)) in arrays {
+            plan.record(saved);
+            tiles.extend(distinct_tiles(index, array, saved)?);
+        }
+        let sizes = tiles.iter().map(|tile| (tile.bytes(), tile.holders.as_slice()));
+        let writers = writers(&sizes.collect::<Vec<_>>());
+        let (mut model, mut optimizer) = (BTreeMap::new(), BTreeMap::new());
+        for (tile, writer) in tiles.into_iter().zip(writers) {
+            let owned = if tile.saved.slot.is_some() { &mut optimizer } else { &mut model };
+            let owned: &mut Vec<Placed> = owned.entry(writer).or_default();
+            owned.extend(tile.placed(plan.tiles.len()));
+            plan.tiles.push(TileSource { array: tile.array, shard: writer, ty: tile.ty.clone() });
         }
         plan.add_files("model", model);
         plan.add_files("optimizer", optimizer);
@@ -70,51 +92,13 @@ impl SavePlan {
 
     /// The bytes that a copy of all shards needs.
     pub fn bytes(&self) -> usize {
-        self.tiles.iter().map(|tile| tile.bytes).sum()
+        self.tiles.iter().map(|tile| tile.ty.bytes()).sum()
     }
 
     /// The bytes of the parameters.
     pub fn model_bytes(&self) -> u64 {
         let parameters = self.tensors.values().filter(|tensor| tensor.slot.is_none());
         parameters.map(|tensor| tensor.bytes() as u64).sum()
-    }
-
-    /// Adds a tensor's distinct shards, each from the device with the least so far that has it.
-    fn add(
-        &mut self,
-        spec: &StepSpec,
-        (index, array): (usize, &Array),
-        tensor: &StateTensor,
-        owned: &mut [Vec<Placed>],
-        loads: &mut [usize],
-    ) -> Result<(), Error> {
-        let saved = spec.saved(tensor);
-        self.record(&saved);
-        let mut holders: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for shard in 0..array.shards().len() {
-            let tile = array.tiling().tile(shard, &array.ty().dims)?;
-            holders.entry(tile.index).or_default().push(shard);
-        }
-        let width = array.ty().dtype.size();
-        for shards in holders.into_values() {
-            let least = shards.into_iter().min_by_key(|&shard| loads[shard]);
-            let Some(shard) = least else { continue };
-            let tile = array.tiling().tile(shard, &array.ty().dims)?;
-            let bytes = array.shards()[shard].ty().bytes();
-            let parts = saved.parts(&tile.ranges);
-            if parts.is_empty() {
-                continue;
-            }
-            self.tiles.push(TileSource { array: index, shard, bytes });
-            loads[shard] += bytes;
-            owned[shard].extend(parts.into_iter().map(|part| {
-                let end = part.start + part.elements.len();
-                let source = (self.tiles.len() - 1, part.start * width..end * width);
-                let tensor = saved.names[part.tensor].clone();
-                Placed { piece: Piece { tensor, elements: part.elements }, source }
-            }));
-        }
-        Ok(())
     }
 
     fn record(&mut self, saved: &SavedTensors) {
@@ -130,13 +114,12 @@ impl SavePlan {
     }
 
     /// Adds the files of a part of the state, given what each device writes of it.
-    fn add_files(&mut self, kind: &str, owned: Vec<Vec<Placed>>) {
+    fn add_files(&mut self, kind: &str, owned: BTreeMap<usize, Vec<Placed>>) {
         let mut files = Vec::new();
-        for placed in owned.into_iter().filter(|placed| !placed.is_empty()) {
+        for placed in owned.into_values() {
             let mut file = FilePlan::default();
             let mut bytes = 0;
-            for Placed { piece, source } in placed {
-                let more = source.1.len();
+            for Placed { piece, source, bytes: more } in placed {
                 if bytes > 0 && bytes + more > FILE_BYTES {
                     files.push(std::mem::take(&mut file));
                     bytes = 0;
@@ -160,13 +143,102 @@ impl SavePlan {
         let mut files = BTreeMap::new();
         for file in self.files.iter().filter(|file| file.name.starts_with("model")) {
             for piece in &file.pieces {
-                let full = piece.elements == (0..self.tensors[&piece.tensor].elements());
-                if !full || file.name == SINGLE_FILE {
+                if !piece.is_full(&self.tensors[&piece.tensor]) || file.name == SINGLE_FILE {
                     return None;
                 }
                 files.insert(piece.tensor.as_str(), file.name.as_str());
             }
         }
         Some(files)
+    }
+}
+
+impl Tile<'_> {
+    /// The bytes that are written of it.
+    fn bytes(&self) -> usize {
+        let elements: usize = self.parts.iter().map(|part| part.part.elements()).sum();
+        elements * self.ty.dtype.size()
+    }
+
+    /// Its pieces, given its position among the tiles that are copied.
+    fn placed(&self, index: usize) -> impl Iterator<Item = Placed> {
+        self.parts.iter().map(move |SavedPart { tensor, part, held }| Placed {
+            bytes: part.elements() * self.ty.dtype.size(),
+            piece: Piece { tensor: self.saved.names[*tensor].clone(), part: part.clone() },
+            source: (index, held.clone()),
+        })
+    }
+}
+
+/// The distinct tiles of an array that hold more than padding.
+fn distinct_tiles<'a>(
+    index: usize,
+    array: &'a Array,
+    saved: &'a SavedTensors,
+) -> Result<Vec<Tile<'a>>, Error> {
+    let mut tiles: BTreeMap<usize, Tile<'_>> = BTreeMap::new();
+    for (device, shard) in array.shards().iter().enumerate() {
+        let tile = array.tiling().tile(device, &array.ty().dims)?;
+        let held = tiles.entry(tile.index).or_insert_with(|| Tile {
+            array: index,
+            saved,
+            parts: saved.parts(&tile.ranges),
+            ty: shard.ty(),
+            holders: Vec::new(),
+        });
+        held.holders.push(device);
+    }
+    Ok(tiles.into_values().filter(|tile| !tile.parts.is_empty()).collect())
+}
+
+/// The device that writes each tile, given its bytes and its holders. Tiles of one holder come
+/// first, then large ones, each to the holder with the least so far, so that devices write about
+/// the same.
+fn writers(tiles: &[(usize, &[usize])]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..tiles.len()).collect();
+    order.sort_by_key(|&tile| (tiles[tile].1.len() > 1, Reverse(tiles[tile].0)));
+    let (mut writers, mut loads) = (vec![0; tiles.len()], BTreeMap::new());
+    for tile in order {
+        let (bytes, holders) = tiles[tile];
+        let load = |device: &&usize| loads.get(*device).copied().unwrap_or(0);
+        writers[tile] = holders.iter().min_by_key(load).copied().unwrap_or(0);
+        *loads.entry(writers[tile]).or_insert(0) += bytes;
+    }
+    writers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes that each device writes.
+    fn loads(tiles: &[(usize, &[usize])], devices: usize) -> Vec<usize> {
+        let writers = writers(tiles);
+        for (writer, (_, holders)) in writers.iter().zip(tiles) {
+            assert!(holders.contains(writer));
+        }
+        let of = |device| {
+            let mine = writers.iter().zip(tiles).filter(|(writer, _)| **writer == device);
+            mine.map(|(_, (bytes, _))| bytes).sum()
+        };
+        (0..devices).map(of).collect()
+    }
+
+    #[test]
+    fn replicas_write_about_the_same() {
+        let all: &[usize] = &[0, 1];
+        assert_eq!(loads(&[(1, all), (2, all), (3, all), (4, all), (10, all)], 2), [10, 10]);
+        // Two replicas of two shards.
+        let (first, second): (&[usize], &[usize]) = (&[0, 2], &[1, 3]);
+        let tiles: Vec<_> = (1..=8).flat_map(|size| [(size, first), (size, second)]).collect();
+        assert_eq!(loads(&tiles, 4), [18; 4]);
+    }
+
+    #[test]
+    fn replicated_tensors_go_to_devices_with_less() {
+        let tiles: [(usize, &[usize]); 3] = [(9, &[0, 1]), (5, &[0]), (4, &[0, 1])];
+        assert_eq!(loads(&tiles, 2), [9, 9]);
+        assert_eq!(loads(&[(3, &[1])], 2), [0, 3]);
+        assert!(writers(&[]).is_empty());
     }
 }

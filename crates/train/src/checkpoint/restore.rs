@@ -64,7 +64,7 @@ pub(crate) fn read_checkpoint(
 ) -> impl Fn(&SavedTensors, &SavedPart, &mut [u8]) -> Result<(), Error> + Sync {
     |saved, part, out| {
         let name = &saved.names[part.tensor];
-        Ok(checkpoint.read_elements(name, part.elements.clone(), out)?)
+        Ok(checkpoint.read_part(name, &part.part, out)?)
     }
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn read_weights(
         // Allocators align bytes of this many as numbers.
         let values = bytemuck::try_cast_slice_mut(out)
             .map_err(|error| mismatch(name, &error.to_string(), "aligned memory"))?;
-        Ok(weights.read_range_f32(name, part.elements.clone(), values)?)
+        Ok(weights.read_part_f32(name, &part.part, values)?)
     }
 }
 

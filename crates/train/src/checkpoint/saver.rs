@@ -4,7 +4,9 @@ use super::plan::SavePlan;
 use super::write::{FileJob, buffers, copy, write_files};
 use crate::error::Error;
 use crate::runner::Runner;
-use fullshard_checkpoint::sharded::{MANIFEST_VERSION, Manifest, OnSave, Progress, Staging};
+use fullshard_checkpoint::sharded::{
+    MANIFEST_VERSION, Manifest, MeshAxes, OnSave, Progress, Staging,
+};
 use fullshard_checkpoint::{list, remove_checkpoint};
 use fullshard_pjrt::{Buffer, PinnedMemory};
 use fullshard_step::Ordered;
@@ -30,8 +32,6 @@ pub struct SaveOptions {
     pub memory: Option<u64>,
     /// The config of the run.
     pub config: Value,
-    /// The axes of the mesh.
-    pub mesh: BTreeMap<String, usize>,
     /// Called at the points of a save.
     pub on_save: OnSave,
 }
@@ -63,6 +63,7 @@ pub struct Saver {
     options: SaveOptions,
     plan: Arc<SavePlan>,
     optimizer: Option<String>,
+    mesh: MeshAxes,
     /// The most host memory for copies.
     limit: u64,
     /// Pinned memory for copies, which a thread makes while training starts.
@@ -89,16 +90,18 @@ impl Saver {
         let plan = SavePlan::new(runner.spec(), runner.state(), options.only_model)?;
         let optimizer = runner.spec().optimizer.name().to_owned();
         let optimizer = (!options.only_model).then_some(optimizer);
+        let axes = runner.spec().placement.mesh.axes();
+        let mesh = MeshAxes(axes.map(|(axis, size)| (axis.to_owned(), size)).collect());
         let limit = options.memory.unwrap_or_else(|| available_memory() / 2);
         let pins = runner.client().platform_name() != "cpu" && plan.bytes() as u64 <= limit;
         let pinning = pins.then(|| {
             let client = runner.client().clone();
-            let sizes: Vec<usize> = plan.tiles.iter().map(|tile| tile.bytes).collect();
+            let sizes: Vec<usize> = plan.tiles.iter().map(|tile| tile.ty.bytes()).collect();
             std::thread::spawn(move || client.pin_memory(&sizes).ok().flatten())
         });
         let plan = Arc::new(plan);
         let (pinned, worker, finished) = (None, None, VecDeque::new());
-        Ok(Saver { options, plan, optimizer, limit, pinning, pinned, worker, finished })
+        Ok(Saver { options, plan, optimizer, mesh, limit, pinning, pinned, worker, finished })
     }
 
     /// The bytes of a checkpoint's tensors.
@@ -186,7 +189,7 @@ impl Saver {
         start: Instant,
         others: &mut dyn FnMut(&Path) -> Result<(), Error>,
     ) -> Result<Job, Error> {
-        let SaveOptions { folder, limit, config, mesh, on_save, .. } = self.options.clone();
+        let SaveOptions { folder, limit, config, on_save, .. } = self.options.clone();
         let staging = Staging::begin(&folder, progress.step, on_save)?;
         if let Some(index) = self.plan.index() {
             staging.write_index(&index, self.plan.model_bytes())?;
@@ -198,7 +201,7 @@ impl Saver {
             fullshard: env!("CARGO_PKG_VERSION").to_owned(),
             saved_at: seconds_since_1970(),
             progress,
-            mesh,
+            mesh: self.mesh.clone(),
             optimizer: self.optimizer.clone(),
             config,
             tensors: self.plan.tensors.clone(),

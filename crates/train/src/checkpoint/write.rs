@@ -67,18 +67,22 @@ impl<'a> FileJob<'a> {
     fn write(self, staging: &Staging, plan: &SavePlan) -> Result<(), Error> {
         let file = &plan.files[self.file];
         // Pieces of a tile follow each other.
-        let mut held: Option<(usize, Bytes)> = None;
+        let mut last: Option<(usize, Bytes)> = None;
         staging.write_pieces(&file.name, &file.pieces, &plan.tensors, |piece, write| {
-            let (index, range) = &file.sources[piece];
-            let tile = match held.take().filter(|(held, _)| held == index) {
+            let (index, held) = &file.sources[piece];
+            let tile = match last.take().filter(|(last, _)| last == index) {
                 Some((_, tile)) => tile,
                 None => self.tiles[index].read().map_err(|error| {
                     let name = file.pieces[piece].tensor.clone();
                     fullshard_checkpoint::Error::Values { name, source: error.into() }
                 })?,
             };
-            write(&tile.get()[range.clone()])?;
-            held = Some((*index, tile));
+            let ty = &plan.tiles[*index].ty;
+            let width = ty.dtype.size();
+            for run in held.runs(&ty.dims) {
+                write(&tile.get()[run.from * width..][..run.count * width])?;
+            }
+            last = Some((*index, tile));
             Ok(())
         })?;
         Ok(())
@@ -117,7 +121,7 @@ pub(crate) fn write_files(
     files: Vec<FileJob<'_>>,
     memory: u64,
 ) -> Result<(), Error> {
-    let largest = plan.tiles.iter().map(|tile| tile.bytes as u64).max().unwrap_or(0).max(1);
+    let largest = plan.tiles.iter().map(|tile| tile.ty.bytes() as u64).max().unwrap_or(0).max(1);
     let threads = (memory / largest).clamp(1, WRITERS.min(files.len().max(1)) as u64);
     let queue = Mutex::new(VecDeque::from(files));
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();

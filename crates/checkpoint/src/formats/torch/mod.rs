@@ -121,7 +121,7 @@ impl Format for TorchFile {
     }
 
     fn read(&self, name: &str, elements: Range<usize>, out: &mut [u8]) -> Result<()> {
-        self.check_request(name, &elements, out)?;
+        self.check_request(name, &elements.clone().into(), out)?;
         let read = self.views[name].read(&self.archive.file, elements, out);
         read.map_err(|source| Error::Read { path: self.path().to_owned(), source })
     }

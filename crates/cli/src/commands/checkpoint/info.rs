@@ -73,7 +73,6 @@ fn print(found: &Description) {
 
 fn print_checkpoint(found: &CheckpointDescription) {
     let data = &found.data;
-    let mesh: Vec<_> = found.mesh.iter().map(|(axis, size)| format!("{axis} {size}")).collect();
     row("step", found.step);
     row("epoch", format!("{:.2}", found.epoch));
     row(
@@ -87,7 +86,7 @@ fn print_checkpoint(found: &CheckpointDescription) {
         ),
     );
     row("saved", format!("{} by fullshard {}", local_time(found.saved_at), found.fullshard));
-    row("mesh", mesh.join(", "));
+    row("mesh", &found.mesh);
     match &found.optimizer {
         Some(name) => row(
             "optimizer",
