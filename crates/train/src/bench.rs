@@ -6,7 +6,8 @@
 //! overhead. A profile is taken of further steps, since profiling costs time.
 
 use crate::error::Error;
-use crate::runner::{Metrics, Pending, Runner};
+use crate::launch::{Metrics, Pending};
+use crate::runner::Runner;
 use fullshard_pjrt::HostTensor;
 use fullshard_step::BatchShape;
 use std::time::Instant;

@@ -1,7 +1,8 @@
 //! Metrics of the steps since the last log: loss, throughput and memory.
 
+use crate::launch::Metrics;
 use crate::report::Values;
-use crate::runner::{Metrics, Runner};
+use crate::runner::Runner;
 use fullshard_step::Chip;
 use fullshard_step::{Flops, utilization};
 use std::time::{Duration, Instant};
