@@ -224,11 +224,12 @@ impl Run {
         let samples = corpus.blocks();
         let resumed = checkpoint.map(|checkpoint| self.resumed(checkpoint)).transpose()?;
         let position = |step| self.data_position(&corpus, &batches, step);
+        let data = TokenBatches::training(Arc::clone(&corpus), batches);
         let training = Training {
             schedule,
             lr_schedule: self.lr_schedule,
             learning_rate: self.config.learning_rate(),
-            batches: Arc::new(TokenBatches::training(Arc::clone(&corpus), batches)),
+            batches: Arc::new(data.prefetch(self.spec.iterations_per_loop)),
             evaluation: evaluation.filter(|_| self.mode.evaluate_during),
             profile: self.config.logging.profile.clone(),
             stop: control.stop,
