@@ -5,7 +5,8 @@
 //! each launch is waited for separately, which shows the variation between steps and the host
 //! overhead. A profile is taken of further steps, since profiling costs time.
 //!
-//! Launches of several steps are measured whole, and their times divided by their steps.
+//! Launches of several steps are measured whole, and their times divided by their steps. What they
+//! gain shows beside single steps, which the same run measures too.
 
 use crate::error::Error;
 use crate::launch::{Metrics, Pending};
@@ -42,6 +43,8 @@ pub struct Measured {
     pub total: f64,
     /// Time per step: `total` over their number.
     pub step: f64,
+    /// Time per step if each is a launch of its own, where launches have several.
+    pub single: Option<f64>,
     /// Times per step of launches that were waited for separately.
     pub waited: Vec<f64>,
     /// Summary of those times.
@@ -77,13 +80,10 @@ impl Bench {
         let ahead = runner.launches_ahead();
         let iterations = runner.spec().iterations_per_loop;
         let launches = self.steps.div_ceil(iterations);
-        let mut launch = self.launches(runner, &batches);
+        let mut launch = self.launches(runner, &batches, iterations);
 
-        let first = run_launches(&mut launch, self.warmup.div_ceil(iterations), false)?;
-        let start = Instant::now();
-        let first_timed = run_launches(&mut launch, launches, ahead)?;
-        let total = start.elapsed().as_secs_f64();
-        let first = first.or(first_timed);
+        let warmup = self.warmup.div_ceil(iterations);
+        let (first, total) = time_launches(&mut launch, warmup, launches, ahead)?;
 
         let mut waited = Vec::new();
         let mut last = None;
@@ -92,10 +92,16 @@ impl Bench {
             last = Some(launch()?.wait()?);
             waited.push(start.elapsed().as_secs_f64() / iterations as f64);
         }
+        drop(launch);
+
+        let single = match iterations {
+            1 => None,
+            _ => Some(self.single_step(runner, &batches, ahead)?),
+        };
         match (Spread::of(&waited), first, last) {
             (Some(spread), Some(first), Some(last)) => {
                 let step = total / (launches * iterations) as f64;
-                Ok(Measured { ahead, total, step, waited, spread, first, last })
+                Ok(Measured { ahead, total, step, single, waited, spread, first, last })
             }
             _ => Err(fullshard_step::Error::TooFew {
                 what: "the number of steps",
@@ -104,6 +110,19 @@ impl Bench {
             }
             .into()),
         }
+    }
+
+    /// The time of a step in launches of one.
+    fn single_step(
+        &self,
+        runner: &mut Runner<'_>,
+        batches: &[HostTensor],
+        ahead: bool,
+    ) -> Result<f64, Error> {
+        runner.prepare(1)?;
+        let mut launch = self.launches(runner, batches, 1);
+        let (_, total) = time_launches(&mut launch, self.warmup.max(1), self.steps, ahead)?;
+        Ok(total / self.steps as f64)
     }
 }
 
@@ -119,7 +138,8 @@ impl Bench {
         let batches = self.batches(batch, vocabulary)?;
         let ahead = runner.launches_ahead();
         let profile = runner.client().plugin().start_profile()?;
-        run_launches(&mut self.launches(runner, &batches), launches, ahead)?;
+        let iterations = runner.spec().iterations_per_loop;
+        run_launches(&mut self.launches(runner, &batches, iterations), launches, ahead)?;
         Ok(profile.finish()?)
     }
 
@@ -129,14 +149,14 @@ impl Bench {
         (0..distinct as u64).map(|i| tokens(batch, vocabulary, self.seed ^ i)).collect()
     }
 
-    /// A function that makes the next launch.
+    /// A function that makes the next launch of some steps.
     fn launches<'r>(
         &self,
         runner: &'r mut Runner<'_>,
         batches: &'r [HostTensor],
+        iterations: usize,
     ) -> impl FnMut() -> Result<Pending, Error> {
         let mut next = batches.iter().cycle();
-        let iterations = runner.spec().iterations_per_loop;
         let rates = vec![self.learning_rate; iterations];
         move || {
             let batches: Vec<_> =
@@ -145,6 +165,19 @@ impl Bench {
             runner.launch(&batches, &rates)
         }
     }
+}
+
+/// Times launches after others that are not timed, and returns the metrics of the first step.
+fn time_launches(
+    launch: &mut impl FnMut() -> Result<Pending, Error>,
+    warmup: usize,
+    launches: usize,
+    ahead: bool,
+) -> Result<(Option<Metrics>, f64), Error> {
+    let first = run_launches(launch, warmup, false)?;
+    let start = Instant::now();
+    let first_timed = run_launches(launch, launches, ahead)?;
+    Ok((first.or(first_timed), start.elapsed().as_secs_f64()))
 }
 
 /// Launches as in training and waits for all; returns the metrics of the first step.

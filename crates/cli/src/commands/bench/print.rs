@@ -123,6 +123,11 @@ fn speed(report: &StepReport) {
             format::seconds(spread.upper_quartile)
         ),
     );
+    if let Some(single) = time.single {
+        let ratio = single / time.step;
+        let text = format!("{} per step, {ratio:.2} times as long", format::seconds(single));
+        row("  single launches", &text);
+    }
     row(
         "tokens/s",
         &format!(
