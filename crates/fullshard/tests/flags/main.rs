@@ -123,7 +123,7 @@ const ROWS: &[Row] = &[
     ("gradient_accumulation_steps", "2", &[], Program),
     ("no_sync", "true", &[TWO, ("gradient_accumulation_steps", "2")], Program),
     ("iterations_per_loop", "3", &[], Program),
-    ("iterations_per_loop", "0", &[], Fails("--iterations_per_loop is 0")),
+    ("iterations_per_loop", "0", &[], Fails("--iterations_per_loop is `0`")),
     ("num_train_epochs", "2", &[EPOCH[0], ("max_train_samples", "5")], Run),
     ("max_steps", "2", &[], Run),
     ("lr_scheduler_type", "constant", &[], Run),
