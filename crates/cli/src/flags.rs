@@ -36,7 +36,8 @@ impl FlagList for StepFlags {
     fn takes(flag: &Flag) -> bool {
         const SECTIONS: [&str; 5] =
             ["Model", "Devices", "Sharding", "Precision and memory", "Optimizer"];
-        const OTHERS: [&str; 3] = ["gradient_accumulation_steps", "no_sync", "seed"];
+        const OTHERS: [&str; 4] =
+            ["gradient_accumulation_steps", "no_sync", "iterations_per_loop", "seed"];
         let is_checkpoint = flag.name == "model_name_or_path";
         (SECTIONS.contains(&flag.heading) && !is_checkpoint) || OTHERS.contains(&flag.name)
     }
@@ -85,6 +86,11 @@ impl<L: FlagList> Flagged<L> {
     ) -> Result<RunConfig> {
         let (base, given) = self.base(base)?;
         Ok(given.resolve(base)?)
+    }
+
+    /// Whether a file with a config or flags is given.
+    pub fn has_file(&self) -> bool {
+        self.file.is_some()
     }
 
     fn base(&self, base: impl FnOnce(&Given) -> Result<RunConfig>) -> Result<(RunConfig, Given)> {

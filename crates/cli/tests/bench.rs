@@ -146,6 +146,38 @@ fn measures_two_devices() {
     assert_estimated(&report);
 }
 
+/// Figures of launches with several steps are per step; the batches of all are in memory.
+#[test]
+fn measures_launches_of_several_steps() {
+    let folder = Folder::new();
+    let args = ["--fsdp_config", BLOCKS, "--num_cores", "2", "--batch", "4", "--steps", "4"];
+    let loops = [&args[..], &["--iterations_per_loop", "3"]].concat();
+    let [one, three] = [&args[..], &loops].map(|args| folder.json("tiny.json", args));
+    assert_eq!(three["settings"]["iterations_per_loop"], 3);
+    assert_eq!(three["settings"]["steps"], 6, "whole launches");
+    assert_ne!(three["compile"]["program"], one["compile"]["program"]);
+    assert_eq!(three["loss"]["first"], one["loss"]["first"]);
+    for kind in ["all-gather", "reduce-scatter"] {
+        assert_eq!(collectives(&three, kind), collectives(&one, kind));
+    }
+    let time = &three["time"];
+    assert_eq!(time["waited"].as_array().unwrap().len(), 2);
+    assert!((number(&time["total"]) - 6.0 * number(&time["step"])).abs() < 1e-9);
+    assert!(number(&time["single"]) > 0.0 && one["time"]["single"].is_null());
+    // Tokens and labels of two more steps, and a few scalars.
+    let arguments = |report: &Value| report["memory"]["arguments"].as_u64().unwrap();
+    let more = arguments(&three) - arguments(&one);
+    let batches = 2 * 2 * 4 * 32;
+    assert!((batches..batches + 128).contains(&more), "{more}");
+    let temporaries = |report: &Value| report["estimate"]["temporaries"].as_u64().unwrap();
+    assert_eq!(temporaries(&three) - temporaries(&one), batches);
+    assert_estimated(&three);
+
+    let breakdown = folder.step("tiny.json", &[&loops[..], &["--breakdown"]].concat());
+    let error = text(&breakdown.stderr);
+    assert!(!breakdown.status.success() && error.contains("--iterations_per_loop"), "{error}");
+}
+
 /// The estimate is within 25 % of the compiled memory on CPU.
 fn assert_estimated(report: &Value) {
     let (estimate, total) = (number(&report["estimate"]["total"]), &report["memory"]["total"]);

@@ -8,6 +8,7 @@ use common::{Folder, number, rejects, short, text};
 use fullshard_core::Platform;
 use fullshard_pjrt::plugins::Store;
 use serde_json::Value;
+use std::collections::BTreeSet;
 
 /// The flags of a plan for a machine.
 fn plan<'a>(machine: &'a str, more: &[&'a str]) -> Vec<&'a str> {
@@ -60,6 +61,27 @@ fn planned_step_is_the_trained_step() {
         let line = estimate.lines().find(|line| line.starts_with(part)).unwrap();
         assert!(trained.lines().any(|other| other == line), "{line} in {trained}");
     }
+}
+
+/// A plan of launches with several steps is of the program that trains, with times per step.
+#[test]
+fn planned_loop_is_the_trained_loop() {
+    let folder = Folder::new();
+    let flags = ["--per_device_train_batch_size", "4"];
+    let loops = [&flags[..], &["--iterations_per_loop", "2"]].concat();
+    let [one, two] = [&flags[..], &loops].map(|flags| planned(&folder, "cpu:2", flags));
+    let train = [&short(&["--max_steps", "2", "--block_size", "16"])[..], &loops].concat();
+    assert_eq!(trained_program(&folder.stdout(&train)), two["program"].as_str().unwrap());
+    assert_ne!(two["program"], one["program"]);
+    assert_eq!(two["settings"]["iterations_per_loop"], 2);
+    let step = |report: &Value| number(&report["time"]["step"]);
+    assert!((step(&two) / step(&one) - 1.0).abs() < 0.05, "{} and {}", step(&two), step(&one));
+    let modules = |report: &Value| -> BTreeSet<(String, bool)> {
+        let rows = report["time"]["modules"].as_array().unwrap().iter();
+        let names = rows.map(|row| (row["module"].to_string(), row["backward"].as_bool().unwrap()));
+        names.filter(|(module, _)| module != "\"\"").collect()
+    };
+    assert_eq!(modules(&two), modules(&one));
 }
 
 #[test]

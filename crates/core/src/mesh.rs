@@ -291,6 +291,12 @@ impl Sharding {
         &self.mesh
     }
 
+    /// The sharding of such tensors stacked along a new first dimension, which is not sharded.
+    pub fn stacked(&self) -> Sharding {
+        let dims = [Vec::new()].into_iter().chain(self.dims.iter().cloned()).collect();
+        Sharding { mesh: self.mesh.clone(), dims }
+    }
+
     /// The rank of the tensors it is for.
     pub fn rank(&self) -> usize {
         self.dims.len()

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// The label of a position that is ignored in the loss.
 const IGNORED: i32 = -100;
 
-/// Maximum number of prefetched batches.
+/// Maximum number of prefetched batches, unless more are requested.
 const PREFETCH: usize = 4;
 
 /// How the blocks of a corpus are grouped into batches.
@@ -106,6 +106,16 @@ impl Loader {
     /// Prefetches the batches of `steps`, counted over all epochs: to resume a run at step 100,
     /// start the range there.
     pub fn start(corpus: Arc<Corpus>, batches: Batches, steps: Range<u64>) -> Result<Self> {
+        Loader::with_prefetch(corpus, batches, steps, PREFETCH)
+    }
+
+    /// The same with at least this number of prefetched batches, for launches that take several.
+    pub fn with_prefetch(
+        corpus: Arc<Corpus>,
+        batches: Batches,
+        steps: Range<u64>,
+        prefetch: usize,
+    ) -> Result<Self> {
         if batches.rows() == 0 {
             let expected = "a step needs at least one";
             return Err(Error::OutOfRange { what: "sequences per step", given: 0, expected });
@@ -116,7 +126,7 @@ impl Loader {
             let given = batches.order.length();
             return Err(Error::OutOfRange { what: "the number of blocks", given, expected });
         }
-        let (sender, receiver) = sync_channel(PREFETCH);
+        let (sender, receiver) = sync_channel(prefetch.max(PREFETCH));
         let work = move || {
             for step in steps {
                 if sender.send(fill(&corpus, &batches, step)).is_err() {

@@ -30,7 +30,8 @@ impl RunConfig {
         let optimizer =
             fullshard_optim::from_name(&self.optimizer.name, &self.optimizer_options())?;
         let limit = Some(self.optimizer.max_grad_norm).filter(|&limit| limit > 0.0);
-        let spec = StepSpec::new(model, placement, optimizer, batch, limit)?;
+        let spec = StepSpec::new(model, placement, optimizer, batch, limit)?
+            .with_iterations_per_loop(self.schedule.iterations_per_loop)?;
         check_fp8(&spec)?;
         Ok(spec)
     }
@@ -175,6 +176,13 @@ impl RunConfig {
                 "{sequences} sequences of {tokens} tokens and {accumulation} micro-batches exceed \
                  the maximum of {MAX_TOKENS} tokens per step: lower --per_device_train_batch_size, \
                  --block_size or --gradient_accumulation_steps"
+            )));
+        }
+        let iterations = self.schedule.iterations_per_loop;
+        if all.and_then(|all| all.checked_mul(iterations)).is_none_or(|all| all > MAX_TOKENS) {
+            return Err(Error::Usage(format!(
+                "{iterations} steps per launch exceed the maximum of {MAX_TOKENS} tokens per \
+                 launch: lower --iterations_per_loop"
             )));
         }
         Ok(BatchShape {

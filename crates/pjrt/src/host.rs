@@ -3,6 +3,7 @@
 use crate::dtype::{self, Element};
 use crate::error::{Error, Result};
 use fullshard_core::{DType, TensorType};
+use std::borrow::Borrow;
 use std::ops::{Deref, DerefMut};
 
 /// A dense row-major tensor on the host.
@@ -70,6 +71,18 @@ impl HostTensor {
     pub fn from_bools(dims: &[usize], values: &[bool]) -> Result<HostTensor> {
         let bytes = values.iter().map(|&value| u8::from(value)).collect();
         HostTensor::from_bytes(DType::Bool, dims, bytes)
+    }
+
+    /// Tensors of one type, stacked along a new first dimension.
+    pub fn stack<T: Borrow<HostTensor>>(tensors: &[T]) -> Result<HostTensor> {
+        let first = tensors.first().map(|first| first.borrow().ty.clone());
+        let first = first.ok_or_else(|| Error::Array("no tensors to stack".to_owned()))?;
+        if let Some(other) = tensors.iter().map(Borrow::borrow).find(|other| other.ty != first) {
+            return Err(Error::Array(format!("cannot stack {first} and {}", other.ty)));
+        }
+        let dims = [&[tensors.len()], &first.dims[..]].concat();
+        let bytes: Vec<&[u8]> = tensors.iter().map(|tensor| tensor.borrow().bytes()).collect();
+        HostTensor::from_bytes(first.dtype, &dims, bytes.concat())
     }
 
     /// The element type and dimensions.

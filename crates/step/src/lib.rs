@@ -1,8 +1,8 @@
 //! Step programs: a model, a placement and an optimizer combined into programs to compile.
 //!
 //! A [`StepSpec`] defines a run's programs. It traces those that initialize the state, already
-//! sharded over the devices; the training step, collectives and update included; and the
-//! evaluation step. Sizes and FLOPs follow from it before anything is compiled.
+//! sharded over the devices; the training step, collectives and update included, or a loop of
+//! several; and the evaluation step. Sizes and FLOPs follow from it before anything is compiled.
 //!
 //! Inputs and outputs of programs are structs in a fixed order ([`Ordered`]): a [`TrainState`] and
 //! [`StepInputs`] of types, of traced tensors or of arrays on devices.
@@ -14,6 +14,7 @@ mod flops;
 mod init;
 mod layer;
 mod layout;
+mod loops;
 mod ordered;
 mod platform;
 mod program;
@@ -30,6 +31,7 @@ pub use flops::{Flops, utilization};
 pub use fullshard_core::Chip;
 pub use init::{InitLaunch, InitProgram};
 pub use layout::{StateTensor, TensorSpec};
+pub use loops::LoopResults;
 pub use ordered::{CountMismatch, Ordered};
 pub use platform::{compiler_flags, dialect, lowering, scans_layers};
 pub use program::{METRICS, program_hash};

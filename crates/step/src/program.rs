@@ -59,12 +59,7 @@ impl StepSpec {
             state: layout.state.map(|tensor| tensor.sharding.clone()),
             metrics: layout.inputs.previous.sharding.clone(),
         };
-        let next = results.positions().state;
-        let state = layout.state.zip(&next)?.map(|(tensor, next)| {
-            let (argument, sharding) = tensor.argument();
-            (argument.donated_to(**next), sharding)
-        });
-        let arguments = StepArguments { state, inputs: layout.inputs.map(TensorSpec::argument) };
+        let arguments = layout.donated_to(&results.positions().state)?;
         let program =
             self.sharded_program("train_step", &arguments, &results, |locals| self.step(locals))?;
         Ok(program.in_dialect(self.placement.options.dialect))
@@ -114,7 +109,7 @@ impl StepSpec {
     }
 
     /// A training step on one device's shards.
-    fn step(&self, arguments: StepArguments<Tensor>) -> Result<StepResults<Tensor>> {
+    pub(crate) fn step(&self, arguments: StepArguments<Tensor>) -> Result<StepResults<Tensor>> {
         let group = self.placement.batch_group();
         let StepArguments { state, inputs } = arguments;
         let dropout = Key::new(&inputs.seed)?.named("dropout")?.fold(&inputs.step)?;
@@ -297,7 +292,7 @@ impl StepSpec {
     }
 }
 
-fn trace_error(what: &str, reason: impl ToString) -> fullshard_graph::Error {
+pub(crate) fn trace_error(what: &str, reason: impl ToString) -> fullshard_graph::Error {
     fullshard_graph::Error::new(what, reason.to_string())
 }
 

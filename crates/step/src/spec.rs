@@ -32,6 +32,8 @@ pub struct StepSpec {
     pub batch: BatchShape,
     /// The norm that gradients are clipped to, if they are.
     pub max_grad_norm: Option<f64>,
+    /// Steps per launch; see [`StepSpec::with_iterations_per_loop`].
+    pub iterations_per_loop: usize,
 }
 
 impl StepSpec {
@@ -69,7 +71,8 @@ impl StepSpec {
         if placement.trained().is_empty() {
             return Err(Error::AllFrozen);
         }
-        Ok(StepSpec { model, placement, optimizer, batch, max_grad_norm })
+        let iterations_per_loop = 1;
+        Ok(StepSpec { model, placement, optimizer, batch, max_grad_norm, iterations_per_loop })
     }
 
     /// Which matmuls of layers run in FP8, if any should.

@@ -40,6 +40,8 @@ pub struct StepSettings {
     pub gradient_accumulation_steps: usize,
     /// Whether gradients are reduced once per step.
     pub no_sync: bool,
+    /// Steps per launch.
+    pub iterations_per_loop: usize,
     /// Tokens per step, over all devices.
     pub tokens_per_step: usize,
     /// The optimizer.
@@ -91,6 +93,7 @@ impl StepSpec {
             sequence: batch.tokens,
             gradient_accumulation_steps: batch.accumulation,
             no_sync: !batch.sync_each_microbatch,
+            iterations_per_loop: self.iterations_per_loop,
             tokens_per_step: self.tokens_per_step(),
             optimizer: self.optimizer.name().to_owned(),
             max_grad_norm: self.max_grad_norm,

@@ -39,6 +39,7 @@ struct Case {
     accumulation: usize,
     sync_each_microbatch: bool,
     optimizer: &'static str,
+    iterations_per_loop: usize,
 }
 
 impl Case {
@@ -56,6 +57,7 @@ impl Case {
             accumulation: 1,
             sync_each_microbatch: true,
             optimizer: "adamw",
+            iterations_per_loop: 1,
         }
     }
 
@@ -82,14 +84,15 @@ impl Case {
             sync_each_microbatch: self.sync_each_microbatch,
         };
         let optimizer = from_name(self.optimizer, &Default::default()).unwrap();
-        StepSpec::new(model, placement, optimizer, batch, Some(1.0)).unwrap()
+        let spec = StepSpec::new(model, placement, optimizer, batch, Some(1.0)).unwrap();
+        spec.with_iterations_per_loop(self.iterations_per_loop).unwrap()
     }
 
-    /// Compiles the step for a platform.
+    /// Compiles the program of a launch for a platform.
     fn check(&self, kind: Platform) {
         let spec = self.spec(kind);
         let form = spec.model.attention_form();
-        compile(kind, &spec.step_program().unwrap(), &compiler_flags(kind, form));
+        compile(kind, &spec.launch_program().unwrap(), &compiler_flags(kind, form));
     }
 }
 
@@ -145,6 +148,13 @@ cases! {
     };
     gpt2_dropout_scanned: Case { remat: Remat::Full, scanned: true, ..Case::new(GPT2_DROPOUT) };
     gpt2_dropout_unrolled: Case { remat: Remat::Dots, ..Case::new(GPT2_DROPOUT) };
+    gpt2_dropout_in_a_loop: Case {
+        remat: Remat::Dots, iterations_per_loop: 3, ..Case::new(GPT2_DROPOUT)
+    };
+    llama_scanned_no_sync_in_a_loop: Case {
+        devices: 4, scanned: true, accumulation: 2, sync_each_microbatch: false,
+        optimizer: "adafactor", iterations_per_loop: 3, ..Case::new(LLAMA)
+    };
     llama_recomputed: Case { remat: Remat::Full, ..Case::new(LLAMA) };
     llama_scanned_fp8_no_sync: Case {
         devices: 4, remat: Remat::Dots, scanned: true, accumulation: 2, sync_each_microbatch: false,

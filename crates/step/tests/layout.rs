@@ -62,3 +62,30 @@ fn inputs_follow_the_state() {
     assert_eq!(flat[arguments.positions().inputs.seed].name, "seed");
     assert!(spec.eval_arguments(6).is_err(), "six sequences on four devices");
 }
+
+/// The program of one step per launch is that of a step. Those of several have the inputs of all
+/// steps, which share the seed and begin with the same metrics.
+#[test]
+fn loops_take_the_inputs_of_all_steps() {
+    let one = spec(Box::new(AdamW::default()));
+    let step = one.step_program().unwrap().to_text();
+    assert_eq!(one.launch_program().unwrap().to_text(), step);
+    let three = one.with_iterations_per_loop(3).unwrap();
+    assert_eq!(three.step_program().unwrap().to_text(), step);
+    assert_ne!(three.launch_program().unwrap().to_text(), step);
+    let inputs = three.launch_arguments().unwrap().inputs;
+    let dims = inputs.map(|tensor| tensor.ty.dims.clone());
+    assert_eq!(
+        (&dims.batch[0][..], &dims.scalars[..1], &dims.step[..]),
+        (&[3, 2, 8, 16][..], &[3][..], &[3][..])
+    );
+    assert_eq!((&dims.seed[..], &dims.previous[..]), (&[2][..], &[3][..]));
+    let labels = &inputs.batch[1];
+    assert_eq!(labels.sharding.local_dims(&labels.ty).unwrap(), [3, 2, 2, 16]);
+}
+
+#[test]
+fn rejects_launches_without_steps() {
+    let error = spec(Box::new(AdamW::default())).with_iterations_per_loop(0).err().unwrap();
+    assert_eq!(error.to_string(), "--iterations_per_loop is 0, but must be at least 1");
+}

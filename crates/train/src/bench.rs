@@ -1,12 +1,16 @@
 //! Benchmarks training steps on synthetic tokens.
 //!
 //! Steps are measured in two ways. For throughput they are launched as in training, with the host
-//! one step ahead where that pays, and the total time is divided by their number. For the spread
-//! each is launched and waited for separately, which shows the variation between steps and the host
+//! one launch ahead where that pays, and the total time is divided by their number. For the spread
+//! each launch is waited for separately, which shows the variation between steps and the host
 //! overhead. A profile is taken of further steps, since profiling costs time.
+//!
+//! Launches of several steps are measured whole, and their times divided by their steps. What they
+//! gain shows beside single steps, which the same run measures too.
 
 use crate::error::Error;
-use crate::runner::{Metrics, Pending, Runner};
+use crate::launch::{Metrics, Pending};
+use crate::runner::Runner;
 use fullshard_pjrt::HostTensor;
 use fullshard_step::BatchShape;
 use std::time::Instant;
@@ -17,9 +21,10 @@ const DISTINCT: usize = 8;
 /// Settings of a benchmark.
 #[derive(Debug, Clone, Copy)]
 pub struct Bench {
-    /// Warm-up steps before timing.
+    /// Warm-up steps before timing; a launch that they begin is completed.
     pub warmup: usize,
-    /// Steps measured, once for throughput and once for the spread.
+    /// Steps measured, once for throughput and once for the spread; a launch that they begin is
+    /// completed.
     pub steps: usize,
     /// Whether every step has the same tokens.
     pub fixed_batch: bool,
@@ -32,13 +37,15 @@ pub struct Bench {
 /// Measurements, with times in seconds.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct Measured {
-    /// Whether each step was launched before the previous one was done.
+    /// Whether each launch was made before the previous one was done.
     pub ahead: bool,
     /// Total time of all steps.
     pub total: f64,
     /// Time per step: `total` over their number.
     pub step: f64,
-    /// Times of steps that were waited for separately.
+    /// Time per step if each is a launch of its own, where launches have several.
+    pub single: Option<f64>,
+    /// Times per step of launches that were waited for separately.
     pub waited: Vec<f64>,
     /// Summary of those times.
     pub spread: Spread,
@@ -71,30 +78,30 @@ impl Bench {
     ) -> Result<Measured, Error> {
         let batches = self.batches(batch, vocabulary)?;
         let ahead = runner.launches_ahead();
-        let mut launch = self.launches(runner, &batches);
+        let iterations = runner.spec().iterations_per_loop;
+        let launches = self.steps.div_ceil(iterations);
+        let mut launch = self.launches(runner, &batches, iterations);
 
-        let mut first = None;
-        for _ in 0..self.warmup {
-            let metrics = launch()?.wait()?;
-            first.get_or_insert(metrics);
-        }
-
-        let start = Instant::now();
-        let first_timed = run_steps(&mut launch, self.steps, ahead)?;
-        let total = start.elapsed().as_secs_f64();
-        let first = first.or(first_timed);
+        let warmup = self.warmup.div_ceil(iterations);
+        let (first, total) = time_launches(&mut launch, warmup, launches, ahead)?;
 
         let mut waited = Vec::new();
         let mut last = None;
-        for _ in 0..self.steps {
+        for _ in 0..launches {
             let start = Instant::now();
             last = Some(launch()?.wait()?);
-            waited.push(start.elapsed().as_secs_f64());
+            waited.push(start.elapsed().as_secs_f64() / iterations as f64);
         }
+        drop(launch);
+
+        let single = match iterations {
+            1 => None,
+            _ => Some(self.single_step(runner, &batches, ahead)?),
+        };
         match (Spread::of(&waited), first, last) {
             (Some(spread), Some(first), Some(last)) => {
-                let step = total / self.steps as f64;
-                Ok(Measured { ahead, total, step, waited, spread, first, last })
+                let step = total / (launches * iterations) as f64;
+                Ok(Measured { ahead, total, step, single, waited, spread, first, last })
             }
             _ => Err(fullshard_step::Error::TooFew {
                 what: "the number of steps",
@@ -104,21 +111,35 @@ impl Bench {
             .into()),
         }
     }
+
+    /// The time of a step in launches of one.
+    fn single_step(
+        &self,
+        runner: &mut Runner<'_>,
+        batches: &[HostTensor],
+        ahead: bool,
+    ) -> Result<f64, Error> {
+        runner.prepare(1)?;
+        let mut launch = self.launches(runner, batches, 1);
+        let (_, total) = time_launches(&mut launch, self.warmup.max(1), self.steps, ahead)?;
+        Ok(total / self.steps as f64)
+    }
 }
 
 impl Bench {
-    /// Profiles further steps of a runner, launched as in training; returns an XSpace.
+    /// Profiles further launches of a runner, as in training; returns an XSpace.
     pub fn profile(
         &self,
         runner: &mut Runner<'_>,
         batch: BatchShape,
         vocabulary: usize,
-        steps: usize,
+        launches: usize,
     ) -> Result<Vec<u8>, Error> {
         let batches = self.batches(batch, vocabulary)?;
         let ahead = runner.launches_ahead();
         let profile = runner.client().plugin().start_profile()?;
-        run_steps(&mut self.launches(runner, &batches), steps, ahead)?;
+        let iterations = runner.spec().iterations_per_loop;
+        run_launches(&mut self.launches(runner, &batches, iterations), launches, ahead)?;
         Ok(profile.finish()?)
     }
 
@@ -128,46 +149,56 @@ impl Bench {
         (0..distinct as u64).map(|i| tokens(batch, vocabulary, self.seed ^ i)).collect()
     }
 
-    /// A function that launches the next step.
+    /// A function that makes the next launch of some steps.
     fn launches<'r>(
         &self,
         runner: &'r mut Runner<'_>,
         batches: &'r [HostTensor],
+        iterations: usize,
     ) -> impl FnMut() -> Result<Pending, Error> {
         let mut next = batches.iter().cycle();
-        let rate = self.learning_rate;
-        move || match next.next() {
-            Some(tokens) => runner.step(&[tokens, tokens], rate),
-            None => Err(fullshard_step::Error::TooFew {
-                what: "the number of steps",
-                found: 0,
-                least: 1,
-            }
-            .into()),
+        let rates = vec![self.learning_rate; iterations];
+        move || {
+            let batches: Vec<_> =
+                next.by_ref().take(iterations).map(|tokens| [tokens, tokens]).collect();
+            let batches: Vec<&[_]> = batches.iter().map(|batch| &batch[..]).collect();
+            runner.launch(&batches, &rates)
         }
     }
 }
 
-/// Launches steps as in training and waits for all; returns the metrics of the first.
-fn run_steps(
+/// Times launches after others that are not timed, and returns the metrics of the first step.
+fn time_launches(
     launch: &mut impl FnMut() -> Result<Pending, Error>,
-    steps: usize,
+    warmup: usize,
+    launches: usize,
+    ahead: bool,
+) -> Result<(Option<Metrics>, f64), Error> {
+    let first = run_launches(launch, warmup, false)?;
+    let start = Instant::now();
+    let first_timed = run_launches(launch, launches, ahead)?;
+    Ok((first.or(first_timed), start.elapsed().as_secs_f64()))
+}
+
+/// Launches as in training and waits for all; returns the metrics of the first step.
+fn run_launches(
+    launch: &mut impl FnMut() -> Result<Pending, Error>,
+    launches: usize,
     ahead: bool,
 ) -> Result<Option<Metrics>, Error> {
     let mut first = None;
+    let mut read = |done: Pending| -> Result<(), Error> {
+        let metrics = done.wait_all()?;
+        first = first.or(metrics.first().copied());
+        Ok(())
+    };
     let mut in_flight: Option<Pending> = None;
-    for _ in 0..steps {
-        let step = launch()?;
-        let done = if ahead { in_flight.replace(step) } else { Some(step) };
-        if let Some(done) = done {
-            let metrics = done.wait()?;
-            first.get_or_insert(metrics);
-        }
+    for _ in 0..launches {
+        let launched = launch()?;
+        let done = if ahead { in_flight.replace(launched) } else { Some(launched) };
+        done.map_or(Ok(()), &mut read)?;
     }
-    if let Some(done) = in_flight {
-        let metrics = done.wait()?;
-        first.get_or_insert(metrics);
-    }
+    in_flight.map_or(Ok(()), &mut read)?;
     Ok(first)
 }
 

@@ -3,8 +3,8 @@
 use crate::checkpoint::SaveResult;
 use crate::error::Error;
 use crate::evaluation::Evaluated;
+use crate::launch::Metrics;
 use crate::report::Values;
-use crate::runner::Metrics;
 use std::path::Path;
 
 /// Called during a run, like Hugging Face's `TrainerCallback`. Methods do nothing by default; an

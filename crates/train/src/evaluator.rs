@@ -2,7 +2,7 @@
 
 use crate::compiler::{Compiled, Compiler};
 use crate::error::{Error, mismatch};
-use crate::state::{Argument, numbers, upload_batch};
+use crate::state::{Argument, numbers, upload_batches};
 use fullshard_pjrt::{Array, HostTensor};
 use fullshard_step::{EvalArguments, Ordered, StepSpec};
 use std::borrow::Borrow;
@@ -91,7 +91,7 @@ impl<'a> Evaluator<'a> {
         let client = self.compiler.client;
         let sequences = batch.first().and_then(|tensor| tensor.borrow().dims().first().copied());
         let eval = self.compiled(sequences.unwrap_or(0))?;
-        let batch = upload_batch(client, &eval.arguments.batch, batch)?;
+        let batch = upload_batches(client, &eval.arguments.batch, &[batch])?;
         let parameters = parameters.iter().collect();
         let arguments = EvalArguments { parameters, batch: batch.each_ref() };
         let mut results = eval.program.program.execute_arrays(&arguments.flatten())?;

@@ -1,7 +1,8 @@
 //! Metrics of the steps since the last log: loss, throughput and memory.
 
+use crate::launch::Metrics;
 use crate::report::Values;
-use crate::runner::{Metrics, Runner};
+use crate::runner::Runner;
 use fullshard_step::Chip;
 use fullshard_step::{Flops, utilization};
 use std::time::{Duration, Instant};
@@ -43,7 +44,10 @@ pub(crate) struct Meter {
     flops: (Flops, Flops),
     /// Peak FLOP/s of one device, if known.
     peak: Option<f64>,
+    /// When the last launch was done.
     since: Instant,
+    /// The time of the steps since the last log.
+    time: Duration,
     steps: u64,
     /// Those of them that were done before the run was resumed.
     resumed: u64,
@@ -64,6 +68,7 @@ impl Meter {
             flops: (spec.model_flops(), spec.hardware_flops()),
             peak: chip.and_then(|chip| chip.peak(spec.placement.comm.compute)),
             since: Instant::now(),
+            time: Duration::ZERO,
             steps: 0,
             resumed: 0,
             loss: 0.0,
@@ -71,9 +76,16 @@ impl Meter {
         }
     }
 
-    /// Adds a step.
-    pub fn add(&mut self, metrics: Metrics, waited: Duration) {
+    /// The time since the launch before, when one is done.
+    pub fn launch_time(&mut self) -> Duration {
+        let now = Instant::now();
+        now.saturating_duration_since(std::mem::replace(&mut self.since, now))
+    }
+
+    /// Adds a step, with its share of the time of its launch.
+    pub fn add(&mut self, metrics: Metrics, time: Duration, waited: Duration) {
         self.steps += 1;
+        self.time += time;
         self.loss += f64::from(metrics.loss);
         self.waited += waited;
     }
@@ -95,10 +107,9 @@ impl Meter {
 
     /// The values to log for the steps since the last log; resets the meter.
     pub fn log(&mut self, last: Metrics, rate: f64, memory: Option<DeviceMemory>) -> Values {
-        let now = Instant::now();
         let steps = self.steps.max(1) as f64;
         let timed = self.steps.saturating_sub(self.resumed).max(1) as f64;
-        let step_time = now.duration_since(self.since).as_secs_f64() / timed;
+        let step_time = self.time.as_secs_f64() / timed;
         let mut values = Values::from([
             ("loss".to_owned(), (self.loss / steps).into()),
             ("grad_norm".to_owned(), f64::from(last.gradient_norm).into()),
@@ -122,8 +133,8 @@ impl Meter {
         if let Some(memory) = memory {
             values.insert("device_memory".to_owned(), memory.bytes().into());
         }
-        (self.since, self.steps, self.loss, self.waited) = (now, 0, 0.0, Duration::ZERO);
-        self.resumed = 0;
+        (self.time, self.steps, self.resumed) = (Duration::ZERO, 0, 0);
+        (self.loss, self.waited) = (0.0, Duration::ZERO);
         values
     }
 }

@@ -5,18 +5,15 @@ use crate::compiler::{Compiled, Compiler};
 use crate::error::{Error, mismatch};
 use crate::evaluation::{Evaluated, Evaluation};
 use crate::evaluator::{Evaluator, PendingLoss};
+use crate::launch::{LaunchInputs, Launched, Pending, StepLauncher};
 use crate::parameters::Parameters;
-use crate::state::{
-    Argument, ReadSaved, compile_with_state, numbers, seed_tensor, upload_all, upload_batch,
-};
+use crate::state::{Argument, ReadSaved, compile_with_state, seed_tensor, upload_all};
 use crate::weights::model_tensors;
 use fullshard_checkpoint::Weights;
 use fullshard_checkpoint::sharded::Checkpoint;
 use fullshard_parallel::ShardedParam;
 use fullshard_pjrt::{Array, Client, HostTensor};
-use fullshard_step::{
-    METRICS, Ordered, StepArguments, StepInputs, StepResults, StepSpec, TrainState,
-};
+use fullshard_step::{Ordered, StepArguments, StepSpec, TrainState};
 use std::borrow::Borrow;
 use std::sync::Arc;
 
@@ -24,31 +21,16 @@ use std::sync::Arc;
 pub struct Runner<'a> {
     spec: &'a StepSpec,
     compiler: &'a Compiler<'a>,
-    step: Compiled,
-    /// The arguments for the step's inputs.
-    inputs: StepInputs<Argument>,
+    /// The program of the spec's steps per launch.
+    launcher: StepLauncher,
+    /// The program of one step, compiled when it is first needed beside a loop.
+    single: Option<StepLauncher>,
     state: TrainState<Array>,
     /// The metrics of the previous step, on the devices.
     metrics: Arc<Array>,
     seed: HostTensor,
     steps: u64,
     evaluator: Evaluator<'a>,
-}
-
-/// The metrics of a training step.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Metrics {
-    /// The mean loss before the update.
-    pub loss: f32,
-    /// The norm of the gradient before clipping.
-    pub gradient_norm: f32,
-    /// The number of labels that are not ignored.
-    pub labels: f32,
-}
-
-/// The metrics of a launched step.
-pub struct Pending {
-    metrics: Arc<Array>,
 }
 
 impl<'a> Runner<'a> {
@@ -58,11 +40,10 @@ impl<'a> Runner<'a> {
         spec: &'a StepSpec,
         seed: u64,
     ) -> Result<Runner<'a>, Error> {
-        let (step, init) = (spec.step_program()?, spec.init_programs()?);
+        let (step, init) = (spec.launch_program()?, spec.init_programs()?);
         let (step, state) = compile_with_state(compiler, &step, &init, seed)?;
-        let inputs = Argument::of_program(&step.program, &spec.step_arguments()?)?.inputs;
         let state = spec.state()?.unflatten(state)?;
-        Runner::start(compiler, spec, seed, (step, inputs), state)
+        Runner::start(compiler, spec, seed, step, state)
     }
 
     /// Compiles the programs of a spec, with parameters from `parameter`, which returns the full
@@ -73,13 +54,13 @@ impl<'a> Runner<'a> {
         seed: u64,
         parameter: impl Fn(&ShardedParam) -> Result<Vec<f32>, Error>,
     ) -> Result<Runner<'a>, Error> {
-        let step = compiler.compile(&spec.step_program()?)?;
-        let arguments = Argument::of_program(&step.program, &spec.step_arguments()?)?;
+        let step = compiler.compile(&spec.launch_program()?)?;
+        let arguments = Argument::of_program(&step.program, &spec.launch_arguments()?)?;
         let tensors = spec.state()?;
         let state = arguments.state.zip(&tensors)?.try_map(|(argument, tensor)| {
             argument.upload_initial(compiler.client, spec, tensor, &parameter)
         })?;
-        Runner::start(compiler, spec, seed, (step, arguments.inputs), state)
+        Runner::start(compiler, spec, seed, step, state)
     }
 
     /// Compiles the programs of a spec and reads its parameters from files, straight into shards.
@@ -91,10 +72,10 @@ impl<'a> Runner<'a> {
         weights: &Weights,
     ) -> Result<Runner<'a>, Error> {
         weights.check(&model_tensors(spec))?;
-        let step = compiler.compile(&spec.step_program()?)?;
-        let arguments = Argument::of_program(&step.program, &spec.step_arguments()?)?;
+        let step = compiler.compile(&spec.launch_program()?)?;
+        let arguments = Argument::of_program(&step.program, &spec.launch_arguments()?)?;
         let state = upload_state(compiler.client, spec, &arguments.state, &read_weights(weights))?;
-        Runner::start(compiler, spec, seed, (step, arguments.inputs), state)
+        Runner::start(compiler, spec, seed, step, state)
     }
 
     /// Compiles the programs of a spec and resumes from the first of some checkpoints whose values
@@ -107,15 +88,14 @@ impl<'a> Runner<'a> {
         checkpoints: &[Checkpoint],
         damaged: &mut dyn FnMut(&Error),
     ) -> Result<(Runner<'a>, usize), Error> {
-        let step = compiler.compile(&spec.step_program()?)?;
-        let arguments = Argument::of_program(&step.program, &spec.step_arguments()?)?;
+        let step = compiler.compile(&spec.launch_program()?)?;
+        let arguments = Argument::of_program(&step.program, &spec.launch_arguments()?)?;
         let mut last = mismatch("a checkpoint to resume from", "none", "one");
         for (index, checkpoint) in checkpoints.iter().enumerate() {
             let read = read_checkpoint(checkpoint);
             match upload_state(compiler.client, spec, &arguments.state, &read) {
                 Ok(state) => {
-                    let compiled = (step, arguments.inputs);
-                    let mut runner = Runner::start(compiler, spec, seed, compiled, state)?;
+                    let mut runner = Runner::start(compiler, spec, seed, step, state)?;
                     runner.steps = checkpoint.manifest().progress.step;
                     return Ok((runner, index));
                 }
@@ -132,7 +112,7 @@ impl<'a> Runner<'a> {
     /// Replaces the state by that of a checkpoint. The memory of the state is freed first, so that
     /// there is none after an error.
     pub fn load_checkpoint(&mut self, checkpoint: &Checkpoint) -> Result<(), Error> {
-        let arguments = Argument::of_program(&self.step.program, &self.spec.step_arguments()?)?;
+        let arguments = self.arguments()?;
         let read = read_checkpoint(checkpoint);
         self.state = TrainState { parameters: Vec::new(), optimizer: Vec::new() };
         self.state = upload_state(self.compiler.client, self.spec, &arguments.state, &read)?;
@@ -143,7 +123,7 @@ impl<'a> Runner<'a> {
     /// Replaces the parameters by those of files.
     pub fn load_weights(&mut self, weights: &Weights) -> Result<(), Error> {
         weights.check(&model_tensors(self.spec))?;
-        let arguments = Argument::of_program(&self.step.program, &self.spec.step_arguments()?)?;
+        let arguments = self.arguments()?;
         let saved = saved_tensors(self.spec, &self.spec.parameter_state()?);
         let arguments: Vec<_> = arguments.state.parameters.iter().zip(saved).collect();
         let read = read_weights(weights);
@@ -155,13 +135,20 @@ impl<'a> Runner<'a> {
         compiler: &'a Compiler<'a>,
         spec: &'a StepSpec,
         seed: u64,
-        (step, inputs): (Compiled, StepInputs<Argument>),
+        step: Compiled,
         state: TrainState<Array>,
     ) -> Result<Runner<'a>, Error> {
-        let zeros = HostTensor::from_values(&[METRICS], &[0.0_f32; METRICS])?;
-        let metrics = Arc::new(inputs.previous.upload(compiler.client, &zeros)?);
+        let steps = spec.iterations_per_loop;
+        let launcher = StepLauncher::new(step, steps, &spec.launch_arguments()?)?;
+        let metrics = launcher.no_metrics(compiler.client)?;
         let (seed, evaluator) = (seed_tensor(seed)?, Evaluator::new(compiler, spec));
-        Ok(Runner { spec, compiler, step, inputs, state, metrics, seed, steps: 0, evaluator })
+        let (single, steps) = (None, 0);
+        Ok(Runner { spec, compiler, launcher, single, state, metrics, seed, steps, evaluator })
+    }
+
+    /// The arguments of the program of a launch.
+    fn arguments(&self) -> Result<StepArguments<Argument>, Error> {
+        Argument::of_program(&self.program().program, &self.spec.launch_arguments()?)
     }
 
     /// The spec of the programs.
@@ -184,9 +171,9 @@ impl<'a> Runner<'a> {
         self.compiler.launches_ahead()
     }
 
-    /// The compiled training step.
+    /// The compiled program of a launch: a training step, or a loop of several.
     pub fn program(&self) -> &Compiled {
-        &self.step
+        &self.launcher.program
     }
 
     /// The number of steps done.
@@ -211,30 +198,56 @@ impl<'a> Runner<'a> {
         batch: &[B],
         learning_rate: f64,
     ) -> Result<Pending, Error> {
-        let (client, inputs) = (self.compiler.client, &self.inputs);
-        let scalars = self.spec.optimizer.scalars(self.steps + 1, learning_rate);
-        let scalars = HostTensor::from_values(&[scalars.len()], &scalars)?;
-        let number = HostTensor::from_values(&[], &[self.steps as i32])?;
-        let batch = upload_batch(client, &inputs.batch, batch)?;
-        let scalars = inputs.scalars.upload(client, &scalars)?;
-        let seed = inputs.seed.upload(client, &self.seed)?;
-        let step = inputs.step.upload(client, &number)?;
-        let inputs = StepInputs {
-            batch: batch.each_ref(),
-            scalars: &scalars,
-            seed: &seed,
-            step: &step,
-            previous: &*self.metrics,
+        self.launch(&[batch], &[learning_rate])
+    }
+
+    /// Launches training steps, each on its batch and with its learning rate: as many as the spec
+    /// has per launch, or one.
+    pub fn launch<B: Borrow<HostTensor>>(
+        &mut self,
+        batches: &[&[B]],
+        learning_rates: &[f64],
+    ) -> Result<Pending, Error> {
+        let (steps, rates) = (batches.len(), learning_rates.len());
+        if rates != steps {
+            return Err(mismatch("learning rates", &rates.to_string(), &steps.to_string()));
+        }
+        self.prepare(steps)?;
+        let launcher = match &self.single {
+            Some(single) if steps == 1 => single,
+            _ => &self.launcher,
         };
-        let arguments = StepArguments { state: self.state.each_ref(), inputs };
-        let results = self.step.program.execute_arrays(&arguments.flatten())?;
-        // Results have the layout of the arguments.
-        let layout = StepResults { state: arguments.state, metrics: arguments.inputs.previous };
-        let StepResults { state, metrics } = layout.unflatten(results)?;
-        self.state = state;
-        self.metrics = Arc::new(metrics);
-        self.steps += 1;
-        Ok(Pending { metrics: Arc::clone(&self.metrics) })
+        let (mut scalars, mut numbers) = (Vec::new(), Vec::new());
+        for (step, &rate) in (self.steps..).zip(learning_rates) {
+            let of_step = self.spec.optimizer.scalars(step + 1, rate);
+            scalars.push(HostTensor::from_values(&[of_step.len()], &of_step)?);
+            numbers.push(HostTensor::from_values(&[], &[step as i32])?);
+        }
+        let inputs = LaunchInputs { batches, scalars, numbers, seed: &self.seed };
+        let Launched { state, last, pending } =
+            launcher.launch(self.compiler.client, &self.state, &self.metrics, &inputs)?;
+        (self.state, self.metrics) = (state, last);
+        self.steps += steps as u64;
+        Ok(pending)
+    }
+
+    /// Whether the program of a launch of this number of steps is compiled.
+    pub fn is_prepared(&self, steps: usize) -> bool {
+        steps == self.launcher.steps || (steps == 1 && self.single.is_some())
+    }
+
+    /// Compiles the program of a launch of this number of steps, unless already done.
+    pub fn prepare(&mut self, steps: usize) -> Result<(), Error> {
+        if self.is_prepared(steps) {
+            return Ok(());
+        }
+        if steps != 1 {
+            let expected = format!("1 or {}", self.launcher.steps);
+            return Err(mismatch("the steps of a launch", &steps.to_string(), &expected));
+        }
+        let program = self.compiler.compile(&self.spec.step_program()?)?;
+        self.single = Some(StepLauncher::new(program, steps, &self.spec.step_arguments()?)?);
+        Ok(())
     }
 
     /// Compiles the program of an evaluation, unless already done.
@@ -270,14 +283,4 @@ fn upload_state(
     let saved = saved_tensors(spec, &spec.state()?.flatten());
     let arguments: Vec<_> = arguments.each_ref().flatten().into_iter().zip(saved).collect();
     Ok(spec.state()?.unflatten(upload_all(client, &arguments, read)?)?)
-}
-
-impl Pending {
-    /// Waits for the step.
-    pub fn wait(&self) -> Result<Metrics, Error> {
-        match numbers(&self.metrics)?[..] {
-            [loss, gradient_norm, labels] => Ok(Metrics { loss, gradient_norm, labels }),
-            _ => Err(mismatch("the metrics of a step", "another shape", "three numbers")),
-        }
-    }
 }

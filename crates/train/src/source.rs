@@ -43,13 +43,15 @@ pub struct TokenBatches {
     batches: Batches,
     /// The dimensions of both tensors.
     dims: Vec<usize>,
+    /// The least number of prefetched batches.
+    prefetch: usize,
 }
 
 impl TokenBatches {
     /// Training batches: `[accumulation, sequences, tokens]`.
     pub fn training(corpus: Arc<Corpus>, batches: Batches) -> TokenBatches {
         let dims = vec![batches.accumulation, batches.sequences, corpus.block_size()];
-        TokenBatches { corpus, batches, dims }
+        TokenBatches { corpus, batches, dims, prefetch: 1 }
     }
 
     /// Evaluation batches, all blocks once and in order: `[sequences, tokens]`.
@@ -58,7 +60,13 @@ impl TokenBatches {
         let origin = BatchOrigin::default();
         let batches = Batches { order, accumulation: 1, sequences, drop_last: false, origin };
         let dims = vec![sequences, corpus.block_size()];
-        TokenBatches { corpus, batches, dims }
+        TokenBatches { corpus, batches, dims, prefetch: 1 }
+    }
+
+    /// Prefetches at least this number of batches: those of a launch.
+    pub fn prefetch(mut self, batches: usize) -> TokenBatches {
+        self.prefetch = batches;
+        self
     }
 
     fn host_batch(&self, batch: fullshard_data::Batch) -> Result<HostBatch, Error> {
@@ -83,7 +91,8 @@ impl BatchSource for TokenBatches {
     }
 
     fn batches(&self, steps: Range<u64>) -> Result<HostBatches<'_>, Error> {
-        let loader = Loader::start(Arc::clone(&self.corpus), self.batches, steps)?;
+        let corpus = Arc::clone(&self.corpus);
+        let loader = Loader::with_prefetch(corpus, self.batches, steps, self.prefetch)?;
         Ok(Box::new(loader.map(|batch| self.host_batch(batch))))
     }
 }

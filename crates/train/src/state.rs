@@ -4,7 +4,7 @@ use crate::budget::Budget;
 use crate::compiler::{Compiled, Compiler};
 use crate::error::{Error, mismatch};
 use fullshard_core::Part;
-use fullshard_graph::Program;
+use fullshard_graph::{Program, TensorType};
 use fullshard_parallel::ShardedParam;
 use fullshard_pjrt::{Array, ArrayType, Client, HostTensor, LoadedExecutable};
 use fullshard_step::{
@@ -46,6 +46,24 @@ impl Argument {
             return Err(mismatch(&self.name, &tensor.ty().to_string(), &expected.to_string()));
         }
         Ok(Array::from_host(client, tensor, Arc::clone(&self.array.tiling), &self.devices)?)
+    }
+
+    /// Uploads the tensors of the steps of a launch: that of a single step as it is, those of
+    /// several stacked.
+    pub fn upload_stacked<B: Borrow<HostTensor>>(
+        &self,
+        client: &Client,
+        tensors: &[B],
+    ) -> Result<Array, Error> {
+        if let [tensor] = tensors {
+            return self.upload(client, tensor.borrow());
+        }
+        // The type of one step's tensor.
+        let expected = slice_type(&self.array.ty);
+        if let Some(other) = tensors.iter().map(Borrow::borrow).find(|it| *it.ty() != expected) {
+            return Err(mismatch(&self.name, &other.ty().to_string(), &expected.to_string()));
+        }
+        self.upload(client, &HostTensor::stack(tensors)?)
     }
 
     /// Uploads a tensor of the initial state: a parameter from its full values, with stacked layers
@@ -162,19 +180,34 @@ pub(crate) fn upload_all(
 /// The most threads that read at the same time.
 const READERS: usize = 8;
 
-/// Uploads a batch to a program's devices.
-pub(crate) fn upload_batch<B: Borrow<HostTensor>>(
+/// Uploads the batches of the steps of a launch, each tensor of all steps at once.
+pub(crate) fn upload_batches<B: Borrow<HostTensor>>(
     client: &Client,
     arguments: &[Argument],
-    batch: &[B],
+    batches: &[&[B]],
 ) -> Result<Vec<Array>, Error> {
-    if batch.len() != arguments.len() {
-        let names: Vec<&str> = arguments.iter().map(|argument| argument.name.as_str()).collect();
-        let found = format!("{} tensors", batch.len());
-        return Err(mismatch("a batch", &found, &names.join(", ")));
+    for batch in batches {
+        check_count(arguments, batch)?;
     }
-    let upload = |(argument, tensor): (&Argument, &B)| argument.upload(client, tensor.borrow());
-    arguments.iter().zip(batch).map(upload).collect()
+    let upload = |(index, argument): (usize, &Argument)| {
+        let tensors: Vec<&HostTensor> = batches.iter().map(|batch| batch[index].borrow()).collect();
+        argument.upload_stacked(client, &tensors)
+    };
+    arguments.iter().enumerate().map(upload).collect()
+}
+
+/// Checks that a batch has a tensor for each argument.
+fn check_count<B>(arguments: &[Argument], batch: &[B]) -> Result<(), Error> {
+    if batch.len() == arguments.len() {
+        return Ok(());
+    }
+    let names: Vec<&str> = arguments.iter().map(|argument| argument.name.as_str()).collect();
+    Err(mismatch("a batch", &format!("{} tensors", batch.len()), &names.join(", ")))
+}
+
+/// The type of the tensors that are stacked in another.
+fn slice_type(stacked: &TensorType) -> TensorType {
+    TensorType::new(stacked.dtype, stacked.dims.get(1..).unwrap_or_default())
 }
 
 /// Compiles a program and, in parallel, those that initialize its state; initializes the state from

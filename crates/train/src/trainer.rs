@@ -1,16 +1,20 @@
 //! The training loop: loads batches, launches steps and reads metrics.
 //!
-//! On accelerators the host launches one step ahead of the metrics it reads, so that devices never
-//! wait for it. A step that is not finite is then detected one step late, which is harmless: the
-//! steps themselves skip all updates from there on.
+//! On accelerators the host launches ahead of the metrics it reads, so that devices never wait for
+//! it. A step that is not finite is then detected one launch late, which is harmless: the steps
+//! themselves skip all updates from there on.
+//!
+//! A launch is one step, or the loop of several that the spec has. It ends where the run evaluates,
+//! saves or ends: steps before that which do not fill a loop are launched one by one.
 
 use crate::callback::Callback;
 use crate::checkpoint::Saver;
 use crate::error::{Error, NotFinite};
 use crate::evaluation::{Evaluated, Evaluation};
+use crate::launch::{Metrics, Pending};
 use crate::meter::{DeviceMemory, Meter};
 use crate::report::{TrainerState, Values};
-use crate::runner::{Metrics, Pending, Runner};
+use crate::runner::Runner;
 use crate::saving::Saving;
 use crate::schedule::TrainSchedule;
 use crate::source::{BatchSource, HostBatch};
@@ -35,7 +39,7 @@ pub struct Training<'a> {
     pub evaluation: Option<Evaluation>,
     /// The folder for a profile of a few steps, if any.
     pub profile: Option<PathBuf>,
-    /// Whether to stop after the current step.
+    /// Whether to stop after the current launch.
     pub stop: &'a dyn Fn() -> bool,
     /// When and how checkpoints are saved, if at all.
     pub saving: Option<Saving<'a>>,
@@ -76,11 +80,18 @@ pub struct Trained {
 /// The profiled steps, after the first ones.
 const PROFILED: std::ops::Range<u64> = 2..5;
 
-/// A launched step.
+/// A launch in flight.
 struct Launched {
-    step: u64,
     pending: Pending,
+    steps: Vec<LaunchedStep>,
+}
+
+/// A launched step.
+struct LaunchedStep {
+    /// Its number, counted from 1.
+    step: u64,
     rate: f64,
+    examples: u64,
     waited: Duration,
 }
 
@@ -154,7 +165,7 @@ impl Run<'_, '_, '_> {
         let not_finite = match self.steps(&mut stopped) {
             Ok(()) => None,
             Err(Error::NotFinite(not_finite)) => {
-                // The step launched after it is not finite either.
+                // The steps launched after it are not finite either.
                 self.in_flight = None;
                 Some(not_finite)
             }
@@ -173,15 +184,20 @@ impl Run<'_, '_, '_> {
             let best = self.evaluate()?;
             self.save_if_due(first, best)?;
         }
-        for batch in batches.batches(first..schedule.steps)? {
+        let (mut batches, mut step) = (batches.batches(first..schedule.steps)?, first);
+        while step < schedule.steps {
             if (self.training.stop)() {
                 *stopped = true;
                 break;
             }
-            let batch = batch?;
-            self.begin_profile(batch.step)?;
-            self.launch(&batch)?;
-            let step = batch.step + 1;
+            let launched = batches.by_ref().take(self.launch_length(step));
+            let launched = launched.collect::<Result<Vec<HostBatch>, Error>>()?;
+            if launched.is_empty() {
+                break;
+            }
+            self.begin_profile(step)?;
+            self.launch(&launched)?;
+            step += launched.len() as u64;
             self.end_profile(step)?;
             let mut best = false;
             if schedule.evaluates_after(step) {
@@ -193,27 +209,64 @@ impl Run<'_, '_, '_> {
         self.catch_up()
     }
 
-    fn launch(&mut self, batch: &HostBatch) -> Result<(), Error> {
+    /// The number of steps of the launch after `done` steps: a loop if nothing happens within it.
+    fn launch_length(&self, done: u64) -> usize {
+        let Training { schedule, evaluation, saving, .. } = self.training;
+        let iterations = self.runner.spec().iterations_per_loop;
+        let ends = |step: u64| {
+            step == schedule.steps
+                || (evaluation.is_some() && schedule.evaluates_after(step))
+                || (saving.is_some() && schedule.saves_after(step))
+        };
+        let within = done + 1..done + iterations as u64;
+        if within.into_iter().any(ends) { 1 } else { iterations }
+    }
+
+    fn launch(&mut self, batches: &[HostBatch]) -> Result<(), Error> {
+        self.prepare(batches.len())?;
         let Training { schedule, lr_schedule, learning_rate, .. } = self.training;
-        let factor = lr_schedule.factor(batch.step, schedule.warmup, schedule.steps);
-        let rate = learning_rate * factor;
-        let pending = self.runner.step(&batch.tensors, rate)?;
-        self.samples += batch.examples;
-        let launched = Launched { step: batch.step + 1, pending, rate, waited: batch.waited };
+        let launched = |batch: &HostBatch| {
+            let factor = lr_schedule.factor(batch.step, schedule.warmup, schedule.steps);
+            let (rate, HostBatch { step, examples, waited, .. }) = (learning_rate * factor, batch);
+            LaunchedStep { step: step + 1, rate, examples: *examples, waited: *waited }
+        };
+        let steps: Vec<LaunchedStep> = batches.iter().map(launched).collect();
+        let rates: Vec<f64> = steps.iter().map(|step| step.rate).collect();
+        let tensors: Vec<&[_]> = batches.iter().map(|batch| &batch.tensors[..]).collect();
+        let pending = self.runner.launch(&tensors, &rates)?;
+        let launched = Launched { pending, steps };
         let ahead = self.runner.launches_ahead();
         let done = if ahead { self.in_flight.replace(launched) } else { Some(launched) };
         done.map_or(Ok(()), |done| self.read(done))
     }
 
-    /// Waits for the step in flight.
+    /// Compiles the program of a launch when it is first needed, which is not the time of steps.
+    fn prepare(&mut self, steps: usize) -> Result<(), Error> {
+        if self.runner.is_prepared(steps) {
+            return Ok(());
+        }
+        self.catch_up()?;
+        let start = Instant::now();
+        self.runner.prepare(steps)?;
+        self.meter.exclude(start.elapsed());
+        Ok(())
+    }
+
+    /// Waits for the launch in flight.
     pub fn catch_up(&mut self) -> Result<(), Error> {
         self.in_flight.take().map_or(Ok(()), |done| self.read(done))
     }
 
-    /// Waits for a step and records its metrics.
+    /// Waits for a launch and records the metrics of its steps.
     fn read(&mut self, launched: Launched) -> Result<(), Error> {
-        let Launched { step, pending, rate, waited } = launched;
-        let metrics = pending.wait()?;
+        let metrics = launched.pending.wait_all()?;
+        let time = self.meter.launch_time() / launched.steps.len().max(1) as u32;
+        let mut steps = launched.steps.into_iter().zip(metrics);
+        steps.try_for_each(|(step, metrics)| self.record(step, metrics, time))
+    }
+
+    fn record(&mut self, of: LaunchedStep, metrics: Metrics, time: Duration) -> Result<(), Error> {
+        let LaunchedStep { step, rate, examples, waited } = of;
         let Metrics { loss, gradient_norm, .. } = metrics;
         if !(loss.is_finite() && gradient_norm.is_finite()) {
             return Err(Error::NotFinite(NotFinite { step, loss, gradient_norm }));
@@ -223,8 +276,9 @@ impl Run<'_, '_, '_> {
         self.state.epoch = self.training.schedule.epoch(step);
         self.state.num_input_tokens_seen = step * tokens;
         self.loss += f64::from(loss);
+        self.samples += examples;
         self.evaluated = None;
-        self.meter.add(metrics, waited);
+        self.meter.add(metrics, time, waited);
         self.callback.on_step(step, metrics)?;
         if self.training.schedule.logs_after(step) {
             let values = self.meter.log(metrics, rate, DeviceMemory::of(self.runner));
@@ -260,10 +314,13 @@ impl Run<'_, '_, '_> {
         Ok(self.note_best(&evaluated.values()))
     }
 
-    /// The steps to profile: not the first ones, if there are enough others.
+    /// The steps to profile: not the first launches, if there are enough others.
     fn profiled(&self) -> std::ops::Range<u64> {
         let steps = self.training.schedule.steps;
-        if steps > PROFILED.end { PROFILED } else { 0..steps }
+        let iterations = self.runner.spec().iterations_per_loop as u64;
+        let start = PROFILED.start.next_multiple_of(iterations);
+        let end = PROFILED.end.max(start + iterations);
+        if steps > end { start..end } else { 0..steps }
     }
 
     fn begin_profile(&mut self, done: u64) -> Result<(), Error> {
@@ -275,7 +332,7 @@ impl Run<'_, '_, '_> {
     }
 
     fn end_profile(&mut self, launched: u64) -> Result<(), Error> {
-        if launched != self.profiled().end {
+        if launched < self.profiled().end {
             return Ok(());
         }
         if let (Some(profile), Some(folder)) = (self.profile.take(), &self.training.profile) {

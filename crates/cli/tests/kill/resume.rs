@@ -72,6 +72,35 @@ fn resumes_on_another_number_of_devices() {
     }
 }
 
+/// Several steps per launch give the run of single steps, and saves and ends where it does.
+#[test]
+fn resumes_with_several_steps_per_launch() {
+    let folder = folder();
+    let flags = ["--save_steps", "4", "--logging_steps", "1"];
+    finish(&folder, &short("4", &flags));
+    copy(&folder, "loops");
+    finish(&folder, &short("10", &[&flags[..], &AUTO].concat()));
+    let loops = ["--output_dir", "loops", "--iterations_per_loop", "3"];
+    let printed = finish(&folder, &short("10", &[&flags[..], &loops, &AUTO].concat()));
+    assert!(printed.contains("resumed from loops/checkpoint-4, after step 4"), "{printed}");
+    assert!(!printed.contains("iterations_per_loop"), "{printed}");
+    let [loops, single] = ["loops", "out"].map(|output| {
+        let mut outcome = Outcome::of(&folder, output);
+        for log in outcome.state["log_history"].as_array_mut().unwrap() {
+            // A launch has the batches of its steps.
+            log.as_object_mut().unwrap().remove("device_memory");
+        }
+        outcome
+    });
+    loops.assert_is(&single);
+    assert_eq!(intact(&folder.path("loops")), [8, 10]);
+
+    let longer = ["--output_dir", "longer", "--iterations_per_loop", "5"];
+    let printed = finish(&folder, &short("4", &longer));
+    let reason = "--iterations_per_loop 5 has no effect: the run saves every 2 steps";
+    assert!(printed.contains(reason), "{printed}");
+}
+
 /// Checkpoints of another model, optimizer, data or order are refused with the reason, and nothing
 /// is written; a change that is meant is possible.
 #[test]

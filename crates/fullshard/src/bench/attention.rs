@@ -44,15 +44,16 @@ impl AttentionReport {
         AttentionReport { form, reason, calls: None }
     }
 
-    /// Counts the kernel calls of a compiled step.
-    pub fn compiled(&mut self, module: &Module) {
+    /// Counts the kernel calls per step of a compiled program of one or several steps.
+    pub fn compiled(&mut self, module: &Module, steps: usize) {
         let runs = runs_per_launch(module);
         let is_kernel = |target: &str| target.starts_with(CUDNN);
         let calls = module
             .instructions()
             .filter(|it| it.custom_call_target.as_deref().is_some_and(is_kernel))
             .map(|it| runs.count(it.computation).unwrap_or(1));
-        self.calls = Some(calls.sum()).filter(|&calls| calls > 0 || self.form == Form::Cudnn);
+        self.calls = Some(calls.sum::<u64>() / steps as u64)
+            .filter(|&calls| calls > 0 || self.form == Form::Cudnn);
     }
 }
 

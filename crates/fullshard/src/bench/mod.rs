@@ -27,7 +27,7 @@ use std::time::Instant;
 /// Options of a benchmark.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BenchOptions {
-    /// Number of steps to measure, once launched asynchronously and once one at a time.
+    /// Number of steps to measure, once launched asynchronously and once one launch at a time.
     pub steps: usize,
     /// Number of warmup steps.
     pub warmup: usize,
@@ -58,7 +58,7 @@ pub fn bench(config: &RunConfig, options: &BenchOptions) -> Result<StepReport> {
         None => config.client()?,
     };
     if options.breakdown {
-        check_breakdown(&client, config.platform())?;
+        check_breakdown(&client, config)?;
     }
     let cache = config.device.compile_cache()?;
     let compile_options = config.compile_options(spec.model.attention_form())?;
@@ -100,8 +100,15 @@ impl RunConfig {
 }
 
 /// Rejects a breakdown without a supported profiler, before compilation.
-fn check_breakdown(client: &Client, kind: Platform) -> Result<()> {
-    let reason = match kind {
+fn check_breakdown(client: &Client, config: &RunConfig) -> Result<()> {
+    if config.schedule.iterations_per_loop > 1 {
+        return Err(Error::Usage(
+            "--breakdown is of a single step: leave out --iterations_per_loop, whose steps are \
+             the same"
+                .into(),
+        ));
+    }
+    let reason = match config.platform() {
         _ if !client.plugin().has_profiler() => {
             format!("the plugin of {} has no profiler", client.platform_name())
         }

@@ -53,7 +53,7 @@ pub struct BenchSettings {
     pub seed: u64,
     /// Number of warmup steps.
     pub warmup: usize,
-    /// Number of measured steps.
+    /// Number of measured steps; those of launches that are begun.
     pub steps: usize,
 }
 
@@ -180,7 +180,7 @@ impl PlanReport {
                 fixed_batch: options.fixed_batch,
                 seed: config.schedule.seed,
                 warmup: options.warmup,
-                steps: options.steps,
+                steps: options.steps.next_multiple_of(spec.iterations_per_loop),
             },
             attention: AttentionReport::new(spec),
             estimate: MemoryEstimate::new(spec, config.platform())?,
@@ -217,7 +217,7 @@ impl StepReport {
         let peak = chip.and_then(|chip| chip.peak(spec.placement.comm.compute));
         let share = |flops| peak.map(|peak| utilization(flops, measured.step, devices, peak));
         let module = step.program.executable().optimized_program()?.module()?;
-        plan.attention.compiled(&module);
+        plan.attention.compiled(&module, spec.iterations_per_loop);
         let memory = step.program.executable().memory()?;
         let rate = tokens as f64 / measured.step;
         let (first, last) = (measured.first, measured.last);
@@ -245,7 +245,7 @@ impl StepReport {
                 total: memory.total(),
                 device: device.memory_stats().ok(),
             },
-            collectives: hlo::collectives(&module).into_iter().map(Into::into).collect(),
+            collectives: collectives(&module, spec.iterations_per_loop),
             loss: FirstAndLast { first: first.loss, last: last.loss },
             gradient_norm: FirstAndLast { first: first.gradient_norm, last: last.gradient_norm },
             time: measured,
@@ -264,6 +264,18 @@ impl CollectiveReport {
         };
         traits(self) == traits(other)
     }
+}
+
+/// The collectives per step of a program of one or several steps.
+fn collectives(module: &hlo::Module, steps: usize) -> Vec<CollectiveReport> {
+    let per_step = |mut summary: CollectiveSummary| {
+        let steps = steps as u64;
+        // The loop of steps is not one of a step.
+        summary.in_loop &= steps == 1 || summary.runs != Some(steps);
+        summary.runs = summary.runs.map(|runs| runs / steps);
+        summary
+    };
+    hlo::collectives(module).into_iter().map(per_step).map(Into::into).collect()
 }
 
 impl From<CollectiveSummary> for CollectiveReport {

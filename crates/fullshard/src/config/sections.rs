@@ -216,6 +216,8 @@ super::section! {
         gradient_accumulation_steps: usize = 1, "gradient_accumulation_steps", "N";
         /// Reduce gradients once per step instead of once per micro-batch.
         no_sync: bool = false, "no_sync", "BOOL";
+        /// Number of training steps per launch of the compiled program; batches are fed ahead.
+        iterations_per_loop: usize = 1, "iterations_per_loop", "N";
         /// Number of training epochs.
         epochs: f64 = 3.0, "num_train_epochs", "X";
         /// Number of training steps; if above 0, overrides --num_train_epochs.

@@ -82,7 +82,7 @@ impl<'a> Planner<'a> {
             return Ok(estimate);
         }
         check_room(&estimate, spec)?;
-        let text = spec.step_program()?.to_text();
+        let text = spec.launch_program()?.to_text();
         match self.compiler(spec)?.compile(&text, self.machine) {
             Ok(compiled) => {
                 Ok(fullshard_plan::compiled(spec, self.machine, &compiled, self.options.budget)?)

@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 const SHARED: [&str; 6] = ["model", "data", "precision", "optimizer", "schedule", "evaluation"];
 
 /// Settings of these sections that have no effect on the numbers.
-const FREE: [&str; 4] = ["cache_dir", "overwrite_cache", "do_train", "do_eval"];
+const FREE: [&str; 5] =
+    ["cache_dir", "overwrite_cache", "do_train", "do_eval", "iterations_per_loop"];
 
 /// The checkpoints that a config asks to resume from, the preferred one first: one that is named,
 /// or all usable ones of the output folder.

@@ -10,9 +10,9 @@ use std::time::SystemTime;
 
 /// What steers a run from outside.
 pub struct Control<'a> {
-    /// Whether to stop after the current step.
+    /// Whether to stop after the current launch.
     pub stop: &'a dyn Fn() -> bool,
-    /// Whether to save a checkpoint after the current step.
+    /// Whether to save a checkpoint after the current launch.
     pub save: &'a dyn Fn() -> bool,
     /// Called at the points of a save, from the threads that write.
     pub on_save: OnSave,

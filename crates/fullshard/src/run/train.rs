@@ -221,14 +221,16 @@ impl Run {
     ) -> Result<Finished> {
         let Started { runner, checkpoint, compile_time } = started;
         let TrainingSet { corpus, batches, schedule } = set;
+        self.warn_of_short_launches(&schedule);
         let samples = corpus.blocks();
         let resumed = checkpoint.map(|checkpoint| self.resumed(checkpoint)).transpose()?;
         let position = |step| self.data_position(&corpus, &batches, step);
+        let data = TokenBatches::training(Arc::clone(&corpus), batches);
         let training = Training {
             schedule,
             lr_schedule: self.lr_schedule,
             learning_rate: self.config.learning_rate(),
-            batches: Arc::new(TokenBatches::training(Arc::clone(&corpus), batches)),
+            batches: Arc::new(data.prefetch(self.spec.iterations_per_loop)),
             evaluation: evaluation.filter(|_| self.mode.evaluate_during),
             profile: self.config.logging.profile.clone(),
             stop: control.stop,
@@ -260,6 +262,23 @@ impl Run {
             return Err(Error::NoBest { folder, reason });
         }
         Ok(Finished { trained, results: values, curve, model_bytes })
+    }
+
+    /// Warns of loops that are longer than all stretches of steps that a launch may cover.
+    fn warn_of_short_launches(&self, schedule: &TrainSchedule) {
+        let iterations = self.spec.iterations_per_loop as u64;
+        let intervals = [
+            ("ends after", schedule.steps),
+            ("evaluates every", schedule.evaluation_steps * u64::from(self.mode.evaluate_during)),
+            ("saves every", schedule.saving_steps),
+        ];
+        let shortest = intervals.into_iter().filter(|(_, steps)| *steps > 0).min_by_key(|it| it.1);
+        if let Some((what, steps)) = shortest.filter(|(_, steps)| *steps < iterations) {
+            tracing::warn!(
+                "--iterations_per_loop {iterations} has no effect: the run {what} {steps} steps, \
+                 and a launch ends there. Lower it to a divisor of {steps}"
+            );
+        }
     }
 
     /// The final evaluation, if any: the last one during training if no step follows it.

@@ -122,6 +122,8 @@ const ROWS: &[Row] = &[
     ("per_device_train_batch_size", "4", &[], Program),
     ("gradient_accumulation_steps", "2", &[], Program),
     ("no_sync", "true", &[TWO, ("gradient_accumulation_steps", "2")], Program),
+    ("iterations_per_loop", "3", &[], Program),
+    ("iterations_per_loop", "0", &[], Fails("--iterations_per_loop is `0`")),
     ("num_train_epochs", "2", &[EPOCH[0], ("max_train_samples", "5")], Run),
     ("max_steps", "2", &[], Run),
     ("lr_scheduler_type", "constant", &[], Run),

@@ -96,7 +96,7 @@ impl Observed {
         }
         let options = config.compile_options(spec.model.attention_form()).unwrap();
         let evaluation = config.evaluation.per_device_batch * config.devices();
-        let programs = [spec.step_program(), spec.eval_program(evaluation)];
+        let programs = [spec.launch_program(), spec.eval_program(evaluation)];
         format!("{}{options:?}", programs.map(|program| program.unwrap().to_text()).concat())
     }
 

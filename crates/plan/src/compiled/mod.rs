@@ -32,6 +32,7 @@ pub fn compiled(
 ) -> Result<Report, Error> {
     let paths = Paths::new(spec.model.as_ref());
     let simulation = time::simulate(&step.module, machine, &spec.placement.mesh, &paths);
+    let simulation = simulation.per_step(spec.iterations_per_loop);
     let peak = liveness::peak(&step.module, &paths);
     let state = spec.state_bytes()?;
     let limit = step.limit.unwrap_or(machine.memory);

@@ -72,7 +72,10 @@ impl Paths {
                 known.entry(instruction.id).or_insert(from);
             }
         }
-        if known.values().any(|owner| owner.backward) && is_body(instructions) {
+        if known.values().any(|owner| owner.backward)
+            && is_body(instructions)
+            && !has_update(&known)
+        {
             known.values_mut().for_each(|owner| owner.backward = true);
         }
         known
@@ -125,6 +128,11 @@ fn is_body(instructions: &[Instruction]) -> bool {
     let mut parameters = instructions.iter().filter(|it| it.parameter_number.is_some());
     let first = parameters.next().is_some_and(|it| it.shape.members().is_some());
     first && parameters.next().is_none()
+}
+
+/// Whether the optimizer is among the owners: a loop of steps, with both passes in its body.
+fn has_update(owners: &HashMap<InstructionId, Owner>) -> bool {
+    owners.values().any(|owner| owner.module == OPTIMIZER)
 }
 
 #[cfg(test)]

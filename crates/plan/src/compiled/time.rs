@@ -43,6 +43,21 @@ pub fn simulate(module: &Module, machine: &Machine, mesh: &Mesh, paths: &Paths) 
     simulation
 }
 
+impl Simulation {
+    /// The share of one step in a launch of several.
+    pub fn per_step(mut self, steps: usize) -> Simulation {
+        let share = |seconds: &mut f64| *seconds /= steps as f64;
+        let Time { step, compute, exposed, hidden, modules } = &mut self.time;
+        [step, compute, exposed, hidden].into_iter().for_each(share);
+        modules.iter_mut().flat_map(|it| [&mut it.compute, &mut it.exposed]).for_each(share);
+        for row in &mut self.collective_times {
+            row.count /= steps as u64;
+            [&mut row.seconds, &mut row.hidden].into_iter().for_each(share);
+        }
+        self
+    }
+}
+
 struct Simulator<'a> {
     module: &'a Module,
     machine: &'a Machine,

@@ -58,9 +58,13 @@ fn head(report: &Report, title: &str) -> String {
         0 | 1 => String::new(),
         steps => format!(" × {steps} gradient accumulation steps"),
     };
+    let launch = match settings.iterations_per_loop {
+        0 | 1 => String::new(),
+        steps => format!(" · {steps} steps per launch"),
+    };
     format!(
         "<header>\n<p class=\"kicker\">Fullshard plan</p>\n<h1>{title}</h1>\n\
-         <p>{} ({}) · {} × {} tokens{accumulation} · {} with gradients in {} · {} · {} · remat {}{}\
+         <p>{} ({}) · {} × {} tokens{accumulation}{launch} · {} with gradients in {} · {} · {} · remat {}{}\
          </p>\n</header>\n",
         plural(machine.devices, "device"),
         Escaped(&machine.chip),

@@ -101,6 +101,7 @@ fn on_torus() -> Report {
             batch: 512,
             sequence: 1024,
             gradient_accumulation_steps: 1,
+            iterations_per_loop: 1,
             no_sync: false,
             tokens_per_step: 524_288,
             optimizer: "adafactor".into(),

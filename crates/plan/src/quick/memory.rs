@@ -27,7 +27,8 @@ pub struct MemoryEstimate {
     pub gradients: u64,
     /// Activations saved by layers, and the working set of one layer.
     pub activations: u64,
-    /// All-gathered parameters and their gradients, and logits with theirs.
+    /// All-gathered parameters and their gradients, logits with theirs, and the batches of a launch
+    /// of several steps.
     pub temporaries: u64,
     /// The sum.
     pub total: u64,
@@ -44,14 +45,14 @@ impl MemoryEstimate {
     pub fn new(spec: &StepSpec, kind: Platform) -> Result<MemoryEstimate, Error> {
         let state = spec.state_bytes()?;
         let peak = peak(spec, kind, gradients(spec, state.gradients));
-        let gathered = gathered(spec);
+        let transient = gathered(spec) + further_batches(spec)?;
         Ok(MemoryEstimate {
             parameters: state.parameters,
             optimizer: state.optimizer,
             gradients: peak.gradients,
             activations: peak.activations,
-            temporaries: gathered + peak.logits,
-            total: state.parameters + state.optimizer + gathered + peak.bytes(),
+            temporaries: transient + peak.logits,
+            total: state.parameters + state.optimizer + transient + peak.bytes(),
         })
     }
 
@@ -136,6 +137,17 @@ fn gathered(spec: &StepSpec) -> u64 {
     let at_once = if placement.comm.packed { layer } else { layer.min(largest_of_layers(spec)) };
     let ahead = if placement.gathers_ahead() { layer } else { 0 };
     2 * (root + at_once) + ahead
+}
+
+/// Bytes of the batches of a launch besides that of the first step, which is too small to count.
+fn further_batches(spec: &StepSpec) -> Result<u64, Error> {
+    let batch = spec.step_inputs()?.batch;
+    let local = batch.iter().map(|tensor| -> Result<u64, Error> {
+        let dims = tensor.sharding.local_dims(&tensor.ty).map_err(fullshard_step::Error::from)?;
+        Ok((dims.iter().product::<usize>() * tensor.ty.dtype.size()) as u64)
+    });
+    let bytes = local.sum::<Result<u64, Error>>()?;
+    Ok((spec.iterations_per_loop as u64 - 1) * bytes)
 }
 
 /// The bytes of the root and of the largest other unit. One device shards nothing, so that its

@@ -49,7 +49,7 @@ pub struct StepArgs {
     /// Tokens per sequence; defaults to the positions of the model.
     #[arg(long, value_name = "S", value_parser = count)]
     seq: Option<usize>,
-    /// Number of steps to measure, once launched asynchronously and once one at a time.
+    /// Number of steps to measure, once launched asynchronously and once one launch at a time.
     #[arg(long, value_name = "K", default_value = "10", value_parser = count)]
     steps: usize,
     /// Number of warmup steps.
@@ -109,7 +109,7 @@ fn run_step(args: &StepArgs) -> Result<()> {
         print::plan(&plan);
     }
     if let Some(path) = &args.text {
-        return write_text(&spec.step_program()?.to_text(), path);
+        return write_text(&spec.launch_program()?.to_text(), path);
     }
     if args.plan {
         return Ok(());
@@ -130,7 +130,7 @@ impl StepArgs {
             config.count_devices()?;
         }
         let devices = config.devices();
-        let in_file = config.schedule != RunConfig::default().schedule;
+        let in_file = self.step.has_file() && config.schedule != RunConfig::default().schedule;
         let default = if in_file { config.schedule.per_device_batch * devices } else { 8 };
         let batch = self.batch.unwrap_or(default);
         if !batch.is_multiple_of(devices) {

@@ -34,6 +34,9 @@ pub fn plan(plan: &PlanReport) {
         if settings.scan_layers { "scanned" } else { "unrolled" },
         if settings.gather_ahead { ", gathered ahead" } else { "" },
     );
+    if settings.iterations_per_loop > 1 {
+        show!("{} steps per launch", settings.iterations_per_loop);
+    }
     show!("{}", plan.attention);
     show!("\n{}\n", plan.table);
     print_estimate(&plan.estimate);
@@ -95,18 +98,22 @@ pub fn measured(report: &StepReport) {
 
 fn speed(report: &StepReport) {
     let (time, spread) = (&report.time, &report.time.spread);
-    let steps = time.waited.len();
+    let settings = &report.plan.settings;
+    let at_a_time = match settings.step.iterations_per_loop {
+        1 => "one at a time".to_owned(),
+        steps => format!("{steps} at a time"),
+    };
     row(
         "step",
         &format!(
             "{} over {}, {}",
             format::seconds(time.step),
-            format::count(steps, "step"),
-            if time.ahead { "launched asynchronously" } else { "one at a time" }
+            format::count(settings.steps, "step"),
+            if time.ahead { "launched asynchronously" } else { &at_a_time }
         ),
     );
     row(
-        "  one at a time",
+        &format!("  {at_a_time}"),
         &format!(
             "{} median, {} to {} (quartiles {} to {})",
             format::seconds(spread.median),
@@ -116,6 +123,11 @@ fn speed(report: &StepReport) {
             format::seconds(spread.upper_quartile)
         ),
     );
+    if let Some(single) = time.single {
+        let ratio = single / time.step;
+        let text = format!("{} per step, {ratio:.2} times as long", format::seconds(single));
+        row("  single launches", &text);
+    }
     row(
         "tokens/s",
         &format!(

@@ -49,6 +49,9 @@ fn head(report: &Report) {
         settings.remat,
         if settings.scan_layers { "scanned" } else { "unrolled" },
     );
+    if settings.iterations_per_loop > 1 {
+        show!("{} steps per launch", settings.iterations_per_loop);
+    }
     match &report.basis {
         Basis::Quick => row("estimated", "by formula, not compiled"),
         Basis::Compiled { seconds, cached, compiler } => {

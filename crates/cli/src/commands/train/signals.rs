@@ -1,4 +1,4 @@
-//! Signals of a run: Ctrl-C, SIGTERM and SIGHUP stop it after its step, and end it when the grace
+//! Signals of a run: Ctrl-C, SIGTERM and SIGHUP stop it after its launch, and end it when the grace
 //! time is over or at the second one; SIGUSR1 saves a checkpoint.
 
 use fullshard::{Error, Result};
