@@ -9,7 +9,9 @@ use fullshard_models::AnyModel;
 use fullshard_models::layers::{attention, fp8};
 use fullshard_parallel::{Placement, PlacementOptions};
 use fullshard_pjrt::CompileOptions;
-use fullshard_step::{BatchShape, StepSpec, compiler_flags, dialect, lowering, scans_layers};
+use fullshard_step::{
+    BatchShape, StepSpec, check_offload, compiler_flags, dialect, lowering, scans_layers,
+};
 
 /// The range of 32-bit indices.
 const MAX_TOKENS: usize = i32::MAX as usize;
@@ -196,6 +198,7 @@ impl RunConfig {
                     .into(),
             ));
         }
+        check_offload(kind, &self.remat())?;
         let mut lowering = lowering(kind);
         // The kernel's backward pass has no fixed order of sums, and its dropout no seed.
         lowering.fused_attention &= !self.is_deterministic_gpu();

@@ -26,6 +26,6 @@ pub use fullshard_core::Layout;
 pub use gather::CommPolicy;
 pub use layout::ShardedParam;
 pub use placement::{AXIS, PlacedUnit, Placement, PlacementOptions};
-pub use remat::{Remat, UnknownRemat};
+pub use remat::{Remat, RematError, SavedName};
 pub use tracer::Sharded;
 pub use wrap::{Unit, WrapError, WrapPlan, frozen, units};

@@ -91,7 +91,7 @@ impl Llama {
         let normalized = self.norm(nn, "input_layernorm", x)?;
         let attn_out =
             nn.module("self_attn", "LlamaAttention", |nn| self.attention(nn, &normalized, angles))?;
-        let x = (x + attn_out)?.named(checkpoint::ATTN_RESIDUAL)?;
+        let x = (x + attn_out)?.named(checkpoint::OUT_PROJ)?;
         let normalized = self.norm(nn, "post_attention_layernorm", &x)?;
         x + nn.module("mlp", "LlamaMLP", |nn| self.feed_forward(nn, &normalized))?
     }
@@ -125,7 +125,7 @@ impl Llama {
             |output| Linear::new(output).bias(config.mlp_bias).std(config.initializer_range);
         let projected = |name| linear(config.intermediate_size).apply(nn, name, x);
         let (gate, up) = (projected("gate_proj")?, projected("up_proj")?);
-        let (gate, up) = (gate.named(checkpoint::MLP_IN)?, up.named(checkpoint::MLP_IN)?);
+        let (gate, up) = (gate.named(checkpoint::MLP_GATE)?, up.named(checkpoint::MLP_IN)?);
         let inner = config.hidden_act.gated(nn, "act_fn", &gate, &up)?;
         linear(config.hidden_size).apply(nn, "down_proj", &inner)
     }

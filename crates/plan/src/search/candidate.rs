@@ -29,7 +29,7 @@ impl Candidate {
             "--per_device_train_batch_size".to_owned(),
             self.batch.to_string(),
             "--remat".to_owned(),
-            self.remat.name().to_owned(),
+            self.remat.to_string(),
             "--scan_layers".to_owned(),
             self.scan_layers.to_string(),
             "--fsdp".to_owned(),
@@ -77,7 +77,14 @@ pub struct Space {
 impl Default for Space {
     fn default() -> Self {
         Space {
-            remats: vec![Remat::None, Remat::Dots, Remat::Full],
+            remats: vec![
+                Remat::None,
+                Remat::Dots,
+                Remat::Minimal,
+                Remat::SaveOut,
+                Remat::Full,
+                Remat::MinimalOffload,
+            ],
             layouts: vec![Layout::Dim0, Layout::Flat],
             scans: vec![true, false],
             aheads: vec![false, true],
@@ -95,7 +102,7 @@ impl Space {
             for &layout in &self.layouts {
                 for &scan_layers in &self.scans {
                     for &gather_ahead in &self.aheads {
-                        all.extend(self.remats.iter().map(|&remat| Candidate {
+                        all.extend(self.remats.iter().cloned().map(|remat| Candidate {
                             batch: 1,
                             remat,
                             layout,
