@@ -59,6 +59,13 @@ impl RunConfig {
                 self.platform().name()
             ));
         }
+        if spec.placement.remat.offloads() && !spec.placement.options.scan_layers {
+            warnings.push(format!(
+                "--remat {} may save no memory: the compiler moves activations of unrolled layers \
+                 back early to hide the time; scan them (--scan_layers true)",
+                spec.placement.remat
+            ));
+        }
         let others = spec.fp8_matmuls().map_or_else(Vec::new, |matmuls| matmuls.others);
         if !others.is_empty() {
             warnings.push(format!(
@@ -188,7 +195,8 @@ impl RunConfig {
     fn placement_options(&self, model: &dyn AnyModel) -> Result<PlacementOptions> {
         let kind = self.platform();
         let scan_layers = match self.model.scan_layers {
-            Scan::Auto => scans_layers(kind, model.dimensions().layers),
+            // Only a scan bounds the time that offloaded activations are on the device.
+            Scan::Auto => self.remat().offloads() || scans_layers(kind, model.dimensions().layers),
             Scan::True => true,
             Scan::False => false,
         };

@@ -108,9 +108,9 @@ impl Remat {
         }
     }
 
-    /// Whether and where an activation is saved.
-    pub fn saves(&self, name: &str) -> Option<SavedName> {
-        self.saved().into_iter().find(|saved| saved.name == name)
+    /// Whether an activation is saved, on the device or in host memory.
+    pub fn saves(&self, name: &str, offload: bool) -> bool {
+        self.saved().iter().any(|saved| saved.name == name && saved.offload == offload)
     }
 
     /// Whether it moves activations to host memory.
@@ -225,9 +225,9 @@ mod tests {
     fn lists_state_what_is_saved_and_where() {
         let remat: Remat = " qkv, offload:mlp_in ".parse().unwrap();
         assert_eq!(remat.to_string(), "qkv,offload:mlp_in");
-        assert_eq!(remat.saves(QKV), Some(SavedName { name: QKV, offload: false }));
-        assert_eq!(remat.saves(MLP_IN), Some(SavedName { name: MLP_IN, offload: true }));
-        assert_eq!(remat.saves(ATTN_OUT), None);
+        assert!(remat.saves(QKV, false) && !remat.saves(QKV, true));
+        assert!(remat.saves(MLP_IN, true) && !remat.saves(MLP_IN, false));
+        assert!(!remat.saves(ATTN_OUT, false) && !remat.saves(ATTN_OUT, true));
         assert_eq!((remat.offloads(), remat.required().len()), (true, 2));
         assert!(!Remat::Minimal.offloads() && Remat::Minimal.required().is_empty());
         assert!(Remat::MinimalOffload.saved().iter().all(|saved| saved.offload));

@@ -71,7 +71,9 @@ impl StepSpec {
             let weights = weights / self.model.dimensions().layers.max(1);
             return Recomputed { weights, attention: true };
         }
-        let lost = || names.iter().filter(|known| remat.saves(&known.name).is_none());
+        let saved = remat.saved();
+        let is_saved = |name: &str| saved.iter().any(|saved| saved.name == name);
+        let lost = || names.iter().filter(|known| !is_saved(&known.name));
         Recomputed {
             weights: lost().map(|known| known.weights).sum(),
             attention: lost().any(|known| known.attention),

@@ -54,6 +54,8 @@ impl Candidate {
         (!single || self.strategy == Strategy::FullShard)
             && (!unsharded || self.layout == Layout::Dim0)
             && (!self.gather_ahead || can_gather_ahead)
+            // Only a scan bounds the time that offloaded activations are on the device.
+            && (!self.remat.offloads() || self.scan_layers)
     }
 }
 
@@ -149,9 +151,10 @@ mod tests {
     #[test]
     fn combinations_are_distinct() {
         let space = Space::default();
-        // Replicated: scanned or unrolled x 3. Sharded: 2 layouts x (scanned with or without
-        // gathering ahead, or unrolled) x 3; without resharding nothing is gathered ahead.
-        assert_eq!(space.choices(4).len(), 6 + 2 * 3 * 3 + 2 * 2 * 3);
-        assert_eq!(space.choices(1).len(), 6);
+        // Policies: 6 scanned, 5 unrolled. Replicated: scanned or unrolled. Sharded: 2 layouts x
+        // (scanned with or without gathering ahead, or unrolled); without resharding nothing is
+        // gathered ahead.
+        assert_eq!(space.choices(4).len(), (6 + 5) + 2 * (6 + 6 + 5) + 2 * (6 + 5));
+        assert_eq!(space.choices(1).len(), 6 + 5);
     }
 }
