@@ -421,7 +421,7 @@ fn rejects_invalid_flags() {
         (&["--gradient_accumulation_steps", "0"], count),
         (&["--steps", "0"], count),
         (&["--dtype", "float8"], "[possible values: float32, bfloat16, float16, float8_e4m3fn]"),
-        (&["--remat", "some"], "[possible values: none, dots, full]"),
+        (&["--remat", "some"], "the policies are none, dots, minimal"),
         (&["--scan_layers", "maybe"], "[possible values: auto, true, false]"),
         (&["--device", "abacus"], "abacus"),
         (&["--fsdp", "full_shard offload"], "`--fsdp` is offload, which is not supported"),

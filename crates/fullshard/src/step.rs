@@ -9,7 +9,9 @@ use fullshard_models::AnyModel;
 use fullshard_models::layers::{attention, fp8};
 use fullshard_parallel::{Placement, PlacementOptions};
 use fullshard_pjrt::CompileOptions;
-use fullshard_step::{BatchShape, StepSpec, compiler_flags, dialect, lowering, scans_layers};
+use fullshard_step::{
+    BatchShape, StepSpec, check_offload, compiler_flags, dialect, lowering, scans_layers,
+};
 
 /// The range of 32-bit indices.
 const MAX_TOKENS: usize = i32::MAX as usize;
@@ -58,6 +60,13 @@ impl RunConfig {
                 "{} has no FP8 matmul units: values are rounded as on GPUs, and steps are slower \
                  than in bfloat16",
                 self.platform().name()
+            ));
+        }
+        if spec.placement.remat.offloads() && !spec.placement.options.scan_layers {
+            warnings.push(format!(
+                "--remat {} may save no memory: the compiler moves activations of unrolled layers \
+                 back early to hide the time; scan them (--scan_layers true)",
+                spec.placement.remat
             ));
         }
         let others = spec.fp8_matmuls().map_or_else(Vec::new, |matmuls| matmuls.others);
@@ -196,7 +205,8 @@ impl RunConfig {
     fn placement_options(&self, model: &dyn AnyModel) -> Result<PlacementOptions> {
         let kind = self.platform();
         let scan_layers = match self.model.scan_layers {
-            Scan::Auto => scans_layers(kind, model.dimensions().layers),
+            // Only a scan bounds the time that offloaded activations are on the device.
+            Scan::Auto => self.remat().offloads() || scans_layers(kind, model.dimensions().layers),
             Scan::True => true,
             Scan::False => false,
         };
@@ -206,6 +216,7 @@ impl RunConfig {
                     .into(),
             ));
         }
+        check_offload(kind, &self.remat())?;
         let mut lowering = lowering(kind);
         // The kernel's backward pass has no fixed order of sums, and its dropout no seed.
         lowering.fused_attention &= !self.is_deterministic_gpu();

@@ -202,7 +202,11 @@ fn rejects_other_versions_and_unknown_keys() {
         ("c.toml", "[model]\nmodel_type = \"gpt2\"\n", "add `version = 3`"),
         ("d.toml", "version = 1\n[model]\nmodel_typ = \"gpt2\"\n", "unknown field `model_typ`"),
         ("e.toml", "version = 1\n[modell]\n", "unknown field `modell`"),
-        ("f.json", "{\"version\": 1, \"remat\": {\"policy\": \"some\"}}", "unknown variant `some`"),
+        (
+            "f.json",
+            "{\"version\": 1, \"remat\": {\"policy\": \"some\"}}",
+            "`some` is neither a remat policy",
+        ),
         ("g.json", "{\"version\": 1, \"mesh\": {\"fsdp\": -1}}", "invalid value"),
         ("h.json", "[1]", "unknown"),
         ("i.toml", "version = ", "invalid TOML"),

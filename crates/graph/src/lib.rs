@@ -38,6 +38,7 @@ mod error;
 mod grad;
 mod graph;
 mod mesh;
+mod named;
 mod op;
 mod ops;
 mod program;
@@ -53,6 +54,7 @@ pub use error::{Error, Result};
 pub use fullshard_core::{DType, Mesh, MeshError, Sharding, TensorType};
 pub use grad::{Pullback, value_and_grad, value_aux_and_grad, vjp};
 pub use mesh::{Group, MeshExt};
+pub use named::NamedValues;
 pub use op::{Comparison, Reduction};
 pub use ops::{
     Attribute, Convolution, CustomCallBuilder, Scalar, barrier, concatenate, constant, custom_call,

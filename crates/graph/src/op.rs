@@ -91,6 +91,8 @@ pub(crate) enum Op {
     CustomVjp(Rc<CustomVjp>),
     /// Names a value, so that a remat policy can save it.
     Name(Rc<str>),
+    /// The same value in a memory.
+    Move(crate::control::Memory),
     /// The same value, without its gradient.
     StopGradient,
     Collective(Collective, Axes),

@@ -59,6 +59,8 @@ pub struct Dialect {
     /// Logistic functions in `f32` are the square of an `rsqrt`, `1 / (1 + e)` without a division:
     /// GPUs take one instruction for `rsqrt` and a dozen for a division.
     pub sigmoid_via_rsqrt: bool,
+    /// Offloaded values are moved to host memory; else they stay on the device.
+    pub host_memory: bool,
 }
 
 /// A traced program.

@@ -24,7 +24,7 @@ const LARGE: Size = (16384, 512, 2048);
 const MATMUL: &str = "matmul";
 
 fn matmuls() -> Policy {
-    Policy::Named(vec![MATMUL.into()])
+    Policy::saving(&[MATMUL])
 }
 
 /// A transformer block without attention: norm, up projection, GELU, down projection, residual.

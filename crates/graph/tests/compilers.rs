@@ -79,7 +79,7 @@ fn scan_with_prepared_slices() {
 
 #[test]
 fn remat_by_every_policy() {
-    for policy in [Policy::Everything, Policy::Nothing, Policy::Named(vec!["matmul".into()])] {
+    for policy in [Policy::Everything, Policy::Nothing, Policy::saving(&["matmul"])] {
         let recomputed = |x: &Tensor, weights: &Tensor| {
             let body = |inputs: Vec<Tensor>| Ok(vec![layer(&inputs[0], &inputs[1])?]);
             Ok(remat(policy.clone(), &[x, weights], body)?.remove(0))

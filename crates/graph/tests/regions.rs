@@ -113,7 +113,7 @@ fn scan_captures_outer_values() {
 
 #[test]
 fn remat_matches_unrolled() {
-    for policy in [Policy::Everything, Policy::Nothing, Policy::Named(vec!["tanh".into()])] {
+    for policy in [Policy::Everything, Policy::Nothing, Policy::saving(&["tanh"])] {
         let block = |x: &Tensor, weights: &Tensor| {
             let results = remat(policy.clone(), &[x, weights], |inputs| {
                 let hidden = inputs[0].linear(&inputs[1])?;

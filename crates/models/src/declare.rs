@@ -4,6 +4,7 @@
 //! Only one of a stack of identical layers is traced; the tree repeats its module for each layer.
 
 use crate::layers::attention::Form;
+use crate::layers::checkpoint::Checkpoint;
 use crate::module::{Module, Parameter, join};
 use crate::scope::Scope;
 use crate::task::InputSpec;
@@ -22,24 +23,28 @@ pub struct Declared {
     pub attention: Form,
     /// Whether it has buffers: tables that are not parameters.
     pub has_buffers: bool,
+    /// What its layers name for remat policies.
+    pub checkpoints: Vec<Checkpoint>,
 }
 
-/// What a model of a class declares when it is traced on inputs with a batch size of 1.
+/// What a model of a class declares when it is traced on inputs of one sequence of `tokens`.
 pub fn declare(
     class: &'static str,
     inputs: &[InputSpec],
+    tokens: usize,
     model: impl FnOnce(&Scope<'_>, Vec<Tensor>) -> Result<Tensor>,
 ) -> Result<Declared> {
     let tracer = DeclareTracer::new(class);
     let arguments: Vec<Argument> =
         inputs.iter().map(|input| Argument::new(input.batched(&[1]))).collect();
-    Program::trace("declare", &arguments, |inputs| {
+    let program = Program::trace("declare", &arguments, |inputs| {
         Scope::root(&tracer, |scope| Ok(vec![model(scope, inputs)?]))
     })?;
     let modules = tracer.modules.borrow();
     modules.iter().try_for_each(ModuleInfo::check_order)?;
     let (attention, has_buffers) = (tracer.attention.get(), tracer.has_buffers.get());
-    Ok(Declared { tree: tree(&modules, ROOT), attention, has_buffers })
+    let checkpoints = Checkpoint::of_program(&program, tokens);
+    Ok(Declared { tree: tree(&modules, ROOT), attention, has_buffers, checkpoints })
 }
 
 /// The class of lists of modules.

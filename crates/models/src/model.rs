@@ -2,6 +2,7 @@
 
 use crate::declare::{Declared, declare};
 use crate::layers::attention::Form;
+use crate::layers::checkpoint::Checkpoint;
 use crate::module::Module;
 use crate::scope::Scope;
 use crate::task::{CausalLm, FromTensors, InputSpec, Loss, Task};
@@ -73,6 +74,9 @@ pub trait AnyModel: std::fmt::Debug {
     /// Whether it has buffers, such as rotary tables: tables that are not parameters.
     fn has_buffers(&self) -> bool;
 
+    /// What its layers name for remat policies, in the order it is computed.
+    fn checkpoints(&self) -> &[Checkpoint];
+
     /// The name of its task, such as `causal-lm`.
     fn task(&self) -> &'static str;
 
@@ -92,9 +96,10 @@ pub trait AnyModel: std::fmt::Debug {
 /// A model with its task's types erased. It is traced once, to get its module tree.
 pub fn boxed<T: Task + 'static>(model: impl Model<T> + 'static) -> Result<Box<dyn AnyModel>> {
     let task = model.task();
-    let specs = task.inputs(model.declared_sequence());
-    let Declared { tree, attention, has_buffers } =
-        declare(model.class(), &specs, |nn, inputs| {
+    let tokens = model.declared_sequence();
+    let specs = task.inputs(tokens);
+    let Declared { tree, attention, has_buffers, checkpoints } =
+        declare(model.class(), &specs, tokens, |nn, inputs| {
             model.forward(nn, &T::Inputs::from_tensors(&inputs)?)
         })?;
     Ok(Box::new(Erased {
@@ -103,6 +108,7 @@ pub fn boxed<T: Task + 'static>(model: impl Model<T> + 'static) -> Result<Box<dy
         tree: Arc::new(tree),
         attention,
         has_buffers,
+        checkpoints,
         inputs: specs.len(),
     }))
 }
@@ -114,6 +120,7 @@ struct Erased<M, T> {
     tree: Arc<Module>,
     attention: Form,
     has_buffers: bool,
+    checkpoints: Vec<Checkpoint>,
     /// The number of tensors of a batch that are inputs; the rest are labels.
     inputs: usize,
 }
@@ -145,6 +152,10 @@ impl<T: Task, M: Model<T>> AnyModel for Erased<M, T> {
 
     fn has_buffers(&self) -> bool {
         self.has_buffers
+    }
+
+    fn checkpoints(&self) -> &[Checkpoint] {
+        &self.checkpoints
     }
 
     fn task(&self) -> &'static str {

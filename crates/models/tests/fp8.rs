@@ -191,7 +191,7 @@ const HALF_STEP: f64 = 1.0 / 256.0;
 
 #[test]
 fn output_and_gradients_match_rounded_numbers() {
-    let named = Policy::Named(vec![MLP_IN.into()]);
+    let named = Policy::saving(&[MLP_IN]);
     let modes = [Mode::Plain, Mode::Remat(Policy::Nothing), Mode::Remat(named), Mode::Scanned];
     for order in [Order::InputFirst, Order::OutputFirst] {
         let inputs = arguments(order);

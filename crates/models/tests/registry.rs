@@ -107,7 +107,7 @@ fn identical_layers_are_traced_once() {
 /// The parameters that a model function declares, or the error.
 fn declared(model: impl FnOnce(&Scope<'_>, &Tensor) -> Result<Tensor>) -> Result<Vec<String>> {
     let input = InputSpec::new("x", DType::F32, &[4]);
-    let declared = declare("Root", &[input], |nn, inputs| model(nn, &inputs[0]))?;
+    let declared = declare("Root", &[input], 1, |nn, inputs| model(nn, &inputs[0]))?;
     Ok(declared.tree.named_parameters().into_iter().map(|(name, _)| name).collect())
 }
 

@@ -29,7 +29,7 @@ pub use fullshard_core::{Layout, MeshSpec};
 pub use gather::CommPolicy;
 pub use layout::ShardedParam;
 pub use placement::{PlacedUnit, Placement, PlacementOptions};
-pub use remat::{Remat, UnknownRemat};
+pub use remat::{Remat, RematError, SavedName};
 pub use rules::{Gather, Rule, Rules};
 pub use staged::Staging;
 pub use tracer::Sharded;

@@ -110,7 +110,7 @@ impl Placement {
         check_gather_ahead(options, &units, &scanned, reshard)?;
         let keep_root = settings.disable_reshard_on_root;
         let units = placed_units(&units, &scanned, &parameters, reshard, keep_root);
-        let remat = options.remat.unwrap_or(match options.config.gradient_checkpointing {
+        let remat = options.remat.clone().unwrap_or(match options.config.gradient_checkpointing {
             true => Remat::Full,
             false => Remat::None,
         });

@@ -3,11 +3,9 @@
 
 use crate::layout::ShardedParam;
 use crate::placement::{PlacedUnit, Placement};
-use crate::remat::Remat;
 use fullshard_graph::{
-    DType, Error, Key, Policy, Result, Tensor, barrier, custom_vjp, iota, remat, scan, transient,
+    DType, Error, Key, Result, Tensor, barrier, custom_vjp, iota, remat, scan, transient,
 };
-use fullshard_models::layers::checkpoint;
 use fullshard_models::{Body, Layer, LayerBody, LoweringOptions, Parameter, Place, Tracer};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -120,12 +118,8 @@ impl<'a> Sharded<'a> {
         carries: Vec<Tensor>,
         body: LayerBody<'_>,
     ) -> Result<Vec<Tensor>> {
-        let policy = match self.placement.remat {
-            _ if self.in_remat.get() => return body(place, carries),
-            Remat::None => return body(place, carries),
-            Remat::Dots => Policy::Named(checkpoint::ALL.iter().map(|&name| name.into()).collect()),
-            Remat::Full => Policy::Nothing,
-        };
+        let policy = self.placement.remat.policy().filter(|_| !self.in_remat.get());
+        let Some(policy) = policy else { return body(place, carries) };
         let path = place.module_path();
         let mut gathered = Vec::new();
         for unit in self.placement.units_under(&path) {

@@ -72,7 +72,9 @@ fn time(
     let seconds = |work: &Work| {
         let flops = work.matmul_flops + work.attention_flops / attention_efficiency;
         let bytes = through_memory * work.bytes + work.stacked;
-        flops / speeds.matmul_rate + bytes / speeds.bandwidth
+        let compute = flops / speeds.matmul_rate + bytes / speeds.bandwidth;
+        // Moving activations overlaps with computing others.
+        compute.max(machine.chip.host_link().map_or(0.0, |rate| work.offloaded / rate))
     };
     let all = work::work(spec, machine.kind, &speeds::passes(machine.kind));
     let mut modules: Vec<ModuleTime> = all
@@ -104,6 +106,11 @@ fn notes(spec: &StepSpec, machine: &Machine) -> Vec<String> {
             "CPU figures are only an order of magnitude, and devices share the host's memory"
                 .to_owned(),
         );
+    }
+    if spec.placement.remat.offloads() && machine.chip.host_link().is_none() {
+        let unknown = "the rate of this chip to host memory is not known: moving activations is \
+                       assumed to overlap with compute";
+        notes.push(unknown.to_owned());
     }
     if spec.fp8_matmuls().is_some() {
         let slow = "FP8 matmuls are assumed to be as slow as 16-bit ones: the compiled plan is \

@@ -75,6 +75,8 @@ pub struct Memory {
     pub limit: u64,
     /// Bytes needed.
     pub total: u64,
+    /// Bytes needed in host memory, which `total` does not include.
+    pub host: u64,
     /// `total` by kind: parameters, optimizer, gradients, activations, temporaries.
     pub parts: Vec<Part>,
     /// The largest buffers that are live at the peak, the largest first.

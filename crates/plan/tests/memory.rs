@@ -101,15 +101,18 @@ fn replicated_parameters_are_not_gathered() {
     let no_shard =
         |options: &mut PlacementOptions, _: &mut BatchShape| options.strategy = Strategy::NoShard;
     assert_eq!(SETUP.gathered(no_shard), 0);
-    // Parameters are converted to the compute dtype, and the converted ones are not freed.
-    let all_and_gradients = 2 * (ROOT + 3 * BLOCK) + 2 * (ROOT + BLOCK);
-    assert_eq!(HALF.gathered(no_shard), all_and_gradients);
+    // Parameters are converted to the compute dtype, and scans convert them again.
+    let one_at_a_time = 2 * 2 * (ROOT + LARGEST);
+    assert_eq!(HALF.gathered(no_shard), one_at_a_time);
     let single = Setup { devices: 1, ..HALF };
-    assert_eq!(single.gathered(|_, _| {}), all_and_gradients);
+    assert_eq!(single.gathered(|_, _| {}), one_at_a_time);
+    // Unrolled or outside of the scan, the converted ones are not freed.
+    let all_and_gradients = 2 * (ROOT + 3 * BLOCK) + 2 * (ROOT + BLOCK);
+    assert_eq!(single.gathered(|options, _| options.scan_layers = false), all_and_gradients);
     let unwrapped = single.gathered(|options, _| options.config.wrap = WrapPolicy::Root);
     assert_eq!(unwrapped, all_and_gradients, "one device has no units");
     let recomputed = single.gathered(|options, _| options.remat = Some(Remat::Full));
-    assert_eq!(recomputed, 2 * 2 * (ROOT + LARGEST));
+    assert_eq!(recomputed, one_at_a_time);
 }
 
 /// The root then owns the scanned layers, and gathers them all at once.
@@ -136,11 +139,28 @@ fn activations_follow_remat() {
     let input = 4 * TOKENS * 8;
     // Outputs of all matmuls except the last, and of attention.
     let dots = 4 * TOKENS * (72 - 8 + 8);
-    // Nine of the width, five of the inner width, queries, keys and values; four times the scores.
-    let all = 4 * (TOKENS * (9 * 8 + 5 * 32 + 24) + 4 * SCORES);
     assert_eq!(of(Remat::Full), 3 * input + WORKING_SET);
     assert_eq!(of(Remat::Dots), 3 * (input + dots) + WORKING_SET);
-    assert_eq!(of(Remat::None), 3 * all + WORKING_SET);
+    // The same, and the scores.
+    assert_eq!(of(Remat::None), 3 * (input + dots + 4 * SCORES) + WORKING_SET);
+    // Queries, keys and values; the two outputs of attention; all but the first of those.
+    for (remat, width) in [("save_qkv", 24), ("save_out", 8 + 8), ("minimal", 24 + 8 + 32)] {
+        let saved = 3 * (input + 4 * TOKENS * width);
+        assert_eq!(of(remat.parse().unwrap()), saved + WORKING_SET, "{remat}");
+    }
+}
+
+#[test]
+fn offloaded_activations_are_in_host_memory() {
+    let of = |remat: &str| {
+        SETUP.on(Platform::Tpu, |options, _| options.remat = Some(remat.parse().unwrap()))
+    };
+    let (full, minimal, offloaded) = (of("full"), of("minimal"), of("minimal_offload"));
+    assert_eq!((full.host, minimal.host), (0, 0));
+    assert_eq!(offloaded.total, full.total);
+    assert_eq!(offloaded.host, minimal.total - full.total);
+    let mixed = of("qkv,offload:mlp_in");
+    assert_eq!((mixed.total, mixed.host), (of("qkv").total, 3 * 4 * TOKENS * 32));
 }
 
 /// With a large vocabulary the loss needs more than a layer's backward pass, and no gradient of a

@@ -121,7 +121,7 @@ fn spec(row: &Row, machine: &Machine) -> StepSpec {
     );
     let options = PlacementOptions {
         config: FsdpConfig::from_json(&config).unwrap(),
-        remat: Some(row.remat),
+        remat: Some(row.remat.clone()),
         scan_layers: true,
         lowering: lowering(Platform::Tpu),
         ..PlacementOptions::default()

@@ -14,7 +14,7 @@ const MODEL: Shape = Shape::Gpt2(4, 1024, 8);
 
 fn spec(candidate: &Candidate) -> StepSpec {
     let case = Case {
-        remat: candidate.remat,
+        remat: candidate.remat.clone(),
         optimizer: "adamw",
         scan: candidate.scan_layers,
         layout: candidate.layout,

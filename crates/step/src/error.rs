@@ -1,5 +1,8 @@
 //! Errors of a step before its program is traced.
 
+use fullshard_core::Platform;
+use fullshard_parallel::Remat;
+
 /// Why a step is not possible.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -50,6 +53,30 @@ pub enum Error {
     /// Every parameter is frozen.
     #[error("every parameter is frozen, so there is nothing to train")]
     AllFrozen,
+    /// A remat policy has a name that the layers of the model do not have.
+    #[error(
+        "--remat names `{name}`, but the layers of {class} have no such activation: they name {}",
+        if names.is_empty() { "none" } else { names }
+    )]
+    NotNamed {
+        /// The name.
+        name: &'static str,
+        /// The class of the model.
+        class: &'static str,
+        /// The names that its layers have.
+        names: String,
+    },
+    /// A remat policy moves activations to host memory where that is not supported.
+    #[error(
+        "--remat {remat} moves activations to host memory, which {platform} does not support; cuda \
+         and tpu do: save them on the device, or leave them out"
+    )]
+    NoHostMemory {
+        /// The policy.
+        remat: Remat,
+        /// The platform.
+        platform: Platform,
+    },
     /// The inputs or outputs of a program do not match its struct.
     #[error(transparent)]
     Count(#[from] crate::ordered::CountMismatch),

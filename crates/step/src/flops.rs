@@ -41,21 +41,53 @@ impl StepSpec {
         Flops::new(parameters, dimensions, self.tokens_per_step(), self.batch.tokens)
     }
 
-    /// The FLOPs with those of rematerialization, which HFU counts: with full remat the forward
-    /// pass of all layers runs twice, `2·n` more per token for the n parameters of layers and a
-    /// third of what attention counts. Saved matmuls are not recomputed.
+    /// The FLOPs with those of rematerialization, which HFU counts: `2·n` more per token for the n
+    /// weights of matmuls that are recomputed in layers, and a third of what attention counts where
+    /// its output is not saved. A layer that saves everything recomputes nothing.
     pub fn hardware_flops(&self) -> Flops {
         let model = self.model_flops();
-        if self.placement.remat != Remat::Full {
-            return model;
-        }
-        let params = self.placement.parameters.iter();
-        let in_layers = params.filter(|param| param.stack.is_some() || param.layer.is_some());
-        let weights: usize = in_layers.map(|param| param.elements()).sum();
-        let weights = 2.0 * weights as f64 * self.tokens_per_step() as f64;
-        let attention = (model.palm - model.flops_6n) / 3.0;
+        let Recomputed { weights, attention } = self.recomputed();
+        let layers = self.model.dimensions().layers.max(1) as f64;
+        let saved = if self.placement.saves_last_layer() { 1.0 } else { 0.0 };
+        let weights = 2.0 * weights as f64 * (layers - saved) * self.tokens_per_step() as f64;
+        let share = if attention { (layers - saved) / layers / 3.0 } else { 0.0 };
+        let attention = share * (model.palm - model.flops_6n);
         Flops { flops_6n: model.flops_6n + weights, palm: model.palm + weights + attention }
     }
+
+    /// The matmuls that a layer recomputes in the backward pass. The last one of a layer is not
+    /// among them: the backward pass does not use its result. A layer that names nothing is assumed
+    /// to recompute all.
+    pub fn recomputed(&self) -> Recomputed {
+        let remat = &self.placement.remat;
+        let names = self.model.checkpoints();
+        if *remat == Remat::None {
+            return Recomputed::default();
+        }
+        if names.is_empty() {
+            let params = self.placement.parameters.iter();
+            let in_layers = params.filter(|param| param.stack.is_some() || param.layer.is_some());
+            let weights: usize = in_layers.map(|param| param.elements()).sum();
+            let weights = weights / self.model.dimensions().layers.max(1);
+            return Recomputed { weights, attention: true };
+        }
+        let saved = remat.saved();
+        let is_saved = |name: &str| saved.iter().any(|saved| saved.name == name);
+        let lost = || names.iter().filter(|known| !is_saved(&known.name));
+        Recomputed {
+            weights: lost().map(|known| known.weights).sum(),
+            attention: lost().any(|known| known.attention),
+        }
+    }
+}
+
+/// What one layer recomputes in the backward pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Recomputed {
+    /// The elements of the weights of its matmuls.
+    pub weights: usize,
+    /// Whether attention is recomputed.
+    pub attention: bool,
 }
 
 /// The fraction of the peak of all devices that FLOPs in a time are.

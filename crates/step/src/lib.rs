@@ -27,13 +27,13 @@ pub use arguments::{
     EvalArguments, InitInputs, StepArguments, StepInputs, StepResults, TrainState,
 };
 pub use error::Error;
-pub use flops::{Flops, utilization};
+pub use flops::{Flops, Recomputed, utilization};
 pub use fullshard_core::Chip;
 pub use init::{InitLaunch, InitProgram};
 pub use layout::{StateTensor, TensorSpec};
 pub use loops::LoopResults;
 pub use ordered::{CountMismatch, Ordered};
-pub use platform::{compiler_flags, dialect, lowering, scans_layers};
+pub use platform::{check_offload, compiler_flags, dialect, lowering, scans_layers};
 pub use program::{METRICS, program_hash};
 pub use saved::{SavedPart, SavedTensors};
 pub use sizes::{StateBytes, UnitRow};

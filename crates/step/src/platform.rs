@@ -1,9 +1,11 @@
 //! Default options per platform. Figures are in `docs/performance.md`.
 
+use crate::error::Error;
 use fullshard_core::Platform;
 use fullshard_graph::Dialect;
 use fullshard_models::LoweringOptions;
 use fullshard_models::layers::attention::{Form, GRAPHS_WITHOUT_CUDNN};
+use fullshard_parallel::Remat;
 
 /// Whether layers are scanned by default. On CPU always, since its compiler recomputes the sum of
 /// all previous layers in each layer when they are unrolled; on TPU from nine layers on, since a
@@ -65,11 +67,21 @@ const CUDA_FLAGS: &[&str] = &[
 ];
 
 /// The program dialect. On CPU large matmuls are custom calls: the compiler's own are slow in
-/// batches and in the orientation of the loss. On GPUs activations do not divide.
+/// batches and in the orientation of the loss. On GPUs activations do not divide. The CPU compiler
+/// rejects values in host memory on a mesh.
 pub fn dialect(platform: Platform) -> Dialect {
     Dialect {
         matmul_custom_calls: platform == Platform::Cpu,
         sigmoid_via_rsqrt: platform == Platform::Cuda,
+        host_memory: platform != Platform::Cpu,
+    }
+}
+
+/// Rejects a policy that moves activations to host memory on a platform that has none.
+pub fn check_offload(platform: Platform, remat: &Remat) -> Result<(), Error> {
+    match remat.offloads() && !dialect(platform).host_memory {
+        true => Err(Error::NoHostMemory { remat: remat.clone(), platform }),
+        false => Ok(()),
     }
 }
 

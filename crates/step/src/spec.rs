@@ -4,7 +4,7 @@ use crate::error::Error;
 use fullshard_models::AnyModel;
 use fullshard_models::layers::{attention, fp8};
 use fullshard_optim::{Optimizer, Shard, decays};
-use fullshard_parallel::{Layout, Placement, ShardedParam};
+use fullshard_parallel::{Layout, Placement, Remat, ShardedParam};
 
 /// The shape of a step's batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +71,7 @@ impl StepSpec {
         if placement.trained().is_empty() {
             return Err(Error::AllFrozen);
         }
+        check_names(model.as_ref(), &placement.remat)?;
         let iterations_per_loop = 1;
         Ok(StepSpec { model, placement, optimizer, batch, max_grad_norm, iterations_per_loop })
     }
@@ -115,4 +116,17 @@ impl StepSpec {
     pub(crate) fn decays(&self, param: &ShardedParam) -> bool {
         decays(&param.template, param.class)
     }
+}
+
+/// Rejects a remat policy with a name that the model's layers do not have.
+fn check_names(model: &dyn AnyModel, remat: &Remat) -> Result<(), Error> {
+    let names = || model.checkpoints().iter().map(|checkpoint| checkpoint.name.as_str());
+    let missing = remat.required().iter().find(|saved| !names().any(|name| name == saved.name));
+    missing.map_or(Ok(()), |saved| {
+        Err(Error::NotNamed {
+            name: saved.name,
+            class: model.class(),
+            names: names().collect::<Vec<_>>().join(", "),
+        })
+    })
 }

@@ -101,7 +101,7 @@ impl StepSpec {
             fp8_matmuls: matmuls.as_ref().map(|matmuls| matmuls.fp8),
             not_fp8: matmuls.map_or_else(Vec::new, |matmuls| matmuls.others),
             reduce_dtype: placement.comm.reduce.torch_name().to_owned(),
-            remat: placement.remat.name().to_owned(),
+            remat: placement.remat.to_string(),
             scan_layers: placement.options.scan_layers,
             gather_ahead: placement.options.gather_ahead,
             frozen: placement.options.frozen.clone(),

@@ -69,7 +69,7 @@ impl Case {
         let options = PlacementOptions {
             strategy: self.strategy,
             config: FsdpConfig { wrap, settings: self.settings.clone(), ..FsdpConfig::default() },
-            remat: Some(self.remat),
+            remat: Some(self.remat.clone()),
             scan_layers: self.scanned,
             gather_ahead: self.gather_ahead,
             lowering: lowering(kind),

@@ -90,7 +90,7 @@ fn dropout_is_independent_of_placement() {
     let one = with(ONE, Remat::None);
     let expected = run(&one, 5, 5, RATE);
     for (place, remat) in [((2, true, true), Remat::Full), ((8, false, false), Remat::None)] {
-        let found = run(&with(place, remat), 5, 5, RATE);
+        let found = run(&with(place, remat.clone()), 5, 5, RATE);
         check_same(&format!("{place:?}, {remat:?}"), &found, &expected);
     }
 
@@ -148,7 +148,7 @@ fn recomputes_no_more_than_requested() {
         (Remat::Full, false, 2 * 3, 2),
         (Remat::Full, true, 3, 1),
     ] {
-        let (found_matmuls, found_kernels) = counts(remat, save_last_layer);
+        let (found_matmuls, found_kernels) = counts(remat.clone(), save_last_layer);
         let found = (found_matmuls - matmuls, found_kernels - kernels);
         let case = format!("{remat:?}, last layer saved: {save_last_layer}");
         assert_eq!(found, (more_matmuls, more_kernels), "{case}");
@@ -171,7 +171,7 @@ fn attention_kernels_apply_dropout_in_training() {
         (true, Remat::None, (0, 0)),
         (true, Remat::Full, (0, 0)),
     ] {
-        let mut options = PlacementOptions { remat: Some(remat), ..options((1, false, scanned)) };
+        let mut options = PlacementOptions { remat: Some(remat.clone()), ..options((1, false, scanned)) };
         options.config.settings.compute_dtype = DType::Bf16;
         options.lowering.fused_attention = true;
         let spec = spec(config, 1, &options, batch, adamw());

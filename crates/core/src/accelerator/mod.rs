@@ -90,6 +90,11 @@ impl Chip {
             _ => None,
         }
     }
+
+    /// Bytes per second between its memory and that of the host, one way, where it is known.
+    pub fn host_link(&self) -> Option<f64> {
+        self.gpu.map(|gpu| gpu.pcie as f64)
+    }
 }
 
 #[cfg(test)]

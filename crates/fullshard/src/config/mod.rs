@@ -116,7 +116,7 @@ impl RunConfig {
 
     /// The rematerialization policy.
     pub fn remat(&self) -> Remat {
-        self.remat.policy.unwrap_or_default()
+        self.remat.policy.clone().unwrap_or_default()
     }
 
     /// Whether any data is given.

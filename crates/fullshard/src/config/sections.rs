@@ -177,8 +177,10 @@ super::section! {
 super::section! {
     /// Activation rematerialization.
     Rematerialization, "Precision and memory" {
-        /// Rematerialization policy: none saves all activations, dots saves the outputs of matmuls
-        /// and attention, full saves only the inputs of layers.
+        /// Rematerialization policy: none saves all activations, dots the outputs of matmuls and
+        /// attention, minimal those of matmuls, save_dot_except_mlp, save_qkv and save_out fewer,
+        /// full only the inputs of layers; minimal_offload and qkv_offload save in host memory. Or
+        /// a list of qkv, attn_out, out_proj, mlp_in and mlp_gate, such as qkv,offload:mlp_in.
         policy: Option<Remat> = None, "remat", "POLICY";
     }
 }

@@ -173,7 +173,7 @@ fn apply_remat(
     given: &Given,
     fsdp: Option<&FsdpConfig>,
 ) -> Result<(), ConfigError> {
-    let flag = given.has("remat").then_some(config.remat.policy).flatten();
+    let flag = config.remat.policy.clone().filter(|_| given.has("remat"));
     if switch(given, "gradient_checkpointing")? {
         if flag.is_some_and(|policy| policy != Remat::Full) {
             let (first, second) = ("`--remat`".into(), "`--gradient_checkpointing`".into());
@@ -184,8 +184,7 @@ fn apply_remat(
         match flag {
             None | Some(Remat::Full) => config.remat.policy = Some(Remat::Full),
             Some(policy) => tracing::warn!(
-                "`xla_fsdp_grad_ckpt` of the FSDP config has no effect: --remat {} overrides it",
-                policy.name()
+                "`xla_fsdp_grad_ckpt` of the FSDP config has no effect: --remat {policy} overrides it"
             ),
         }
     }

@@ -245,14 +245,12 @@ impl FlagValue for Strategy {
 }
 
 impl FlagValue for Remat {
-    const CHOICES: &'static [&'static str] = &["none", "dots", "full"];
-
     fn read(words: &[String]) -> Result<Remat, String> {
         parsed(words)
     }
 
     fn words(&self) -> Option<Vec<String>> {
-        Some(vec![self.name().to_owned()])
+        Some(vec![self.to_string()])
     }
 }
 

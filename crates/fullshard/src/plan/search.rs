@@ -63,8 +63,8 @@ impl RunConfig {
     /// The search space: everything that the config does not set.
     fn space(&self) -> Space {
         let mut space = Space::default();
-        if let Some(policy) = self.remat.policy {
-            space.remats = vec![policy];
+        if let Some(policy) = &self.remat.policy {
+            space.remats = vec![policy.clone()];
         }
         match self.model.scan_layers {
             Scan::Auto => {}
@@ -81,7 +81,7 @@ impl RunConfig {
     pub fn with(&self, candidate: &Candidate) -> RunConfig {
         let mut config = self.clone();
         config.schedule.per_device_batch = candidate.batch;
-        config.remat.policy = Some(candidate.remat);
+        config.remat.policy = Some(candidate.remat.clone());
         config.model.scan_layers = if candidate.scan_layers { Scan::True } else { Scan::False };
         config.fsdp.gather_ahead = candidate.gather_ahead;
         config.fsdp.strategy = candidate.strategy;

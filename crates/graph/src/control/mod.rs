@@ -10,6 +10,7 @@ pub use branch::{cond, while_loop};
 pub use custom_vjp::custom_vjp;
 pub use function::Function;
 pub(crate) use function::call_graph;
+pub(crate) use remat::Memory;
 pub use remat::{Policy, remat, transient};
 pub use scan::{Scan, ScanResults, scan};
 pub(crate) use scan::{emit_scan, slice_type};

@@ -18,8 +18,20 @@ pub enum Policy {
     /// Saves only the inputs.
     Nothing,
     /// Saves the values with one of these names, set by [`Tensor::named`]: for example those that
-    /// are expensive to recompute.
-    Named(Vec<String>),
+    /// are expensive to recompute. Of those, what the backward pass does not use is not saved.
+    Named {
+        /// Saved where they are.
+        saved: Vec<String>,
+        /// Moved to host memory until the backward pass uses them, on platforms that have it.
+        offloaded: Vec<String>,
+    },
+}
+
+/// The memory that a value is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Memory {
+    Device,
+    Host,
 }
 
 /// A region of which only the values selected by `policy` are saved for the backward pass; the rest
@@ -59,12 +71,21 @@ pub fn transient(
 }
 
 impl Policy {
-    /// Whether the results of an op are saved.
-    pub(crate) fn saves(&self, op: &Op) -> bool {
-        match (self, op) {
-            (Policy::Everything, _) => true,
-            (Policy::Named(names), Op::Name(name)) => names.iter().any(|known| **known == **name),
-            _ => false,
+    /// Saves the values with these names on the device.
+    pub fn saving(names: &[&str]) -> Policy {
+        let saved = names.iter().map(|&name| name.to_owned()).collect();
+        Policy::Named { saved, offloaded: Vec::new() }
+    }
+
+    /// Where the results of an op are saved, if they are.
+    pub(crate) fn saves(&self, op: &Op) -> Option<Memory> {
+        let (Policy::Named { saved, offloaded }, Op::Name(name)) = (self, op) else {
+            return None;
+        };
+        let has = |names: &[String]| names.iter().any(|known| **known == **name);
+        match has(offloaded) {
+            true => Some(Memory::Host),
+            false => has(saved).then_some(Memory::Device),
         }
     }
 }
@@ -73,5 +94,10 @@ impl Tensor {
     /// The same value with a name, so that [`Policy::Named`] can save it.
     pub fn named(&self, name: &str) -> Result<Tensor> {
         emit_one("named", Op::Name(Rc::from(name)), &[self], self.ty().clone())
+    }
+
+    /// The same value in a memory.
+    pub(crate) fn in_memory(&self, memory: Memory) -> Result<Tensor> {
+        emit_one("in_memory", Op::Move(memory), &[self], self.ty().clone())
     }
 }

@@ -1,6 +1,6 @@
 //! Gradients of scans.
 
-use super::partition::{Parts, differentiate};
+use super::partition::{Parts, differentiate_saving};
 use super::regions::{or_zero, scatter_gradients};
 use super::{Cotangent, Inputs, RegionRule, Tape, inline};
 use crate::control::emit_scan;
@@ -23,7 +23,10 @@ pub(super) fn scan(
     reached: &[bool],
 ) -> Result<(Vec<Tensor>, RegionRule)> {
     let layout = ScanLayout::new(scan, needs_grad, reached);
-    let parts = differentiate(&scan.body, &layout.active, &layout.reached)?;
+    let carries = scan.constants..scan.constants + scan.carries;
+    let parts = differentiate_saving(&scan.body, &layout.active, &layout.reached, |i| {
+        carries.contains(&i)
+    })?;
     let (body, stacked_carries) = stack_carries(scan, &parts);
     let forward = Scan {
         body: Rc::new(body),

@@ -6,6 +6,7 @@
 //! again. A zero gradient is `None` and costs nothing.
 
 mod branches;
+mod cut;
 mod functions;
 mod loops;
 mod partition;

@@ -1,13 +1,15 @@
 //! Partitions a differentiated region into a forward part, which does not depend on the gradients
-//! of its results, and a backward part, which does.
+//! of its results, and a backward part, which does, and which recomputes what is cheap.
 
 use super::Tape;
+use super::cut::cut;
 use crate::error::Result;
 use crate::graph::{Graph, Node, ValueId};
 use crate::op::Op;
 use crate::tensor::Tensor;
 use crate::trace::trace_graph;
 use fullshard_core::TensorType;
+use std::collections::HashSet;
 use std::rc::Rc;
 
 /// A partitioned region.
@@ -26,11 +28,22 @@ pub(crate) struct Parts {
 }
 
 /// Differentiates a region whose `active` parameters need gradients, when the results at
-/// `reached` have gradients, and partitions it.
+/// `reached` have gradients, and partitions it. All of its parameters are saved anyway.
 pub(crate) fn differentiate(
     region: &Rc<Graph>,
     active: &[bool],
     reached: &[bool],
+) -> Result<Parts> {
+    differentiate_saving(region, active, reached, |_| false)
+}
+
+/// Like [`differentiate`], where parameters are saved only if the backward part needs them, those
+/// for which `costs` is true at the cost of their bytes.
+pub(super) fn differentiate_saving(
+    region: &Rc<Graph>,
+    active: &[bool],
+    reached: &[bool],
+    costs: impl Fn(usize) -> bool,
 ) -> Result<Parts> {
     let parameters = region.parameter_types();
     let results = region.result_types();
@@ -47,26 +60,33 @@ pub(crate) fn differentiate(
         has_gradient = gradients.iter().map(Option::is_some).collect();
         Ok(tape.results.into_iter().chain(gradients.into_iter().flatten()).collect())
     })?;
-    Ok(partition(joint.graph, parameters.len(), results.len(), has_gradient))
+    let costs: Vec<bool> = (0..parameters.len()).map(costs).collect();
+    Ok(partition(joint.graph, &costs, results.len(), has_gradient))
 }
 
-/// Partitions a graph by dependence on the parameters after the first `known`.
-fn partition(joint: Graph, known: usize, results: usize, has_gradient: Vec<bool>) -> Parts {
+/// Partitions a graph by dependence on the parameters after those that `costs` is about.
+fn partition(joint: Graph, costs: &[bool], results: usize, has_gradient: Vec<bool>) -> Parts {
     let joint = joint.pruned();
+    let known = costs.len();
     let dependent = dependent_values(&joint, known);
     let free = free_values(&joint);
     let is_late = |node: &Node| node.inputs.iter().any(|value| dependent[value.index()]);
     let late: Vec<bool> = joint.nodes.iter().map(is_late).collect();
     let gradients = joint.results[results..].to_vec();
     let needed = needed_by_late(&joint, &late, &gradients, &dependent);
+    let mut available = free.clone();
+    for (parameter, costs) in joint.parameters.iter().zip(costs) {
+        available[parameter.index()] = !costs;
+    }
+    let (saved, recomputed) = cut(&joint, &needed, &available);
     let is_parameter = |value: &ValueId| joint.parameters[..known].contains(value);
-    let residuals: Vec<ValueId> = needed
-        .iter()
-        .copied()
-        .filter(|value| !free[value.index()] && !is_parameter(value))
-        .collect();
+    let residuals: Vec<ValueId> = saved.into_iter().filter(|value| !is_parameter(value)).collect();
+    let in_backward = |i: usize| late[i] || recomputed.contains(&i);
+    let used = joint.nodes.iter().enumerate().filter(|(i, _)| in_backward(*i));
+    let used: HashSet<ValueId> =
+        used.flat_map(|(_, node)| &node.inputs).chain(&gradients).copied().collect();
     let parameters: Vec<usize> =
-        (0..known).filter(|&i| needed.contains(&joint.parameters[i])).collect();
+        (0..known).filter(|&i| used.contains(&joint.parameters[i])).collect();
 
     let mut forward = joint.clone();
     forward.parameters.truncate(known);
@@ -78,7 +98,7 @@ fn partition(joint: Graph, known: usize, results: usize, has_gradient: Vec<bool>
     let taken = parameters.iter().map(|&i| joint.parameters[i]);
     let cotangents = joint.parameters[known..].iter().copied();
     backward.parameters = taken.chain(residuals.iter().copied()).chain(cotangents).collect();
-    backward.nodes = pick(&joint, |i| late[i] || is_free(&joint, &free, i));
+    backward.nodes = pick(&joint, |i| in_backward(i) || is_free(&joint, &free, i));
     backward.results = gradients;
     Parts {
         parameters,

@@ -2,13 +2,15 @@
 
 use super::partition::differentiate;
 use super::{Cotangent, Inputs, RegionRule, Tape, branches, functions, inline, loops, replay};
-use crate::control::{Policy, call_graph};
+use crate::control::{Memory, Policy, call_graph};
 use crate::error::{Error, Result};
 use crate::graph::{Graph, Node};
 use crate::op::{CustomVjp, Op};
 use crate::ops::{barrier, zeros};
 use crate::tensor::Tensor;
+use crate::trace::{Traced, trace_graph};
 use fullshard_core::TensorType;
+use std::collections::HashMap;
 use std::rc::Rc;
 
 /// Traces the forward pass of a node; a region returns its own backward rule.
@@ -74,7 +76,8 @@ fn recomputed(
 ///
 /// The recomputation starts from the same inputs behind a barrier that also waits for the
 /// gradients, so that the compiler can neither merge it with the forward pass nor schedule it
-/// early.
+/// early. It is traced apart first: what it does not use is not behind the barrier, and so is not
+/// saved.
 fn remat(
     body: &Rc<Graph>,
     policy: &Policy,
@@ -84,48 +87,87 @@ fn remat(
     let (outputs, saved) = inline_and_save(body, policy, inputs)?;
     let (body, inputs, needs_grad) = (body.clone(), inputs.to_vec(), needs_grad.to_vec());
     let rule = move |cotangents: &[Cotangent], _: Inputs<'_>| {
-        let saved_tensors = saved.iter().flat_map(|(_, tensors)| tensors);
-        let all: Vec<&Tensor> =
-            inputs.iter().chain(saved_tensors).chain(cotangents.iter().flatten()).collect();
-        let mut behind = barrier(&all)?.into_iter();
-        let inputs: Vec<Tensor> = behind.by_ref().take(inputs.len()).collect();
-        let saved: Vec<(usize, Vec<Tensor>)> = saved
-            .iter()
-            .map(|(node, tensors)| (*node, behind.by_ref().take(tensors.len()).collect()))
-            .collect();
-        let cotangents: Vec<Cotangent> = cotangents
-            .iter()
-            .map(|cotangent| cotangent.as_ref().and_then(|_| behind.next()))
-            .collect();
-        let saved_outputs = |node: usize| {
-            saved.iter().find(|(known, _)| *known == node).map(|(_, tensors)| tensors.clone())
-        };
-        Tape::record(&body, &inputs, &needs_grad, &saved_outputs)?.backward(&cotangents)
+        let known = inputs.iter().chain(saved.iter().map(|value| &value.tensor));
+        let mut arguments: Vec<Tensor> =
+            known.chain(cotangents.iter().flatten()).cloned().collect();
+        let known = inputs.len() + saved.len();
+        let (recomputed, has_gradient) =
+            recompute(&body, &arguments, &needs_grad, &saved, cotangents)?;
+        let used = recomputed.graph.used_parameters();
+        let positions: Vec<usize> =
+            (0..arguments.len()).filter(|&i| i >= known || used[i]).collect();
+        let behind = barrier(&positions.iter().map(|&i| &arguments[i]).collect::<Vec<_>>())?;
+        for (position, tensor) in positions.into_iter().zip(behind) {
+            arguments[position] = tensor;
+        }
+        arguments.extend(recomputed.captured);
+        Ok(scatter_gradients(inline(&recomputed.graph, &arguments)?, &has_gradient))
     };
     Ok((outputs, Box::new(rule)))
 }
 
-/// Traces a region inline, and also returns the results of the nodes that a policy saves, by node
-/// index.
-#[allow(clippy::type_complexity)]
+/// The backward pass of a region, from arguments like these: its inputs, saved values and
+/// gradients. Also returns which inputs have a gradient.
+fn recompute(
+    body: &Rc<Graph>,
+    arguments: &[Tensor],
+    needs_grad: &[bool],
+    saved: &[SavedValue],
+    cotangents: &[Cotangent],
+) -> Result<(Traced, Vec<bool>)> {
+    let types: Vec<_> = arguments.iter().map(|tensor| tensor.shared_type()).collect();
+    let mut has_gradient = Vec::new();
+    let traced = trace_graph("remat_backward", &types, |mut values| {
+        let mut given = values.split_off(needs_grad.len() + saved.len()).into_iter();
+        let cotangents: Vec<Cotangent> =
+            cotangents.iter().map(|it| it.as_ref().and_then(|_| given.next())).collect();
+        let tensors = saved.iter().zip(values.split_off(needs_grad.len()));
+        let tensors = tensors.map(|(value, tensor)| match value.memory {
+            Memory::Device => Ok((value.node, tensor)),
+            Memory::Host => Ok((value.node, tensor.in_memory(Memory::Device)?)),
+        });
+        let tensors: HashMap<usize, Tensor> = tensors.collect::<Result<_>>()?;
+        let of_node = |node: usize| tensors.get(&node).map(|tensor| vec![tensor.clone()]);
+        let tape = Tape::record(body, &values, needs_grad, &of_node)?;
+        let gradients = tape.backward(&cotangents)?;
+        has_gradient = gradients.iter().map(Option::is_some).collect();
+        Ok(gradients.into_iter().flatten().collect())
+    })?;
+    Ok((traced, has_gradient))
+}
+
+/// A named value that is saved.
+struct SavedValue {
+    /// The node that names it.
+    node: usize,
+    memory: Memory,
+    tensor: Tensor,
+}
+
+/// Traces a region inline, and also returns the values that a policy saves.
 fn inline_and_save(
     body: &Rc<Graph>,
     policy: &Policy,
     inputs: &[Tensor],
-) -> Result<(Vec<Tensor>, Vec<(usize, Vec<Tensor>)>)> {
+) -> Result<(Vec<Tensor>, Vec<SavedValue>)> {
     let live = body.live_nodes();
     let nodes = body.nodes.iter().enumerate().filter(|(index, _)| live[*index]);
-    let nodes = nodes.filter(|(_, node)| policy.saves(&node.op));
-    let nodes: Vec<(usize, usize)> =
-        nodes.map(|(index, node)| (index, node.outputs.len())).collect();
+    let saved = nodes.filter_map(|(index, node)| Some((index, policy.saves(&node.op)?)));
+    let saved: Vec<(usize, Memory)> = saved.collect();
     let mut with_saved = (**body).clone();
-    for (index, _) in &nodes {
+    for (index, _) in &saved {
         with_saved.results.extend(&body.nodes[*index].outputs);
     }
     let mut outputs = inline(&with_saved, inputs)?;
-    let mut saved = outputs.split_off(body.results.len()).into_iter();
-    let saved = nodes.iter().map(|&(index, count)| (index, saved.by_ref().take(count).collect()));
-    Ok((outputs, saved.collect()))
+    let tensors = outputs.split_off(body.results.len());
+    let saved = saved.into_iter().zip(tensors).map(|((node, memory), tensor)| {
+        let tensor = match memory {
+            Memory::Device => tensor,
+            Memory::Host => tensor.in_memory(memory)?,
+        };
+        Ok(SavedValue { node, memory, tensor })
+    });
+    Ok((outputs, saved.collect::<Result<_>>()?))
 }
 
 fn custom(

@@ -58,7 +58,7 @@ pub(super) fn backward(
         Op::ReduceWindow { kind, window } => {
             one(windows::through_window(*kind, window, x, cotangent)?)
         }
-        Op::Name(_) => one(cotangent.clone()),
+        Op::Name(_) | Op::Move(_) => one(cotangent.clone()),
         Op::StopGradient | Op::Bitcast => Ok(vec![None]),
         Op::Constrain(sharding) => one(cotangent.constrain(sharding)?),
         Op::Collective(collective, axes) => {

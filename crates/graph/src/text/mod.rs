@@ -242,6 +242,7 @@ impl Writer {
         };
         match &node.op {
             Op::Name(_) | Op::StopGradient => inputs.to_vec(),
+            Op::Move(_) if !self.dialect.host_memory => inputs.to_vec(),
             Op::Remat { body, .. } | Op::Transient { body } => self.graph(body, inputs),
             Op::CustomVjp(rule) => self.graph(&rule.primal, inputs),
             Op::Call { function } => self.call(function, &context),

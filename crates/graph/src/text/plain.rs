@@ -3,6 +3,7 @@
 use super::constants::{dense, extreme, number};
 use super::types::{mlir, scalar};
 use super::{Context, Writer, array, list};
+use crate::control::Memory;
 use crate::op::{Comparison, CustomCall, DotDims, GatherDims, Op, Reduction, Unary};
 use crate::ops::Attribute;
 use fullshard_core::{DType, NumberClass, TensorType};
@@ -137,6 +138,7 @@ impl Writer {
                 (format!("stablehlo.optimization_barrier {operands}"), types)
             }
             Op::CustomCall(call) => (custom_call(call, &operands), from_to),
+            Op::Move(memory) => (move_to(*memory, &operands), from_to),
             Op::Constrain(sharding) => {
                 (format!("sdy.sharding_constraint {first} <@mesh, {sharding}>"), ty)
             }
@@ -296,6 +298,19 @@ fn custom_call(call: &CustomCall, operands: &str) -> String {
         "stablehlo.custom_call @{}({operands}) {{{}}}",
         quoted_symbol(&call.target),
         attributes.join(", ")
+    )
+}
+
+/// The annotation by which compilers place a value in a memory.
+fn move_to(memory: Memory, operands: &str) -> String {
+    let space = match memory {
+        Memory::Device => "device",
+        Memory::Host => "pinned_host",
+    };
+    format!(
+        "stablehlo.custom_call @annotate_device_placement({operands}) {{backend_config = \"\", \
+         has_side_effect = true, mhlo.frontend_attributes = {{_xla_buffer_placement = \
+         \"{space}\"}}}}"
     )
 }
 

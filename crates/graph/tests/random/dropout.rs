@@ -71,7 +71,7 @@ fn trace_layers(policy: Option<Policy>) -> Vec<HostTensor> {
 #[test]
 fn recomputed_mask_is_the_same() {
     let plain = trace_layers(None);
-    let matmuls = Policy::Named(vec!["matmul".into()]);
+    let matmuls = Policy::saving(&["matmul"]);
     for policy in [Policy::Nothing, matmuls, Policy::Everything] {
         assert!(trace_layers(Some(policy.clone())) == plain, "{policy:?}");
     }

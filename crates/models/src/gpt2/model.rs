@@ -86,7 +86,7 @@ impl Gpt2 {
         let normalized = layer_norm::apply(nn, "ln_1", x, epsilon)?;
         let attn_out =
             nn.module("attn", "GPT2Attention", |nn| self.attention(nn, &normalized, sequence))?;
-        let x = (x + attn_out)?.named(checkpoint::ATTN_RESIDUAL)?;
+        let x = (x + attn_out)?.named(checkpoint::OUT_PROJ)?;
         let normalized = layer_norm::apply(nn, "ln_2", &x, epsilon)?;
         x + nn.module("mlp", "GPT2MLP", |nn| self.feed_forward(nn, &normalized))?
     }

@@ -93,7 +93,7 @@ impl Llama {
         let normalized = self.norm(nn, "input_layernorm", x)?;
         let attn_out =
             nn.module("self_attn", "LlamaAttention", |nn| self.attention(nn, &normalized, angles))?;
-        let x = (x + attn_out)?.named(checkpoint::ATTN_RESIDUAL)?;
+        let x = (x + attn_out)?.named(checkpoint::OUT_PROJ)?;
         let normalized = self.norm(nn, "post_attention_layernorm", &x)?;
         x + nn.module("mlp", "LlamaMLP", |nn| self.feed_forward(nn, &normalized))?
     }
@@ -129,7 +129,7 @@ impl Llama {
         let inner = linear(config.intermediate_size).dim_names(&[MLP, EMBED]);
         let projected = |name| inner.apply(nn, name, x);
         let (gate, up) = (projected("gate_proj")?, projected("up_proj")?);
-        let (gate, up) = (gate.named(checkpoint::MLP_IN)?, up.named(checkpoint::MLP_IN)?);
+        let (gate, up) = (gate.named(checkpoint::MLP_GATE)?, up.named(checkpoint::MLP_IN)?);
         let inner = config.hidden_act.gated(nn, "act_fn", &gate, &up)?;
         linear(config.hidden_size).dim_names(&[EMBED, MLP]).apply(nn, "down_proj", &inner)
     }

@@ -43,6 +43,7 @@ pub fn memory(
     Memory {
         limit,
         total,
+        host: compiled.host,
         parts: parts.map(|(what, bytes)| Part { what, bytes }).collect(),
         largest: largest(peak),
     }

@@ -120,7 +120,7 @@ fn part(report: &Report, what: &str) -> f64 {
 fn liveness_matches_the_compiler() {
     let machine = Machine::parse("cpu:2").unwrap();
     let reports = [Remat::None, Remat::Full].map(|remat| {
-        let spec = spec(remat, 2);
+        let spec = spec(remat.clone(), 2);
         let step = compile(&spec, &machine);
         let found = liveness::peak(&step.module, &Paths::new(spec.model.as_ref())).bytes as f64;
         let needed = step.memory.temporaries as f64;

@@ -118,6 +118,7 @@ fn on_torus() -> Report {
         basis: Basis::Compiled { seconds: 59.2, compiler: "libtpu 0.0.51".into(), cached: false },
         program: Some("9f".repeat(32)),
         memory: Memory {
+            host: 0,
             limit: 31 * GIB,
             total: parts.iter().map(|(_, bytes)| bytes).sum(),
             parts: parts.iter().map(|&(what, bytes)| Part { what, bytes }).collect(),

@@ -32,6 +32,8 @@ pub struct MemoryEstimate {
     pub temporaries: u64,
     /// The sum.
     pub total: u64,
+    /// Activations in host memory, which are not part of the sum.
+    pub host: u64,
 }
 
 impl MemoryEstimate {
@@ -53,6 +55,7 @@ impl MemoryEstimate {
             activations: peak.activations,
             temporaries: transient + peak.logits,
             total: state.parameters + state.optimizer + transient + peak.bytes(),
+            host: offloaded(spec, kind),
         })
     }
 
@@ -70,7 +73,8 @@ impl MemoryEstimate {
 
     /// The estimate for a report, with the memory available per device.
     pub(super) fn of(self, limit: u64) -> Memory {
-        Memory { limit, total: self.total, parts: self.parts(), largest: Vec::new() }
+        let Self { total, host, .. } = self;
+        Memory { limit, total, host, parts: self.parts(), largest: Vec::new() }
     }
 }
 
@@ -163,10 +167,16 @@ fn root_and_layer(spec: &StepSpec, units: &[UnitRow], total: u64) -> (u64, u64) 
     (units.first().map_or(0, |unit| unit.unsharded_bytes), largest.unwrap_or(0))
 }
 
-/// Whether units below the root are resharded after the forward pass. One device only converts
-/// parameters, and keeps them converted unless rematerialized layers convert them again.
+/// Whether units below the root are resharded after the forward pass. Replicated parameters are
+/// only converted, and stay converted unless rematerialized or scanned layers convert them again.
 fn reshards(spec: &StepSpec, units: &[UnitRow]) -> bool {
-    let frees = spec.placement.devices() > 1 || spec.placement.remat != Remat::None;
+    let placement = &spec.placement;
+    let is_replicated = |param: &ShardedParam| param.layout == Layout::Replicated;
+    let scanned = placement.options.scan_layers && units.len() > 1;
+    if scanned && placement.parameters.iter().all(is_replicated) {
+        return true;
+    }
+    let frees = placement.devices() > 1 || placement.remat != Remat::None;
     frees && units.iter().skip(1).all(|unit| unit.reshard)
 }
 
@@ -217,6 +227,11 @@ fn gradients(spec: &StepSpec, wide: u64) -> u64 {
     let stacked = spec.placement.options.scan_layers || spec.batch.accumulation > 1;
     let size = if stacked { F32 } else { spec.placement.comm.reduce.size() };
     wide / F32 as u64 * size as u64
+}
+
+/// Bytes of activations in host memory.
+pub(super) fn offloaded(spec: &StepSpec, kind: Platform) -> u64 {
+    layer::saved(spec, kind).host
 }
 
 /// Bytes that a scan stacks in the forward pass for the backward pass.

@@ -3,8 +3,8 @@
 //! With n tokens per device and microbatch:
 //!
 //! - matmuls of a layer: 2·n FLOPs per matrix element in the forward pass and 4·n in the backward
-//!   pass; 2·n more where layers are recomputed, except for the last matmul of a layer, whose
-//!   result the backward pass does not need.
+//!   pass; 2·n more where they are recomputed, which the last matmul of a layer never is, since
+//!   the backward pass does not need its result.
 //! - blockwise attention covers the pairs of its blocks. It has two matmuls in the forward pass
 //!   and five in the backward pass, since scores are always recomputed, and two more where layers
 //!   are recomputed. The fused kernel skips future tokens and stores no scores.
@@ -35,6 +35,8 @@ pub(super) struct Work {
     pub bytes: f64,
     /// Bytes saved by a scan or read back.
     pub stacked: f64,
+    /// Bytes moved to host memory or back.
+    pub offloaded: f64,
 }
 
 /// Passes over tensors, each a read or a write of all elements.
@@ -53,7 +55,9 @@ const F32: f64 = 4.0;
 
 /// All work of a step.
 pub(super) fn work(spec: &StepSpec, kind: Platform, passes: &Passes) -> Vec<Work> {
-    let step = Step { stacked: memory::stacked(spec, kind) as f64, ..Step::new(spec) };
+    let (stacked, offloaded) = (memory::stacked(spec, kind), memory::offloaded(spec, kind));
+    let (stacked, offloaded) = (stacked as f64, offloaded as f64);
+    let step = Step { stacked, offloaded, ..Step::new(spec) };
     let times = spec.batch.accumulation as f64;
     let mut all = vec![step.embedding(), step.forward(passes), step.head(passes)];
     all.push(step.backward(passes));
@@ -62,6 +66,7 @@ pub(super) fn work(spec: &StepSpec, kind: Platform, passes: &Passes) -> Vec<Work
         work.attention_flops *= times;
         work.bytes *= times;
         work.stacked *= times;
+        work.offloaded *= times;
     }
     all.push(step.update(passes));
     all
@@ -87,6 +92,8 @@ struct Step<'a> {
     size: f64,
     /// Bytes that a scan stacks, which are written and read once.
     stacked: f64,
+    /// Bytes that layers move to host memory, and back once.
+    offloaded: f64,
     /// Whether attention is a fused kernel that stores no scores.
     fused: bool,
 }
@@ -111,6 +118,7 @@ impl<'a> Step<'a> {
             widths: widths as f64 / layers,
             size: spec.placement.comm.compute.size() as f64,
             stacked: 0.0,
+            offloaded: 0.0,
             fused: spec.attention_unsupported_reason().is_none(),
         }
     }
@@ -148,12 +156,6 @@ impl<'a> Step<'a> {
         2.0 * self.tokens * self.pairs() * (model.heads * model.head) as f64 * self.layers
     }
 
-    /// FLOPs of the last matmul of each layer in the forward pass.
-    fn last_matmul_flops(&self) -> f64 {
-        let model = self.spec.model.dimensions();
-        2.0 * self.tokens * (model.hidden * model.inner) as f64 * self.layers
-    }
-
     /// Bytes of all scores.
     fn scores(&self) -> f64 {
         if self.fused {
@@ -177,6 +179,7 @@ impl<'a> Step<'a> {
             attention_flops: 0.0,
             bytes: 3.0 * self.tokens * hidden * self.size,
             stacked: 0.0,
+            offloaded: 0.0,
         }
     }
 
@@ -188,6 +191,7 @@ impl<'a> Step<'a> {
             attention_flops: 2.0 * self.attention_flops(),
             bytes: passes.layer.0 * self.activations() + passes.scores.0 * self.scores(),
             stacked: self.stacked,
+            offloaded: self.offloaded,
         }
     }
 
@@ -205,19 +209,18 @@ impl<'a> Step<'a> {
         };
         let saved = if self.spec.placement.saves_last_layer() { 1.0 } else { 0.0 };
         let share = (self.layers - saved) / self.layers;
-        match self.spec.placement.remat {
-            Remat::None => {}
-            // Attention's output is saved, but not its scores.
-            Remat::Dots => {
-                work.attention_flops += share * (1.0 - recomputed) * self.attention_flops();
-                work.bytes += share * passes.layer.0 * self.activations();
-                work.bytes += share * (1.0 - recomputed) * passes.scores.0 * self.scores();
-            }
-            Remat::Full => {
-                work.matmul_flops += share * (forward.matmul_flops - self.last_matmul_flops());
-                work.attention_flops += share * forward.attention_flops;
-                work.bytes += share * forward.bytes;
-            }
+        if self.spec.placement.remat != Remat::None {
+            let again = self.spec.recomputed();
+            // Where attention's output is saved, its scores are not.
+            let (matmuls, scores) = match again.attention {
+                true => (2.0, 1.0),
+                false => (1.0 - recomputed, 1.0 - recomputed),
+            };
+            let weights = again.weights as f64 * self.layers;
+            work.matmul_flops += share * 2.0 * self.tokens * weights;
+            work.attention_flops += share * matmuls * self.attention_flops();
+            work.bytes += share * passes.layer.0 * self.activations();
+            work.bytes += share * scores * passes.scores.0 * self.scores();
         }
         work
     }
@@ -243,6 +246,7 @@ impl<'a> Step<'a> {
             attention_flops: 0.0,
             bytes: (logits + 2.0 * chunks.ceil() * hidden * vocabulary) * F32,
             stacked: 0.0,
+            offloaded: 0.0,
         }
     }
 
@@ -261,6 +265,7 @@ impl<'a> Step<'a> {
             attention_flops: 0.0,
             bytes: (3.0 + passes.state) * parameters + 2.0 * slots,
             stacked: 0.0,
+            offloaded: 0.0,
         }
     }
 }

@@ -29,7 +29,7 @@ impl Candidate {
             "--per_device_train_batch_size".to_owned(),
             self.batch.to_string(),
             "--remat".to_owned(),
-            self.remat.name().to_owned(),
+            self.remat.to_string(),
             "--scan_layers".to_owned(),
             self.scan_layers.to_string(),
             "--fsdp".to_owned(),
@@ -54,6 +54,8 @@ impl Candidate {
         (!single || self.strategy == Strategy::FullShard)
             && (!unsharded || self.layout == Layout::Dim(0))
             && (!self.gather_ahead || can_gather_ahead)
+            // Only a scan bounds the time that offloaded activations are on the device.
+            && (!self.remat.offloads() || self.scan_layers)
     }
 }
 
@@ -77,7 +79,14 @@ pub struct Space {
 impl Default for Space {
     fn default() -> Self {
         Space {
-            remats: vec![Remat::None, Remat::Dots, Remat::Full],
+            remats: vec![
+                Remat::None,
+                Remat::Dots,
+                Remat::Minimal,
+                Remat::SaveOut,
+                Remat::Full,
+                Remat::MinimalOffload,
+            ],
             layouts: vec![Layout::Dim(0), Layout::Flat],
             scans: vec![true, false],
             aheads: vec![false, true],
@@ -95,7 +104,7 @@ impl Space {
             for &layout in &self.layouts {
                 for &scan_layers in &self.scans {
                     for &gather_ahead in &self.aheads {
-                        all.extend(self.remats.iter().map(|&remat| Candidate {
+                        all.extend(self.remats.iter().cloned().map(|remat| Candidate {
                             batch: 1,
                             remat,
                             layout,
@@ -142,9 +151,10 @@ mod tests {
     #[test]
     fn combinations_are_distinct() {
         let space = Space::default();
-        // Replicated: scanned or unrolled x 3. Sharded: 2 layouts x (scanned with or without
-        // gathering ahead, or unrolled) x 3; without resharding nothing is gathered ahead.
-        assert_eq!(space.choices(4).len(), 6 + 2 * 3 * 3 + 2 * 2 * 3);
-        assert_eq!(space.choices(1).len(), 6);
+        // Policies: 6 scanned, 5 unrolled. Replicated: scanned or unrolled. Sharded: 2 layouts x
+        // (scanned with or without gathering ahead, or unrolled); without resharding nothing is
+        // gathered ahead.
+        assert_eq!(space.choices(4).len(), (6 + 5) + 2 * (6 + 6 + 5) + 2 * (6 + 5));
+        assert_eq!(space.choices(1).len(), 6 + 5);
     }
 }

@@ -96,7 +96,7 @@ impl Case {
         let options = PlacementOptions {
             strategy: self.strategy,
             config,
-            remat: Some(self.remat),
+            remat: Some(self.remat.clone()),
             scan_layers: self.scan,
             gather_ahead: self.ahead,
             lowering: lowering(machine.kind),

@@ -78,6 +78,9 @@ fn memory(report: &Report) {
     for part in &memory.parts {
         row(&format!("  {}", part.what), &format::bytes(part.bytes));
     }
+    if memory.host > 0 {
+        row("host memory per device", &format::bytes(memory.host));
+    }
     if !memory.largest.is_empty() {
         show!("  largest buffers at peak");
     }

@@ -84,7 +84,7 @@ pub fn fused(heads: &Heads, scores: Form, name: &str) -> Result<Tensor> {
     let constants = [query.stop_gradient()?, key.stop_gradient()?, value.stop_gradient()?];
     let (attn_out, stats) = kernel.forward(&constants)?;
     let (attn_out, stats) =
-        (attn_out.named(checkpoint::ATTN_OUT)?, stats.named(checkpoint::ATTN_STATS)?);
+        (attn_out.named(checkpoint::ATTN_OUT)?, stats.named(checkpoint::ATTN_OUT)?);
     // The outputs are inputs here, and the gradients are those of the kernel's inputs: so the
     // outputs are ordinary values, which a rematerialization policy can save.
     let mut results = custom_vjp(

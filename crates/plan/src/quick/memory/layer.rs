@@ -1,13 +1,13 @@
 //! Activations that layers save for the backward pass, and the working set of one layer in it.
 //!
-//! - With `full` remat layers save their inputs, with `dots` also the outputs of attention and of
-//!   all matmuls except the last, which is not needed. The last layer may skip remat, since its
-//!   backward pass runs next, and then saves what layers do without remat.
+//! - With remat layers save their inputs and the activations that the policy names, whose widths
+//!   the model declares; on the device or in host memory. The last layer may skip remat, since
+//!   its backward pass runs next, and then saves what layers do without remat.
 //! - Without remat an unrolled layer saves the inputs of its matmuls, each once, and what its
 //!   activation function needs: the residual stream and the norm output twice each, queries, keys,
 //!   values and the attention output, and a few times its inner width.
-//! - A scan then saves every value that the backward pass uses, in the dtype that it was computed
-//!   in, and for each block of attention all keys and values it sees.
+//! - A scan then saves all named activations, and scores that are not computed in blocks: what is
+//!   left where cheap ops are recomputed.
 //! - In the backward pass a layer holds the inputs and outputs of its matmuls and as much for
 //!   their gradients, with the scores of one block.
 
@@ -23,23 +23,32 @@ pub(super) struct Saved {
     pub all: u64,
     /// What the last layer saves beyond the others.
     pub extra_of_last: u64,
+    /// What is in host memory instead, by all layers.
+    pub host: u64,
 }
 
 /// Bytes saved by layers for the backward pass.
 pub(super) fn saved(spec: &StepSpec, kind: Platform) -> Saved {
     let layer = Layer::new(spec);
     let without_remat = match spec.placement.options.scan_layers {
-        true => layer.scanned(kind),
+        true => layer.scanned(spec),
         false => layer.unrolled(kind),
     };
-    let saved = match spec.placement.remat {
-        Remat::Full => layer.input(),
-        Remat::Dots => layer.input() + layer.matmul_outputs(),
-        Remat::None => without_remat,
+    let (saved, host) = match &spec.placement.remat {
+        Remat::None => (without_remat, 0),
+        remat => {
+            let named = |offload| layer.named(spec, |name| remat.saves(name, offload));
+            (layer.input() + named(false), named(true))
+        }
     };
-    let extra = if spec.placement.saves_last_layer() { without_remat - saved } else { 0 };
-    let all = spec.model.dimensions().layers * saved + extra;
-    Saved { all: all as u64, extra_of_last: extra as u64 }
+    let layers = spec.model.dimensions().layers;
+    let last = usize::from(spec.placement.saves_last_layer());
+    let extra = last * without_remat.saturating_sub(saved);
+    Saved {
+        all: (layers * saved + extra) as u64,
+        extra_of_last: extra as u64,
+        host: (layers.saturating_sub(last) * host) as u64,
+    }
 }
 
 /// Bytes that one layer needs in the backward pass.
@@ -60,12 +69,6 @@ const INNER: usize = 4;
 const RECOMPUTED_INNER: usize = 2;
 const GATED_INNER: usize = 3;
 
-/// Tensors that a scan saves of each width, in `f32` and in the compute dtype: of the residual
-/// stream and its norms, of the inner width, and of the inner width with a gate.
-const SCANNED_HIDDEN: (usize, usize) = (6, 3);
-const SCANNED_INNER: (usize, usize) = (4, 1);
-const SCANNED_GATED_INNER: (usize, usize) = (2, 3);
-
 /// Sizes of one layer on one device.
 struct Layer {
     /// Tokens per device and microbatch.
@@ -76,8 +79,6 @@ struct Layer {
     scores: usize,
     /// Scores of a block.
     block_scores: usize,
-    /// Blocks of attention.
-    blocks: usize,
     hidden: usize,
     inner: usize,
     gated: bool,
@@ -112,7 +113,6 @@ impl Layer {
             size: spec.placement.comm.compute.size(),
             scores,
             block_scores: if fused { 0 } else { all_scores / blocks },
-            blocks,
             hidden: model.hidden,
             inner: model.inner,
             gated: gates > 1,
@@ -127,9 +127,10 @@ impl Layer {
         self.tokens * self.size * self.hidden
     }
 
-    /// The outputs of all matmuls except the last, including attention.
-    fn matmul_outputs(&self) -> usize {
-        self.size * self.tokens * (self.outputs - self.hidden + self.attn_out)
+    /// The activations with the names that `is_saved` selects.
+    fn named(&self, spec: &StepSpec, is_saved: impl Fn(&str) -> bool) -> usize {
+        let names = spec.model.checkpoints().iter().filter(|known| is_saved(&known.name));
+        self.tokens * self.size * names.map(|known| known.width).sum::<usize>()
     }
 
     /// Saved by an unrolled layer without remat.
@@ -144,23 +145,13 @@ impl Layer {
         self.tokens * self.size * width + self.scores * (F32 + self.size)
     }
 
-    /// Saved by a scanned layer without remat.
-    fn scanned(&self, kind: Platform) -> usize {
-        let of = |(wide, narrow): (usize, usize)| wide * F32 + narrow * self.size;
-        let inner = match self.gated {
-            true => SCANNED_GATED_INNER,
-            false if self.recomputed => (0, RECOMPUTED_INNER),
-            false => SCANNED_INNER,
-        };
-        // Each block sees all keys and values up to its end.
-        let keys = (self.projected() - self.attn_out.min(self.projected())) * (self.blocks + 1) / 2;
-        let bytes = of(SCANNED_HIDDEN) * self.hidden
-            + of(inner) * self.inner
-            + (keys + self.attn_out) * self.size;
-        // Softmax results, in f32 and in the compute dtype for matmuls; except on CPU also the
-        // shifted scores and the exponentials.
-        let wide_scores = if kind == Platform::Cpu { 1 } else { 3 };
-        self.tokens * bytes + self.scores * (wide_scores * F32 + self.size)
+    /// Saved by a scanned layer without remat. A layer that names nothing is assumed to save what
+    /// an unrolled one does on TPUs, which recompute cheap ops too.
+    fn scanned(&self, spec: &StepSpec) -> usize {
+        match self.named(spec, |_| true) {
+            0 => self.unrolled(Platform::Tpu),
+            named => self.input() + named + self.scores * self.size,
+        }
     }
 
     /// The width of queries, keys and values together.
