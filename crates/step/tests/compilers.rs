@@ -75,6 +75,7 @@ impl Case {
             lowering: lowering(kind),
             dialect: dialect(kind),
             frozen: Vec::new(),
+            ..PlacementOptions::default()
         };
         let placement = Placement::new(&model.tree(), self.devices, &options).unwrap();
         let batch = BatchShape {

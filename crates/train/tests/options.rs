@@ -171,7 +171,8 @@ fn attention_kernels_apply_dropout_in_training() {
         (true, Remat::None, (0, 0)),
         (true, Remat::Full, (0, 0)),
     ] {
-        let mut options = PlacementOptions { remat: Some(remat.clone()), ..options((1, false, scanned)) };
+        let mut options =
+            PlacementOptions { remat: Some(remat.clone()), ..options((1, false, scanned)) };
         options.config.settings.compute_dtype = DType::Bf16;
         options.lowering.fused_attention = true;
         let spec = spec(config, 1, &options, batch, adamw());
