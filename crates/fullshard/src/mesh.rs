@@ -2,7 +2,7 @@
 
 use crate::config::{CollectiveChoice, RunConfig};
 use crate::error::{Error, Result};
-use fullshard_core::{Mesh, MeshSpec, Platform};
+use fullshard_core::{Mesh, MeshSpec};
 use fullshard_parallel::rules::FSDP;
 use fullshard_parallel::{Rules, Settings, Staging, Strategy};
 use fullshard_plan::Machine;
@@ -77,23 +77,26 @@ impl RunConfig {
     /// collectives follow, an axis is split into its parts along the dimensions.
     pub(crate) fn staged_mesh(&self) -> Result<(Mesh, Staging)> {
         let mesh = self.device_mesh()?;
-        let torus = self.torus(&mesh)?;
-        match self.fsdp.collective {
-            CollectiveChoice::Flat => Ok((mesh, Staging::Flat)),
-            CollectiveChoice::Hierarchical => Ok((mesh, Staging::Hierarchical)),
-            CollectiveChoice::Axes => Ok((torus.unwrap_or(mesh), Staging::Axes)),
-            CollectiveChoice::Auto => Ok((mesh, Staging::Flat)),
+        let machine = self.device.topology.as_deref().map(Machine::parse).transpose();
+        let machine = machine.map_err(fullshard_plan::Error::from)?;
+        let dims = machine.as_ref().and_then(Machine::torus_dims);
+        let along_torus = || dims.and_then(|dims| mesh.along_torus(&dims));
+        match (self.fsdp.collective, &machine) {
+            (CollectiveChoice::Axes, _) => {
+                Ok((along_torus().unwrap_or_else(|| mesh.clone()), Staging::Axes))
+            }
+            (CollectiveChoice::Hierarchical, _) => {
+                Ok((along_torus().unwrap_or_else(|| mesh.clone()), Staging::Hierarchical))
+            }
+            (CollectiveChoice::Auto, Some(machine)) => {
+                let rules = match self.sharding_rules()? {
+                    Some(rules) => rules,
+                    None => Rules::of(self.strategy()?, &self.sharding_settings()?)?,
+                };
+                Ok(fullshard_plan::staging::choose(machine, &mesh, &rules))
+            }
+            (CollectiveChoice::Auto | CollectiveChoice::Flat, _) => Ok((mesh, Staging::Flat)),
         }
-    }
-
-    /// The mesh along the dimensions of the machine's torus, if it has one that fits.
-    fn torus(&self, mesh: &Mesh) -> Result<Option<Mesh>> {
-        if self.platform() != Platform::Tpu {
-            return Ok(None);
-        }
-        let Some(name) = &self.device.topology else { return Ok(None) };
-        let machine = Machine::parse(name).map_err(fullshard_plan::Error::from)?;
-        Ok(machine.torus_dims().and_then(|dims| mesh.along_torus(&dims)))
     }
 }
 

@@ -31,6 +31,6 @@ pub use layout::ShardedParam;
 pub use placement::{PlacedUnit, Placement, PlacementOptions};
 pub use remat::{Remat, RematError, SavedName};
 pub use rules::{Gather, Rule, Rules};
-pub use staged::Staging;
+pub use staged::{Stage, Staging};
 pub use tracer::Sharded;
 pub use wrap::{Unit, WrapError, WrapPlan, frozen, units};

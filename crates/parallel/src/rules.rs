@@ -169,6 +169,17 @@ impl Rules {
         }
     }
 
+    /// The axes that shard most parameters, by the last rule for them, and those with replicas.
+    pub fn example_axes(&self, mesh: &Mesh) -> Result<(Vec<usize>, Vec<usize>), Error> {
+        let sharded = match self.parameters.last() {
+            Some(Rule(name, axes)) => self.positions(name, axes, mesh)?,
+            None => Vec::new(),
+        };
+        let batch = self.batch_axes(mesh)?.into_iter();
+        let replicas = batch.filter(|axis| !sharded.contains(axis)).collect();
+        Ok((sharded, replicas))
+    }
+
     /// How a parameter is stored.
     pub(crate) fn stored(
         &self,

@@ -32,8 +32,10 @@ pub enum Staging {
 
 /// A collective over some axes that is a part of one over more.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Stage {
+pub struct Stage {
+    /// The kind.
     pub kind: CollectiveKind,
+    /// The positions of its axes.
     pub axes: Vec<usize>,
     /// The elements of its full tensor.
     pub elements: usize,
@@ -145,7 +147,7 @@ impl Staging {
 
     /// The collectives that one over axes consists of. `elements` are those of the full tensor: the
     /// result of an all-gather, the operand of a reduce-scatter.
-    pub(crate) fn stages(
+    pub fn stages(
         self,
         kind: CollectiveKind,
         mesh: &Mesh,

@@ -15,6 +15,7 @@ mod network;
 mod quick;
 mod report;
 mod search;
+pub mod staging;
 
 pub use breakdown::{Breakdown, BreakdownError, KernelTime, Kind, KindTime, ModuleShare};
 pub use compiled::{AheadCompiler, CompiledStep, compiled};

@@ -205,6 +205,7 @@ fn candidate_flags() {
         scan_layers: true,
         gather_ahead: true,
         strategy: Strategy::FullShard,
+        mesh: None,
     };
     let flags = "--per_device_train_batch_size 24 --remat dots --scan_layers true --fsdp \
                  full_shard --gather_ahead";

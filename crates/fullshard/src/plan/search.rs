@@ -36,7 +36,7 @@ pub fn search(
         planner.compiler(&spec)?;
     }
     let frontier = fullshard_plan::search(
-        &config.space(),
+        &config.space(machine),
         machine,
         max_compiles,
         &mut Callbacks {
@@ -61,8 +61,13 @@ pub fn search(
 
 impl RunConfig {
     /// The search space: everything that the config does not set.
-    fn space(&self) -> Space {
-        let mut space = Space::default();
+    fn space(&self, machine: &Machine) -> Space {
+        let mut space = match &self.mesh.shape {
+            Some(mesh) => {
+                Space { meshes: vec![Some(mesh.clone())], given_mesh: true, ..Space::default() }
+            }
+            None => Space::default().with_meshes_of(machine),
+        };
         if let Some(policy) = &self.remat.policy {
             space.remats = vec![policy.clone()];
         }
@@ -85,6 +90,7 @@ impl RunConfig {
         config.model.scan_layers = if candidate.scan_layers { Scan::True } else { Scan::False };
         config.fsdp.gather_ahead = candidate.gather_ahead;
         config.fsdp.strategy = candidate.strategy;
+        config.mesh.shape = candidate.mesh.clone();
         config.fsdp.shard_param_on_dim_0 = candidate.layout == Layout::Dim(0);
         config.fsdp.flatten_parameters = false;
         config

@@ -193,6 +193,7 @@ fn point(batch: usize, remat: Remat, gib: f64, speed: f64, confirmed: bool) -> P
         scan_layers: true,
         gather_ahead: false,
         strategy: Strategy::FullShard,
+        mesh: None,
     };
     Point { candidate, report, confirmed }
 }

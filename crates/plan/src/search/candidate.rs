@@ -1,6 +1,8 @@
 //! Candidates and the search space.
 
-use fullshard_core::Layout;
+use crate::machine::Machine;
+use fullshard_core::{Layout, MeshSpec};
+use fullshard_parallel::rules::FSDP;
 use fullshard_parallel::{Remat, Strategy};
 use serde::Serialize;
 
@@ -19,6 +21,8 @@ pub struct Candidate {
     pub gather_ahead: bool,
     /// The sharding strategy.
     pub strategy: Strategy,
+    /// The mesh; one axis if there is none.
+    pub mesh: Option<MeshSpec>,
 }
 
 impl Candidate {
@@ -38,6 +42,9 @@ impl Candidate {
         if self.gather_ahead {
             flags.push("--gather_ahead".to_owned());
         }
+        if let Some(mesh) = &self.mesh {
+            flags.extend(["--mesh".to_owned(), mesh.to_string()]);
+        }
         flags
     }
 
@@ -47,11 +54,14 @@ impl Candidate {
     }
 
     /// Whether the combination is valid and not equivalent to another one.
-    fn is_distinct(&self, devices: usize) -> bool {
+    fn is_distinct(&self, devices: usize, given_mesh: bool) -> bool {
         let single = devices == 1;
+        // A second axis is for replicas.
+        let fits_mesh = given_mesh || self.strategy.is_hybrid() == self.mesh.is_some();
         let unsharded = single || self.strategy == Strategy::NoShard;
-        let can_gather_ahead = !single && self.scan_layers && self.strategy == Strategy::FullShard;
-        (!single || self.strategy == Strategy::FullShard)
+        let can_gather_ahead = !single && self.scan_layers && self.strategy.reshards();
+        fits_mesh
+            && (!single || self.strategy == Strategy::FullShard)
             && (!unsharded || self.layout == Layout::Dim(0))
             && (!self.gather_ahead || can_gather_ahead)
             // Only a scan bounds the time that offloaded activations are on the device.
@@ -72,6 +82,10 @@ pub struct Space {
     pub aheads: Vec<bool>,
     /// Sharding strategies.
     pub strategies: Vec<Strategy>,
+    /// Meshes; `None` is one axis.
+    pub meshes: Vec<Option<MeshSpec>>,
+    /// Whether the user chose the mesh.
+    pub given_mesh: bool,
     /// The most sequences per device.
     pub max_batch: usize,
 }
@@ -90,17 +104,50 @@ impl Default for Space {
             layouts: vec![Layout::Dim(0), Layout::Flat],
             scans: vec![true, false],
             aheads: vec![false, true],
-            strategies: vec![Strategy::FullShard, Strategy::ShardGradOp, Strategy::NoShard],
+            strategies: Strategy::ALL.to_vec(),
+            meshes: vec![None],
+            given_mesh: false,
             max_batch: 512,
         }
     }
 }
 
+/// The maximum number of meshes with replicas that a search tries.
+const MAX_MESHES: usize = 4;
+
 impl Space {
+    /// Adds the meshes of a machine on which replicas make sense: each shards over some of the
+    /// nearest devices, such as a node, a slice or whole dimensions of a torus.
+    pub fn with_meshes_of(mut self, machine: &Machine) -> Space {
+        let devices = machine.devices;
+        let mut sizes: Vec<usize> = match machine.torus_dims() {
+            Some(dims) => {
+                let product = |size: &mut usize, dim: &usize| {
+                    *size *= dim;
+                    Some(*size)
+                };
+                dims.iter().scan(1, product).collect()
+            }
+            None => std::iter::successors(Some(2), |size| Some(2 * size))
+                .take_while(|&size| size < devices)
+                .chain([machine.network.island])
+                .collect(),
+        };
+        sizes.retain(|&size| size > 1 && size < devices && devices.is_multiple_of(size));
+        sizes.sort_unstable();
+        sizes.dedup();
+        let mesh = |&size: &usize| Some(MeshSpec::of(&[("data", devices / size), (FSDP, size)]));
+        self.meshes.extend(sizes.iter().rev().take(MAX_MESHES).map(mesh));
+        self
+    }
+
     /// Every combination for a number of devices, with one sequence per device.
     pub fn choices(&self, devices: usize) -> Vec<Candidate> {
         let mut all = Vec::new();
-        for &strategy in &self.strategies {
+        let meshes = || self.meshes.iter();
+        for (&strategy, mesh) in
+            self.strategies.iter().flat_map(|it| meshes().map(move |m| (it, m)))
+        {
             for &layout in &self.layouts {
                 for &scan_layers in &self.scans {
                     for &gather_ahead in &self.aheads {
@@ -111,12 +158,13 @@ impl Space {
                             scan_layers,
                             gather_ahead,
                             strategy,
+                            mesh: mesh.clone(),
                         }));
                     }
                 }
             }
         }
-        all.retain(|candidate| candidate.is_distinct(devices));
+        all.retain(|candidate| candidate.is_distinct(devices, self.given_mesh));
         all
     }
 }
@@ -154,7 +202,17 @@ mod tests {
         // Policies: 6 scanned, 5 unrolled. Replicated: scanned or unrolled. Sharded: 2 layouts x
         // (scanned with or without gathering ahead, or unrolled); without resharding nothing is
         // gathered ahead.
-        assert_eq!(space.choices(4).len(), (6 + 5) + 2 * (6 + 6 + 5) + 2 * (6 + 5));
+        let (replicated, resharded, kept) = (6 + 5, 2 * (6 + 6 + 5), 2 * (6 + 5));
+        assert_eq!(space.choices(4).len(), replicated + resharded + 2 * kept);
         assert_eq!(space.choices(1).len(), 6 + 5);
+        // Each mesh with replicas adds the hybrid strategies.
+        let nodes = space.with_meshes_of(&Machine::parse("h100:8x2").unwrap());
+        let meshes: Vec<String> = nodes.meshes.iter().flatten().map(MeshSpec::to_string).collect();
+        assert_eq!(meshes, ["data=2,fsdp=8", "data=4,fsdp=4", "data=8,fsdp=2"]);
+        let hybrid = meshes.len() * (resharded + kept);
+        assert_eq!(nodes.choices(16).len(), replicated + resharded + 2 * kept + hybrid);
+        let torus = Space::default().with_meshes_of(&Machine::parse("v4-64").unwrap());
+        let meshes: Vec<String> = torus.meshes.iter().flatten().map(MeshSpec::to_string).collect();
+        assert_eq!(meshes, ["data=4,fsdp=8", "data=16,fsdp=2"]);
     }
 }
