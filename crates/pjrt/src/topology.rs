@@ -75,6 +75,12 @@ impl Topology {
             let folder = Flag::Text(folder.to_string_lossy().into_owned());
             topology.flags.push(("xla_gpu_cuda_data_dir", folder));
         }
+        // Kernels of its own for small collectives need one node's links, and for 64 devices of
+        // eight nodes the compiler ends the process over them.
+        if target.nodes() > 1 {
+            let none = Flag::Text(String::new());
+            topology.flags.push(("xla_gpu_experimental_use_collective_kernels", none));
+        }
         Ok(topology)
     }
 
