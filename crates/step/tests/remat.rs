@@ -152,29 +152,34 @@ fn stacked_bytes(text: &str, layers: usize) -> usize {
         / layers
 }
 
-/// A scan stacks the input of a layer and what the policy names, each once; without remat also
-/// scores, and the statistics of norms and of softmax, which are a few numbers per row.
+/// A scan stacks the input of a layer and what the policy names, each once. Without remat it also
+/// stacks scores, unless attention is a kernel, and the statistics of norms and of softmax, which
+/// are a few numbers per row; a kernel's are saved with its output.
 #[test]
 fn scanned_layers_save_no_more_than_the_policy_names() {
     let tokens = SEQUENCES * TOKENS;
-    for model in [Gpt2, Llama] {
+    let kinds = [None, Some(Platform::Cpu), Some(Platform::Cuda), Some(Platform::Tpu)];
+    for (model, kind) in [Gpt2, Llama].into_iter().flat_map(|it| kinds.map(|kind| (it, kind))) {
         let case = Case { model, layers: 3, devices: 1, scanned: true };
         for (remat, ..) in POLICIES {
-            let spec = case.spec(remat, None);
+            let spec = case.spec(remat, kind);
             let names: Vec<_> = spec.placement.remat.saved().iter().map(|it| it.name).collect();
             let saved = spec.model.checkpoints().iter();
             let saved = saved.filter(|known| names.contains(&known.name.as_str()));
             let width = HIDDEN + saved.map(|known| known.width).sum::<usize>();
-            let found = stacked_bytes(&case.text(remat), case.layers);
-            let (scores, statistics) = (2 * tokens * HEADS * TOKENS, 4 * tokens * (4 + 2 * HEADS));
-            match remat {
-                "none" => {
-                    let least = 2 * tokens * width + scores;
-                    let range = least..=least + statistics;
-                    assert!(range.contains(&found), "{model:?}: {found}, {range:?}");
-                }
-                _ => assert_eq!(found, 2 * tokens * width, "{model:?}, {remat}"),
-            }
+            let text = spec.step_program().unwrap().to_text();
+            let found = stacked_bytes(&text, case.layers);
+            let fused = spec.attention_unsupported_reason().is_none();
+            let has_scores = remat == "none" && !fused;
+            let scores = if has_scores { 2 * tokens * HEADS * TOKENS } else { 0 };
+            let statistics = match remat {
+                "none" => 4 * (4 + 2 * HEADS),
+                _ if fused && names.contains(&"attn_out") => 4 * HEADS,
+                _ => 0,
+            };
+            let least = 2 * tokens * width + scores;
+            let range = least..=least + tokens * statistics;
+            assert!(range.contains(&found), "{model:?} {kind:?} {remat}: {found}, {range:?}");
         }
     }
 }
@@ -297,8 +302,8 @@ fn gpt2_unrolled_offloads_on_tpu() {
     assert!(offloaded.temporaries + layer <= saved.temporaries, "{figures}");
 }
 
-/// Each further layer takes no more memory in a scan than unrolled, as compiled for a GPU; on TPUs
-/// a scan's gradients are in `f32`.
+/// Each further layer takes no more memory in a scan than unrolled, as compiled for a GPU, but for
+/// its gradients, which a scan stacks in `f32`.
 #[test]
 #[ignore = "long: two sizes of eight programs"]
 fn long_scanned_layers_take_no_more_memory_than_unrolled_ones() {
@@ -310,8 +315,11 @@ fn long_scanned_layers_take_no_more_memory_than_unrolled_ones() {
             });
             (many - few) / 2
         };
+        let spec = Case { model, layers: 1, devices: 1, scanned: true }.spec(remat, None);
+        let layer = spec.placement.parameters.iter().filter(|param| param.stack.is_some());
+        let gradients = 4 * layer.map(|param| param.elements()).sum::<usize>() as u64;
         let (scanned, unrolled) = (per_layer(true), per_layer(false));
         println!("{model:?} {remat}: {scanned} bytes per scanned layer, {unrolled} unrolled");
-        assert!(scanned as f64 <= 1.02 * unrolled as f64, "{model:?}, {remat}");
+        assert!(scanned <= unrolled + gradients, "{model:?}, {remat}: {scanned}, {unrolled}");
     }
 }

@@ -90,8 +90,8 @@ fn dropout_is_independent_of_placement() {
     let one = with(ONE, Remat::None);
     let expected = run(&one, 5, 5, RATE);
     for (place, remat) in [((2, true, true), Remat::Full), ((8, false, false), Remat::None)] {
-        let found = run(&with(place, remat.clone()), 5, 5, RATE);
-        check_same(&format!("{place:?}, {remat:?}"), &found, &expected);
+        let case = format!("{place:?}, {remat}");
+        check_same(&case, &run(&with(place, remat), 5, 5, RATE), &expected);
     }
 
     // Without an update only masks change from step to step, and from seed to seed.
@@ -121,8 +121,9 @@ fn blocked_attention_dropout_is_independent_of_placement() {
     check_same("two devices", &run((2, false, true)), &run(ONE));
 }
 
-/// Two layers, recomputed as requested: no matmul and no kernel with `dots`; with `full` all
-/// matmuls of a layer but the last, and none of a last layer that saves everything.
+/// Two layers, recomputed as requested: no matmul and no kernel with `dots`, kernels with
+/// `minimal`, no kernel with `save_out`; with `full` all matmuls of a layer but the last, and none
+/// of a last layer that saves everything.
 #[test]
 fn recomputes_no_more_than_requested() {
     let config = r#"{"model_type": "gpt2", "vocab_size": 131, "n_positions": 64, "n_embd": 32,
@@ -145,12 +146,14 @@ fn recomputes_no_more_than_requested() {
         (Remat::None, true, 0, 0),
         (Remat::Dots, false, 0, 0),
         (Remat::Dots, true, 0, 0),
+        (Remat::Minimal, false, 0, 2),
+        (Remat::SaveOut, false, 2 * 2, 0),
         (Remat::Full, false, 2 * 3, 2),
         (Remat::Full, true, 3, 1),
     ] {
-        let (found_matmuls, found_kernels) = counts(remat.clone(), save_last_layer);
+        let case = format!("{remat}, last layer saved: {save_last_layer}");
+        let (found_matmuls, found_kernels) = counts(remat, save_last_layer);
         let found = (found_matmuls - matmuls, found_kernels - kernels);
-        let case = format!("{remat:?}, last layer saved: {save_last_layer}");
         assert_eq!(found, (more_matmuls, more_kernels), "{case}");
     }
 }
@@ -171,14 +174,14 @@ fn attention_kernels_apply_dropout_in_training() {
         (true, Remat::None, (0, 0)),
         (true, Remat::Full, (0, 0)),
     ] {
-        let mut options =
-            PlacementOptions { remat: Some(remat.clone()), ..options((1, false, scanned)) };
+        let case = format!("scanned: {scanned}, {remat}");
+        let mut options = PlacementOptions { remat: Some(remat), ..options((1, false, scanned)) };
         options.config.settings.compute_dtype = DType::Bf16;
         options.lowering.fused_attention = true;
         let spec = spec(config, 1, &options, batch, adamw());
         let text = spec.step_program().unwrap().to_text();
         let found = (calls(&text, forward), calls(&text, backward));
-        assert_eq!(found, expected, "scanned: {scanned}, {remat:?}");
+        assert_eq!(found, expected, "{case}");
         assert_eq!(spec.attention_unsupported_reason().is_some(), scanned);
         let text = spec.eval_program(2).unwrap().to_text();
         assert!(text.contains("@__cudnn$fmhaSoftmax(") && !text.contains(forward), "evaluation");

@@ -18,8 +18,12 @@ fn is_recomputable(graph: &Graph, node: &Node) -> bool {
         let dtype = graph.ty(*value).dtype;
         !dtype.is_float() && dtype != fullshard_core::DType::Bool
     };
-    let cheap = is_cheap(&node.op) || matches!(node.op, Op::Name(_) | Op::StopGradient);
-    cheap
+    let same = match node.op {
+        Op::Name(_) | Op::StopGradient => true,
+        Op::Barrier => node.inputs.len() == 1,
+        _ => false,
+    };
+    (same || is_cheap(&node.op))
         && !matches!(node.op, Op::Reduce { .. })
         && !node.inputs.iter().chain(&node.outputs).any(is_integer)
 }
