@@ -3,9 +3,9 @@
 use crate::config::{Device, RunConfig};
 use crate::error::{Error, Result};
 use crate::format;
-use fullshard_core::Platform;
+use fullshard_core::{Chip, MeshSpec, Platform};
 use fullshard_pjrt::plugins::{Located, Store, find_compiler, find_or_install};
-use fullshard_pjrt::{Client, ClientOptions, CompileCache, Plugin, Value};
+use fullshard_pjrt::{Client, ClientOptions, CompileCache, DeviceDescription, Plugin, Value};
 use std::path::PathBuf;
 
 impl Device {
@@ -68,14 +68,27 @@ impl Device {
 
 impl RunConfig {
     /// Sets the size of the mesh, if it is not given: all accelerators of this machine, or one CPU
-    /// device. Returns the client that counted them.
+    /// device; and the topology of TPUs. Returns the client that counted them.
     pub fn count_devices(&mut self) -> Result<Option<Client>> {
-        let sized = self.mesh.shape.as_ref().and_then(fullshard_core::MeshSpec::devices);
-        if self.mesh.devices.or(sized).is_some() || self.platform() == Platform::Cpu {
+        let sized = self.mesh.shape.as_ref().and_then(MeshSpec::devices);
+        let sized = self.mesh.devices.or(sized).is_some();
+        let known = match self.platform() {
+            Platform::Cpu => true,
+            Platform::Cuda => sized,
+            Platform::Tpu => sized && self.device.topology.is_some(),
+        };
+        if known {
             return Ok(None);
         }
         let client = self.start_client()?;
-        self.mesh.devices = Some(client.devices().len());
+        if !sized {
+            self.mesh.devices = Some(client.devices().len());
+        }
+        if self.device.topology.is_none() {
+            let devices: Vec<&DeviceDescription> =
+                client.devices().iter().map(|device| device.description()).collect();
+            self.device.topology = tpu_topology(&devices);
+        }
         Ok(Some(client))
     }
 
@@ -111,6 +124,21 @@ impl RunConfig {
             (_, Err(error)) => Err(error),
         }
     }
+}
+
+/// The slice that TPU devices are, such as `v4:2x2x1`, if all of its chips are there.
+fn tpu_topology(devices: &[&DeviceDescription]) -> Option<String> {
+    let generation = Chip::of_kind(&devices.first()?.kind)?.tpu?;
+    let side = |dim: usize| {
+        let places = devices.iter().map(|device| device.coordinates()?.get(dim).copied());
+        let most = places.collect::<Option<Vec<i64>>>()?.into_iter().max()?;
+        usize::try_from(most + 1).ok()
+    };
+    let dims = (0..generation.torus_rank).map(side).collect::<Option<Vec<usize>>>()?;
+    let chips: usize = dims.iter().product();
+    let complete = chips * generation.devices_per_chip() == devices.len();
+    let dims: Vec<String> = dims.iter().map(usize::to_string).collect();
+    complete.then(|| format!("{}:{}", generation.name, dims.join("x")))
 }
 
 /// The compile cache in the user's cache folder.

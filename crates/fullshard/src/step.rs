@@ -7,6 +7,7 @@ use fullshard_core::Platform;
 use fullshard_data::hub::MAIN;
 use fullshard_models::AnyModel;
 use fullshard_models::layers::{attention, fp8};
+use fullshard_parallel::rules::FSDP;
 use fullshard_parallel::{Placement, PlacementOptions};
 use fullshard_pjrt::CompileOptions;
 use fullshard_step::{
@@ -99,7 +100,22 @@ impl RunConfig {
         let not_gpu = "only GPU clients have it";
         let no_model = !self.uses_hub_models();
         const NO_HUB: &str = "nothing is read from the hub";
+        let axes = spec.placement.mesh.sizes().into_iter().filter(|&size| size > 1).count();
+        let staged = self.fsdp.collective.is_staged();
+        let replicas = spec.placement.mesh.whole_axes();
+        let replicas = replicas.iter().any(|(name, size)| *name != FSDP && *size > 1);
+        let hybrid = self.fsdp.rules.is_none() && spec.placement.options.strategy.is_hybrid();
         let found = [
+            (
+                "--collective",
+                staged && axes == 1,
+                "the mesh has one axis, and no torus is known that it covers",
+            ),
+            (
+                "--fsdp: hybrid sharding",
+                hybrid && axes > 0 && !replicas,
+                "no axis besides fsdp has replicas; add one, such as --mesh data=2,fsdp=-1",
+            ),
             ("--model_revision", self.model.revision != MAIN && no_model, NO_HUB),
             (
                 "--token",

@@ -84,6 +84,13 @@ choices! {
     }
 }
 
+impl CollectiveChoice {
+    /// Whether collectives are to run along one axis after another.
+    pub(crate) fn is_staged(self) -> bool {
+        matches!(self, CollectiveChoice::Axes | CollectiveChoice::Hierarchical)
+    }
+}
+
 /// Case-insensitive: `PJRT_DEVICE` is often upper case.
 impl FlagValue for Platform {
     fn read(words: &[String]) -> Result<Platform, String> {

@@ -31,6 +31,7 @@ use Expect::{Elsewhere, Fails, Program, Run, Warns};
 type Row = (&'static str, &'static str, &'static [Flag], Expect);
 
 const TWO: Flag = ("num_cores", "2");
+const FOUR: Flag = ("num_cores", "4");
 const LLAMA: Flag = (
     "config_name",
     r#"{"model_type": "llama", "vocab_size": 96, "hidden_size": 16, "intermediate_size": 32,
@@ -81,7 +82,29 @@ const ROWS: &[Row] = &[
     ("xla_flag", "xla_cpu_enable_fast_math=true", &[], Program),
     ("no_cache", "true", &[], Run),
     ("num_cores", "2", &[], Program),
+    ("mesh", "data=2,fsdp=2", &[FOUR], Program),
+    ("mesh", "data=3,fsdp=-1", &[FOUR], Fails("`fsdp` would not be a whole number")),
+    ("mesh", "data=2,fsdp=-1", &[], Fails("add --num_cores")),
+    ("mesh", "data=2,fsdp=3", &[FOUR], Fails("has 6 devices, but there are 4")),
+    ("collective", "axes", &[FOUR, ("mesh", "data=2,fsdp=2")], Program),
+    ("collective", "hierarchical", &[FOUR, ("mesh", "data=2,fsdp=2")], Program),
+    ("collective", "axes", &[TWO], Warns("--collective has no effect: the mesh has one axis")),
+    ("device.topology", "\"v4-8\"", &[FOUR, ("device", "tpu"), ("collective", "axes")], Program),
+    ("sharding_rules", "no-such-rules.toml", &[TWO], Fails("no-such-rules.toml")),
+    ("sharding_rules", "rules.toml", &[], Elsewhere("crates/fullshard/tests/rules.rs", "strategies_as_rules_give_the_same_program")),
     ("fsdp", "no_shard", &[TWO], Program),
+    ("fsdp", "shard_grad_op", &[TWO], Program),
+    ("fsdp", "weight_update", &[TWO], Program),
+    ("fsdp", "hybrid_shard", &[FOUR, ("mesh", "data=2,fsdp=2")], Program),
+    ("fsdp", "hybrid_shard_zero2", &[FOUR, ("mesh", "data=2,fsdp=2")], Program),
+    ("fsdp", "hybrid_shard", &[TWO], Warns("no axis besides fsdp has replicas")),
+    ("fsdp", "hybrid_shard", &[FOUR, ("mesh", "data=2,x=2")], Fails("no axis `fsdp`")),
+    ("fsdp.sharding_groups", "[[0, 1], [2, 3]]", &[FOUR], Program),
+    ("fsdp.sharding_groups", "[[0, 3], [1, 2]]", &[FOUR], Fails("equal distances")),
+    ("fsdp.sharding_groups", "[[0, 1], [2, 3]]", &[FOUR, ("mesh", "data=4,fsdp=1")], Fails("leave one of them out")),
+    ("fsdp.sharding_world_size", "2", &[FOUR], Program),
+    ("fsdp.sharding_world_size", "2", &[FOUR, ("fsdp", "no_shard")], Fails("has no sharding groups")),
+    ("fsdp.sharding_rank", "0", &[TWO], Warns("sharding_rank` has no effect")),
     ("fsdp", "no_shard", &[], Warns("FSDP settings have no effect on one device: strategy")),
     ("gather_ahead", "true", &[TWO], Program),
     ("fsdp_transformer_layer_cls_to_wrap", "", &[TWO], Program),
