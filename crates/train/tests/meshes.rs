@@ -9,7 +9,7 @@ mod common;
 use common::*;
 use fullshard_optim::{Adafactor, AdamW, Optimizer, Sgd};
 use fullshard_parallel::{
-    FsdpConfig, MeshSpec, Placement, PlacementOptions, Remat, Settings, Staging,
+    FsdpConfig, MeshSpec, Placement, PlacementOptions, Remat, Rules, Settings, Staging,
 };
 use fullshard_step::{BatchShape, StepSpec};
 use fullshard_train::{Metrics, Runner};
@@ -199,12 +199,53 @@ fn one_device(case: &Case) -> Vec<Metrics> {
 fn check(case: Case) {
     let expected = one_device(&case);
     let found = trained(&spec_of(&case, &mesh(choice(&case, "mesh")), &options(&case)));
+    compare(&case, &found, &expected);
+}
+
+fn compare(case: &Case, found: &[Metrics], expected: &[Metrics]) {
     assert_eq!(found.len(), expected.len());
-    for (step, (found, expected)) in found.iter().zip(&expected).enumerate() {
+    for (step, (found, expected)) in found.iter().zip(expected).enumerate() {
         let off = |found: f32, expected: f32| (found / expected - 1.0).abs();
         let fine = off(found.loss, expected.loss) < 1e-5
             && off(found.gradient_norm, expected.gradient_norm) < 1e-4
             && found.labels == expected.labels;
         assert!(fine, "{case:?}, step {step}: {found:?}, expected {expected:?}");
+    }
+}
+
+/// Rules with names shard weights on any dim, here each on its own axis.
+#[test]
+fn named_dims_are_sharded_over_their_axes() {
+    const MODEL: &str = r#"{"model_type": "gpt2", "vocab_size": 132, "n_positions": 20,
+        "n_embd": 24, "n_layer": 2, "n_head": 3, "n_inner": 40, "resid_pdrop": 0,
+        "embd_pdrop": 0, "attn_pdrop": 0}"#;
+    let rules = serde_json::json!({
+        "activations": [["batch", ["data", "fsdp"]]],
+        "parameters": [["norm", []], ["mlp", "fsdp"], ["vocab", "data"], ["embed", ["fsdp", "data"]],
+                       ["dim_0", "*"]],
+    });
+    let rules: Rules = serde_json::from_value(rules).unwrap();
+    for optimizer in ["adamw", "adafactor"] {
+        let mut case: Case = CASES[0];
+        case[CHOICES.len() - 1] = optimizer;
+        let spec_on = |mesh: &str, rules: Option<Rules>| {
+            let (model, options) = (model(MODEL), options(&case));
+            let options = PlacementOptions { rules, ..options };
+            let mesh = self::mesh(mesh).resolve(self::mesh(mesh).devices().unwrap()).unwrap();
+            let placement = Placement::on_mesh(&model.tree(), &mesh, &options).unwrap();
+            StepSpec::new(model, placement, self::optimizer(&case), batch(&case), Some(1.0))
+                .unwrap()
+        };
+        let spec = spec_on("data_2_fsdp_4", Some(rules.clone()));
+        let table = spec.placement.table();
+        for row in [
+            "wte.weight  dim 0 over data",
+            "c_fc.weight  dim 1 over fsdp",
+            "ln_1.weight  replicated",
+        ] {
+            let columns = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(columns(&table).contains(&columns(row)), "{row} in\n{table}");
+        }
+        compare(&case, &trained(&spec), &trained(&spec_on("fsdp_1", None)));
     }
 }

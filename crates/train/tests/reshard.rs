@@ -6,10 +6,13 @@
 
 mod common;
 
-use common::{adamw, compiler, numbers, spec, tokens};
+use common::{adamw, compiler, model, numbers, tokens};
 use fullshard_checkpoint::sharded::{Checkpoint, Progress};
+use fullshard_graph::Mesh;
 use fullshard_optim::{Adafactor, Optimizer};
-use fullshard_parallel::{FsdpConfig, PlacementOptions, Settings, Strategy, WrapPolicy};
+use fullshard_parallel::{
+    FsdpConfig, Placement, PlacementOptions, Rules, Settings, Strategy, WrapPolicy,
+};
 use fullshard_step::{BatchShape, StepSpec};
 use fullshard_train::{Runner, SaveOptions, Saver, check_checkpoint};
 use std::collections::BTreeMap;
@@ -58,6 +61,9 @@ cases! {
     adamw_flattened_on_3_to_flat_on_3:         [adamw     3 flattened  scanned  3 flat       unrolled];
     adamw_replicated_on_4_to_flattened_on_2:   [adamw     4 replicated unrolled 2 flattened  scanned ];
     adafactor_flat_on_8_to_flat_on_1:          [adafactor 8 flat       scanned  1 flat       scanned ];
+    adamw_hybrid_on_two_axes_to_flat_on_3:     [adamw     data_2_fsdp_4   hybrid scanned  3             flat   unrolled];
+    adafactor_named_on_two_axes_to_hybrid:     [adafactor data_3_fsdp_2   named  unrolled fsdp_4_data_2 hybrid scanned ];
+    adamw_dim_0_on_three_axes_to_named:        [adamw     a_2_b_2_fsdp_2  dim_0  scanned  data_2_fsdp_2 named  scanned ];
     #[ignore = "long: all pairs of settings"]
     long_adafactor_flattened_on_1_to_flattened_on_1: [adafactor 1 flattened  scanned  1 flattened  unrolled];
     #[ignore = "long: all pairs of settings"]
@@ -128,12 +134,40 @@ fn spec_of(optimizer_name: &str, [devices, layout, layers]: [&str; 3]) -> StepSp
     };
     let wrap = WrapPolicy::Classes(vec!["GPT2Block".to_owned()]);
     let options = PlacementOptions {
-        strategy: if layout == "replicated" { Strategy::NoShard } else { Strategy::FullShard },
+        strategy: match layout {
+            "replicated" => Strategy::NoShard,
+            "hybrid" => Strategy::HybridShard,
+            _ => Strategy::FullShard,
+        },
+        rules: (layout == "named").then(named_rules),
         config: FsdpConfig { wrap, settings, ..FsdpConfig::default() },
         scan_layers: layers == "scanned",
         ..PlacementOptions::default()
     };
-    spec(MODEL, devices.parse().unwrap(), &options, BATCH, optimizer(optimizer_name))
+    let (model, mesh) = (model(MODEL), mesh(devices));
+    let placement = Placement::on_mesh(&model.tree(), &mesh, &options).unwrap();
+    StepSpec::new(model, placement, optimizer(optimizer_name), BATCH, Some(1.0)).unwrap()
+}
+
+/// A number of devices, or axes with their sizes: `data_2_fsdp_4`.
+fn mesh(words: &str) -> Mesh {
+    let words: Vec<&str> = words.split('_').collect();
+    match &words[..] {
+        [devices] => Mesh::new(&[("fsdp", devices.parse().unwrap())]).unwrap(),
+        axes => {
+            let axes = axes.chunks(2).map(|axis| (axis[0], axis[1].parse().unwrap()));
+            Mesh::new(&axes.collect::<Vec<_>>()).unwrap()
+        }
+    }
+}
+
+/// Weights sharded on the dim `embed`, the first or the last, over `fsdp`; others flat over all.
+fn named_rules() -> Rules {
+    let rules = serde_json::json!({
+        "activations": [["batch", "*"]],
+        "parameters": [["embed", "fsdp"], ["norm", []], ["flat", "*"]],
+    });
+    serde_json::from_value(rules).unwrap()
 }
 
 /// Cases run one at a time: two programs with collectives may deadlock, each holding threads that
@@ -207,7 +241,7 @@ fn check(case: Case) {
     let folder = tempfile::tempdir().unwrap();
     let mut losses = Vec::new();
 
-    let (on, spec) = (compiler(from[0].parse().unwrap()), spec_of(optimizer, from));
+    let (on, spec) = (compiler(mesh(from[0]).devices()), spec_of(optimizer, from));
     let mut runner = Runner::with_parameters(&on, &spec, SEED, |param| Ok(numbers(param))).unwrap();
     losses.extend(train(&mut runner));
     let saved = Checkpoint::open(save(&runner, folder.path(), None)).unwrap();
@@ -215,7 +249,7 @@ fn check(case: Case) {
     assert_eq!(state.keys().collect::<Vec<_>>(), expected.end.keys().collect::<Vec<_>>());
     drop(runner);
 
-    let (on, spec) = (compiler(to[0].parse().unwrap()), spec_of(optimizer, to));
+    let (on, spec) = (compiler(mesh(to[0]).devices()), spec_of(optimizer, to));
     check_checkpoint(&spec, &saved).unwrap();
     let checkpoints = [saved];
     let (mut runner, index) =
