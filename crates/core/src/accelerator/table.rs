@@ -25,7 +25,6 @@ use super::{Chip, Gpu, TpuGeneration};
 use crate::Platform;
 
 const GIB: f64 = (1_u64 << 30) as f64;
-
 const fn giga(figure: Option<f64>) -> Option<f64> {
     match figure {
         Some(figure) => Some(figure * 1e9),
@@ -125,7 +124,6 @@ const fn gpu(
 /// Network adapters of 200 and 400 Gb/s, in GB/s.
 const NIC_200: f64 = 25.0;
 const NIC_400: f64 = 50.0;
-
 /// PCIe 4.0 and 5.0, 16 lanes, in GB/s.
 const PCIE_4: u64 = 32;
 const PCIE_5: u64 = 64;
