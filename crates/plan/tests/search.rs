@@ -28,6 +28,7 @@ fn spec(candidate: &Candidate) -> StepSpec {
 /// A small search space.
 fn space() -> Space {
     Space {
+        remats: vec![Remat::None, Remat::Dots, Remat::Full],
         layouts: vec![Layout::Dim0],
         scans: vec![true],
         aheads: vec![false],
