@@ -34,7 +34,6 @@ fn space() -> Space {
         aheads: vec![false],
         strategies: vec![Strategy::FullShard],
         max_batch: 64,
-        ..Space::default()
     }
 }
 
