@@ -82,7 +82,11 @@ pub fn search(
 ) -> Result<Frontier, Error> {
     let mut points = Vec::new();
     let mut waiting = Vec::new();
-    for choice in space.choices(machine.devices) {
+    // Where the rate to host memory is not known, offloading would seem free.
+    let is_timed = |choice: &Candidate| {
+        !choice.remat.offloads() || space.remats.len() == 1 || machine.chip.host_link().is_some()
+    };
+    for choice in space.choices(machine.devices).into_iter().filter(is_timed) {
         let found = fitting(space, machine, &choice, callbacks);
         waiting.extend(found.last().cloned());
         points.extend(found);

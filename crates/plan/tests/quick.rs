@@ -108,10 +108,33 @@ fn remat_trades_memory_for_time() {
     let [none, dots, full] = [Remat::None, Remat::Dots, Remat::Full].map(|remat| of(remat, false));
     assert!(none.memory.total > dots.memory.total && dots.memory.total > full.memory.total);
     assert!(none.time.step < dots.time.step && dots.time.step < full.time.step);
-    // A scan without remat spends more on stacking activations than it saves, as compiled steps do.
+    // Without remat a scan stacks what has a name, where attention is blockwise.
     let [none, dots, full] = [Remat::None, Remat::Dots, Remat::Full].map(|remat| of(remat, true));
-    assert!(none.memory.total > dots.memory.total && dots.memory.total > full.memory.total);
-    assert!(dots.time.step < full.time.step && none.time.step > dots.time.step);
+    assert!(none.memory.total == dots.memory.total && dots.memory.total > full.memory.total);
+    assert!(none.time.step < dots.time.step && dots.time.step < full.time.step);
+    // Policies between dots and full, by the matmuls that they recompute.
+    let [minimal, qkv] = [Remat::Minimal, Remat::SaveQkv].map(|remat| of(remat, true));
+    assert!(dots.memory.total > minimal.memory.total && minimal.memory.total > qkv.memory.total);
+    assert!(dots.time.step < minimal.time.step && minimal.time.step < qkv.time.step);
+    assert!(qkv.memory.total > full.memory.total && qkv.time.step < full.time.step);
+}
+
+/// Moving activations takes the time of PCIe where that is longer than computing.
+#[test]
+fn offloading_trades_memory_for_host_memory() {
+    let of =
+        |machine, remat| plan(&Case { remat, ..Case::new(machine, Shape::Gpt2(24, 1024, 16), 8) });
+    for machine in ["v4-8", "h200"] {
+        let minimal = of(machine, Remat::Minimal);
+        let offloaded = of(machine, Remat::MinimalOffload);
+        assert!(offloaded.memory.total < minimal.memory.total);
+        assert_eq!((minimal.memory.host > 0, offloaded.memory.host > 0), (false, true));
+        let is_known = !offloaded.notes.iter().any(|note| note.contains("host memory"));
+        assert_eq!(is_known, machine == "h200", "{:?}", offloaded.notes);
+    }
+    let offloaded = of("h200", Remat::MinimalOffload);
+    let moving = 2.0 * offloaded.memory.host as f64 / 64e9;
+    assert!(offloaded.time.step > moving, "{} s, {moving} s", offloaded.time.step);
 }
 
 #[test]

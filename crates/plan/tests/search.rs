@@ -28,12 +28,12 @@ fn spec(candidate: &Candidate) -> StepSpec {
 /// A small search space.
 fn space() -> Space {
     Space {
+        remats: vec![Remat::None, Remat::Dots, Remat::Full],
         layouts: vec![Layout::Dim(0)],
         scans: vec![true],
         aheads: vec![false],
         strategies: vec![Strategy::FullShard],
         max_batch: 64,
-        ..Space::default()
     }
 }
 
