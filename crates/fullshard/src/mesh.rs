@@ -6,6 +6,7 @@ use fullshard_core::{Mesh, MeshSpec};
 use fullshard_parallel::rules::FSDP;
 use fullshard_parallel::{Rules, Settings, Staging, Strategy};
 use fullshard_plan::Machine;
+use fullshard_plan::staging::Chosen;
 use std::path::Path;
 
 impl RunConfig {
@@ -75,19 +76,20 @@ impl RunConfig {
 
     /// The mesh that programs are written for, and how collectives run over it. On a torus that
     /// collectives follow, an axis is split into its parts along the dimensions.
-    pub(crate) fn staged_mesh(&self) -> Result<(Mesh, Staging)> {
+    pub(crate) fn staged_mesh(&self) -> Result<Chosen> {
         let mesh = self.device_mesh()?;
         let machine = self.device.topology.as_deref().map(Machine::parse).transpose();
         let machine = machine.map_err(fullshard_plan::Error::from)?;
         let dims = machine.as_ref().and_then(Machine::torus_dims);
         let along_torus = || dims.and_then(|dims| mesh.along_torus(&dims));
+        let all = |split: Option<Mesh>, staging| Chosen {
+            mesh: split.unwrap_or_else(|| mesh.clone()),
+            gather: staging,
+            reduce: staging,
+        };
         match (self.fsdp.collective, &machine) {
-            (CollectiveChoice::Axes, _) => {
-                Ok((along_torus().unwrap_or_else(|| mesh.clone()), Staging::Axes))
-            }
-            (CollectiveChoice::Hierarchical, _) => {
-                Ok((along_torus().unwrap_or_else(|| mesh.clone()), Staging::Hierarchical))
-            }
+            (CollectiveChoice::Axes, _) => Ok(all(along_torus(), Staging::Axes)),
+            (CollectiveChoice::Hierarchical, _) => Ok(all(along_torus(), Staging::Hierarchical)),
             (CollectiveChoice::Auto, Some(machine)) => {
                 let rules = match self.sharding_rules()? {
                     Some(rules) => rules,
@@ -95,7 +97,7 @@ impl RunConfig {
                 };
                 Ok(fullshard_plan::staging::choose(machine, &mesh, &rules))
             }
-            (CollectiveChoice::Auto | CollectiveChoice::Flat, _) => Ok((mesh, Staging::Flat)),
+            (CollectiveChoice::Auto | CollectiveChoice::Flat, _) => Ok(all(None, Staging::Flat)),
         }
     }
 }

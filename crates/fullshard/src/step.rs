@@ -8,8 +8,9 @@ use fullshard_data::hub::MAIN;
 use fullshard_models::AnyModel;
 use fullshard_models::layers::{attention, fp8};
 use fullshard_parallel::rules::FSDP;
-use fullshard_parallel::{Placement, PlacementOptions};
+use fullshard_parallel::{Placement, PlacementOptions, Staging};
 use fullshard_pjrt::CompileOptions;
+use fullshard_plan::staging::Chosen;
 use fullshard_step::{
     BatchShape, StepSpec, check_offload, compiler_flags, dialect, lowering, scans_layers,
 };
@@ -27,8 +28,8 @@ impl RunConfig {
         self.check_numbers()?;
         let batch = self.batch(tokens)?;
         let options = self.placement_options(model.as_ref())?;
-        let (mesh, staging) = self.staged_mesh()?;
-        let options = PlacementOptions { staging, ..options };
+        let Chosen { mesh, gather: gather_staging, reduce: staging } = self.staged_mesh()?;
+        let options = PlacementOptions { staging, gather_staging, ..options };
         let placement = Placement::on_mesh(&model.tree(), &mesh, &options)?;
         let optimizer =
             fullshard_optim::from_name(&self.optimizer.name, &self.optimizer_options())?;
@@ -239,7 +240,8 @@ impl RunConfig {
         Ok(PlacementOptions {
             strategy: self.strategy()?,
             rules: self.sharding_rules()?,
-            staging: fullshard_parallel::Staging::Flat,
+            staging: Staging::Flat,
+            gather_staging: Staging::Flat,
             config: self.fsdp.resolve(self.precision.compute.unwrap_or(Compute::Float32))?,
             remat: Some(self.remat()),
             scan_layers,

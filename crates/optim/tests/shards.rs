@@ -218,17 +218,14 @@ fn a_step_takes_at_most_two_all_reduces() {
 
 #[test]
 fn global_norm_takes_one_all_reduce() {
-    let placements = |devices| every_placement(&["fsdp"], devices);
-    let expected: f64 = placements(1)
-        .iter()
-        .flat_map(|(shape, placed)| layers(*shape, 1).into_iter().take(placed.stack.unwrap_or(1)))
-        .flatten()
-        .map(|number| f64::from(number).powi(2))
-        .sum::<f64>()
-        .sqrt();
     for devices in [2, 8] {
         let mesh = Mesh::new(&[("fsdp", devices)]).unwrap();
-        let placements = placements(devices);
+        let placements = every_placement(&["fsdp"], devices);
+        let values = placements.iter().flat_map(|(shape, placed)| {
+            layers(*shape, 1).into_iter().take(placed.stack.unwrap_or(1)).flatten()
+        });
+        let squares = values.map(|number| f64::from(number).powi(2));
+        let expected = squares.sum::<f64>().sqrt();
         let parameter = |(_, placed): &(usize, Placed)| {
             let ty = TensorType::new(DType::F32, &placed.logical_dims(&mesh));
             Argument::new(ty).sharded(&placed.sharding(&mesh))

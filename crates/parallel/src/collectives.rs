@@ -102,7 +102,8 @@ impl Placement {
             true => self.gather_count(unit),
             false => unit.count,
         };
-        let stages = self.comm.staging.stages(kind, &self.mesh, axes, bytes / dtype.size());
+        let staging = if gathered { self.comm.gather_staging } else { self.comm.staging };
+        let stages = staging.stages(kind, &self.mesh, axes, bytes / dtype.size());
         let stages = stages.into_iter().map(|stage| UnitCollective {
             unit: unit.path.clone(),
             kind: stage.kind,

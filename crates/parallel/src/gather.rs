@@ -13,8 +13,10 @@ pub struct CommPolicy {
     pub mesh: Mesh,
     /// The axes that the batch is sharded over, and gradients are averaged over.
     pub batch_axes: Vec<usize>,
-    /// How collectives over several axes run.
+    /// How reductions over several axes run.
     pub staging: Staging,
+    /// How all-gathers over several axes run.
+    pub gather_staging: Staging,
     /// The type that parameters are all-gathered and computed in.
     pub compute: DType,
     /// The type that gradients are summed in.
@@ -94,7 +96,7 @@ impl CommPolicy {
             let rows = rows.collect::<Result<Vec<_>>>()?;
             let packed = concatenate(&rows.iter().collect::<Vec<_>>(), 1)?;
             let axes = &parameters[bucket[0]].axes;
-            let gathered = self.staging.all_gather(&self.mesh, axes, &packed, 0)?;
+            let gathered = self.gather_staging.all_gather(&self.mesh, axes, &packed, 0)?;
             let mut start = 0;
             for (&i, row) in bucket.iter().zip(&rows) {
                 let rows = gathered.narrow(1, start, start + row.dims()[1])?;
@@ -162,7 +164,7 @@ impl CommPolicy {
     fn gather_one(&self, param: &ShardedParam, shard: &Tensor) -> Result<Tensor> {
         let dim = param.lead(shard) + param.layout.sharded_dim().unwrap_or(0);
         let tiled = tiled(param, shard)?;
-        let gathered = self.staging.all_gather(&self.mesh, &param.axes, &tiled, dim)?;
+        let gathered = self.gather_staging.all_gather(&self.mesh, &param.axes, &tiled, dim)?;
         let mut dims = shard.dims().to_vec();
         dims[dim] *= param.num_shards;
         param.trim(&gathered.reshape(&dims)?)

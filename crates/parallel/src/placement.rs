@@ -22,8 +22,10 @@ pub struct PlacementOptions {
     pub strategy: Strategy,
     /// Sharding rules instead of those of the strategy.
     pub rules: Option<Rules>,
-    /// How collectives over several mesh axes run.
+    /// How reductions over several mesh axes run.
     pub staging: Staging,
+    /// How all-gathers over several mesh axes run.
+    pub gather_staging: Staging,
     /// Units and how they are run.
     pub config: FsdpConfig,
     /// What layers save for the backward pass; by default as the configuration states.
@@ -212,6 +214,7 @@ fn comm(options: &PlacementOptions, mesh: &Mesh, batch_axes: Vec<usize>) -> Comm
         mesh: mesh.clone(),
         batch_axes,
         staging: options.staging,
+        gather_staging: options.gather_staging,
         compute: settings.compute_dtype,
         reduce: if settings.fp32_reduce_scatter { DType::F32 } else { settings.compute_dtype },
         packed: settings.flatten_parameters || settings.coalesce_all_gather_ops,

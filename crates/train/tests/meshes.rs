@@ -134,14 +134,16 @@ fn options(case: &Case) -> PlacementOptions {
         coalesce_all_gather_ops: layout == "coalesced",
         ..Settings::default()
     };
+    let staging = match choice(case, "collective") {
+        "axes" => Staging::Axes,
+        "rotated" => Staging::Rotated,
+        "hierarchical" => Staging::Hierarchical,
+        _ => Staging::Flat,
+    };
     PlacementOptions {
         strategy: choice(case, "strategy").parse().unwrap(),
-        staging: match choice(case, "collective") {
-            "axes" => Staging::Axes,
-            "rotated" => Staging::Rotated,
-            "hierarchical" => Staging::Hierarchical,
-            _ => Staging::Flat,
-        },
+        staging,
+        gather_staging: staging,
         config: FsdpConfig { settings, ..FsdpConfig::default() },
         remat: Some(if choice(case, "remat") == "full" { Remat::Full } else { Remat::None }),
         scan_layers: choice(case, "layers") == "scanned",

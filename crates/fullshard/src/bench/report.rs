@@ -35,6 +35,9 @@ pub struct PlanReport {
     /// The units as a table.
     #[serde(skip)]
     pub table: String,
+    /// The placement of every parameter as a table.
+    #[serde(skip)]
+    pub placement: String,
 }
 
 /// The settings of a benchmark.
@@ -186,7 +189,8 @@ impl PlanReport {
             estimate: MemoryEstimate::new(spec, config.platform())?,
             planned_collectives: (spec.batch.sync_each_microbatch || collectives.is_empty())
                 .then_some(collectives),
-            table: format!("{}\n\n{}", units::table(spec)?, spec.placement.table()),
+            table: units::table(spec)?,
+            placement: spec.placement.table(),
             units: spec.unit_rows(),
         })
     }

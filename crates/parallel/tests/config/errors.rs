@@ -15,7 +15,8 @@ const SETTINGS: &str = "compute_dtype, buffer_dtype, fp32_reduce_scatter, \
                         coalesce_all_gather_ops, pin_layout_in_collective_ops, \
                         optimization_barrier_in_forward, optimization_barrier_in_backward, \
                         reshard_after_forward, reduce_scatter_bucket_size_mb, \
-                        gradient_divide_factors";
+                        gradient_divide_factors, sharding_groups, sharding_rank, \
+                        sharding_world_size";
 
 #[test]
 fn suggests_the_nearest_known_key() {

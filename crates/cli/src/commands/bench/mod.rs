@@ -112,6 +112,7 @@ fn run_step(args: &StepArgs) -> Result<()> {
         return write_text(&spec.launch_program()?.to_text(), path);
     }
     if args.plan {
+        show!("\n{}", plan.placement);
         return Ok(());
     }
     let report = bench(&config, &options)?;
