@@ -76,3 +76,45 @@ fn stage_seconds(machine: &Machine, mesh: &Mesh, stage: &Stage) -> f64 {
         kind => machine.network.seconds_over(kind, bytes, &span),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullshard_core::MeshSpec;
+    use fullshard_parallel::{Settings, Strategy};
+
+    fn chosen(machine: &str, mesh: &str, strategy: Strategy) -> Chosen {
+        let machine = Machine::parse(machine).unwrap();
+        let mesh: MeshSpec = mesh.parse().unwrap();
+        let mesh = mesh.resolve(machine.devices).unwrap();
+        choose(&machine, &mesh, &Rules::of(strategy, &Settings::default()).unwrap())
+    }
+
+    #[test]
+    fn one_node_and_one_axis_need_no_stages() {
+        for (machine, mesh) in
+            [("h200:8", "fsdp=8"), ("h200:8", "data=2,fsdp=4"), ("cpu:4", "fsdp=4")]
+        {
+            for strategy in Strategy::ALL {
+                let found = chosen(machine, mesh, strategy);
+                assert_eq!((found.gather, found.reduce), (Staging::Flat, Staging::Flat), "{mesh}");
+            }
+        }
+    }
+
+    /// A reduce-scatter over all of a torus sums the full tensor; along one dimension it does not.
+    #[test]
+    fn reductions_on_a_torus_go_along_its_dimensions() {
+        let found = chosen("v4-128", "fsdp=64", Strategy::FullShard);
+        assert!(found.reduce.is_staged() == (found.mesh.sizes() == [4, 4, 4]), "{found:?}");
+        let replicas = chosen("v4-128", "data=4,fsdp=16", Strategy::HybridShard);
+        assert_eq!(replicas.mesh.whole_axes(), [("data", 4), ("fsdp", 16)]);
+    }
+
+    /// Between slices a device moves its share only.
+    #[test]
+    fn slices_are_crossed_with_the_least() {
+        let found = chosen("2xv4-128", "data=2,fsdp=64", Strategy::NoShard);
+        assert_eq!(found.reduce, Staging::Hierarchical, "{found:?}");
+    }
+}

@@ -3,7 +3,9 @@
 
 pub use fullshard_core::Layout;
 use fullshard_models::from_json;
-use fullshard_parallel::{FsdpConfig, Placement, PlacementOptions, Remat, Strategy, WrapPolicy};
+use fullshard_parallel::{
+    FsdpConfig, MeshSpec, Placement, PlacementOptions, Remat, Strategy, WrapPolicy,
+};
 use fullshard_plan::Machine;
 use fullshard_step::{BatchShape, StepSpec, dialect, lowering};
 
@@ -24,6 +26,8 @@ pub struct Case {
     pub layout: Layout,
     pub ahead: bool,
     pub strategy: Strategy,
+    /// The mesh; one axis if there is none.
+    pub mesh: Option<&'static str>,
 }
 
 /// The sizes of a model.
@@ -75,6 +79,7 @@ impl Case {
             layout: Layout::Dim(0),
             ahead: false,
             strategy: Strategy::FullShard,
+            mesh: None,
         }
     }
 
@@ -103,7 +108,10 @@ impl Case {
             dialect: dialect(machine.kind),
             ..PlacementOptions::default()
         };
-        let placement = Placement::new(&model.tree(), machine.devices, &options).unwrap();
+        let one_axis = format!("fsdp={}", machine.devices);
+        let mesh: MeshSpec = self.mesh.unwrap_or(&one_axis).parse().unwrap();
+        let mesh = mesh.resolve(machine.devices).unwrap();
+        let placement = Placement::on_mesh(&model.tree(), &mesh, &options).unwrap();
         let batch = BatchShape {
             sequences: self.batch * machine.devices,
             tokens: self.tokens,
@@ -121,9 +129,10 @@ impl Case {
         let layout = if self.layout == Layout::Dim(0) { "rows" } else { "flat" };
         let ahead = if self.ahead { ", ahead" } else { "" };
         let strategy = strategy.name();
+        let mesh = self.mesh.map_or(String::new(), |mesh| format!(" on {mesh}"));
         format!(
             "{machine} {shape:?} {batch}x{tokens} {remat:?} {optimizer} {layers} {layout}{ahead} \
-             {strategy}"
+             {strategy}{mesh}"
         )
     }
 }
@@ -176,6 +185,17 @@ pub fn held_out() -> Vec<Case> {
         Case { scan: false, ..short("v4-8", wide, 32) },
         adamw(Case { strategy: Strategy::ShardGradOp, ..short("v4-8", MEDIUM, 32) }),
         adamw(Case { strategy: Strategy::NoShard, ..short("v4-8", SMALL, 32) }),
+        adamw(Case { strategy: Strategy::WeightUpdate, ..short("v4-8", MEDIUM, 32) }),
+        adamw(Case {
+            strategy: Strategy::HybridShard,
+            mesh: Some("data=2,fsdp=2"),
+            ..short("v4-8", MEDIUM, 32)
+        }),
+        adamw(Case {
+            strategy: Strategy::HybridShardZero2,
+            mesh: Some("data=2,fsdp=4"),
+            ..short("v5e-8", MEDIUM, 16)
+        }),
         short("v4-32", GPT2_2B, 64),
         adamw(short("v5e-4", MEDIUM, 32)),
         short("v5e-8", XL, 16),
