@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::gather::CommPolicy;
 use crate::layout::ShardedParam;
 use crate::remat::Remat;
-use crate::rules::{FSDP, Gather, Rules, Stored};
+use crate::rules::{FSDP, Gather, ParamSharding, Rules};
 use crate::stack::Stacks;
 use crate::staged::Staging;
 use crate::wrap::{self, Unit};
@@ -257,7 +257,7 @@ fn sharded_params(
     stacks: &Stacks,
     scanned: &Stacks,
     frozen: &[String],
-    stored: impl Fn(&str, &Parameter) -> Result<Stored, Error>,
+    stored: impl Fn(&str, &Parameter) -> Result<ParamSharding, Error>,
     mesh: &Mesh,
 ) -> Result<Vec<ShardedParam>, Error> {
     let mut all: Vec<ShardedParam> = Vec::new();
@@ -280,7 +280,7 @@ fn sharded_params(
             continue;
         }
         let stack = scanned.count(&name);
-        let Stored { layout, axes, reason } = stored(&name, parameter)?;
+        let ParamSharding { layout, axes, reason } = stored(&name, parameter)?;
         all.push(ShardedParam {
             name: param_name,
             class: classes.get(path).copied().unwrap_or(""),

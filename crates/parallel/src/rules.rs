@@ -68,7 +68,7 @@ pub enum Gather {
 
 /// How a parameter is stored.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Stored {
+pub(crate) struct ParamSharding {
     pub layout: Layout,
     /// The positions of the axes that shard it, the major first.
     pub axes: Vec<usize>,
@@ -186,9 +186,9 @@ impl Rules {
         name: &str,
         parameter: &Parameter,
         mesh: &Mesh,
-    ) -> Result<Stored, Error> {
+    ) -> Result<ParamSharding, Error> {
         let replicated =
-            |reason: String| Stored { layout: Layout::Replicated, axes: Vec::new(), reason };
+            |reason: String| ParamSharding { layout: Layout::Replicated, axes: Vec::new(), reason };
         if mesh.devices() == 1 {
             return Ok(replicated("one device".to_owned()));
         }
@@ -220,7 +220,7 @@ impl Rules {
             let (parameter, dim_name) = (name.to_owned(), dim_name.clone());
             return Err(Error::IndivisibleDim { parameter, dim, dim_name, size, shards });
         }
-        Ok(Stored { layout, axes, reason })
+        Ok(ParamSharding { layout, axes, reason })
     }
 
     /// The positions of a rule's axes; those of size 1 shard nothing and are left out.

@@ -1,7 +1,7 @@
 //! Every strategy on every mesh gives the losses and gradient norms of one device.
 //!
 //! Ten steps, as in `mesh.rs`, on meshes with one, two and three axes, one of uneven sizes. Every
-//! pair of choices appears in some case.
+//! pair of choices appears in some case; most cases are of the long tier.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -52,11 +52,12 @@ const CHOICES: [(&str, &[&str]); 9] = [
 type Case = [&'static str; CHOICES.len()];
 
 macro_rules! cases {
-    ($($name:ident: [$($choice:tt)*];)*) => {
+    ($($(#[$tier:meta])? $name:ident: [$($choice:tt)*];)*) => {
         const CASES: &[Case] = &[$([$(stringify!($choice)),*]),*];
 
         $(
             #[test]
+            $(#[$tier])?
             fn $name() {
                 check([$(stringify!($choice)),*]);
             }
@@ -67,39 +68,61 @@ macro_rules! cases {
 #[rustfmt::skip]
 cases! {
     // model, mesh, strategy, collective, layout, layers, remat, batches, optimizer
-    gpt2_fsdp_8_full_shard_flat_flat_unrolled:                         [gpt2  fsdp_8         full_shard         flat         flat      unrolled none one     adamw];
-    gpt2_fsdp_8_shard_grad_op_rotated_flat_unrolled:                   [gpt2  fsdp_8         shard_grad_op      rotated      flat      unrolled none one     adamw];
-    gpt2_fsdp_8_weight_update_rotated_flat_unrolled:                   [gpt2  fsdp_8         weight_update      rotated      flat      unrolled none two     adafactor];
-    gpt2_fsdp_8_hybrid_shard_hierarchical_dim_0_unrolled:              [gpt2  fsdp_8         hybrid_shard       hierarchical dim_0     unrolled none one     adamw];
-    gpt2_fsdp_8_hybrid_shard_zero2_axes_coalesced_unrolled:            [gpt2  fsdp_8         hybrid_shard_zero2 axes         coalesced unrolled full no_sync sgd];
-    gpt2_data_2_fsdp_4_full_shard_hierarchical_flattened_unrolled:     [gpt2  data_2_fsdp_4  full_shard         hierarchical flattened unrolled full one     sgd];
-    gpt2_data_2_fsdp_4_weight_update_axes_flattened_unrolled:          [gpt2  data_2_fsdp_4  weight_update      axes         flattened unrolled none one     adamw];
-    gpt2_data_2_fsdp_4_hybrid_shard_flat_flat_unrolled:                [gpt2  data_2_fsdp_4  hybrid_shard       flat         flat      unrolled none one     adamw];
-    gpt2_data_2_fsdp_4_hybrid_shard_zero2_flat_flat_unrolled:          [gpt2  data_2_fsdp_4  hybrid_shard_zero2 flat         flat      unrolled none one     adamw];
-    gpt2_data_2_fsdp_4_no_shard_rotated_flat_unrolled:                 [gpt2  data_2_fsdp_4  no_shard           rotated      flat      unrolled none one     adamw];
-    gpt2_fsdp_4_data_2_full_shard_axes_flat_unrolled:                  [gpt2  fsdp_4_data_2  full_shard         axes         flat      unrolled none one     adamw];
-    gpt2_fsdp_4_data_2_weight_update_flat_dim_0_unrolled:              [gpt2  fsdp_4_data_2  weight_update      flat         dim_0     unrolled full one     adamw];
-    gpt2_fsdp_4_data_2_hybrid_shard_rotated_flattened_scanned:         [gpt2  fsdp_4_data_2  hybrid_shard       rotated      flattened scanned  full one     adafactor];
-    gpt2_fsdp_4_data_2_hybrid_shard_zero2_hierarchical_flat_unrolled:  [gpt2  fsdp_4_data_2  hybrid_shard_zero2 hierarchical flat      unrolled none two     adafactor];
-    gpt2_fsdp_4_data_2_no_shard_axes_coalesced_unrolled:               [gpt2  fsdp_4_data_2  no_shard           axes         coalesced unrolled none no_sync adamw];
-    gpt2_data_3_fsdp_2_full_shard_flat_flat_unrolled:                  [gpt2  data_3_fsdp_2  full_shard         flat         flat      unrolled none one     adamw];
-    gpt2_data_3_fsdp_2_shard_grad_op_axes_flattened_unrolled:          [gpt2  data_3_fsdp_2  shard_grad_op      axes         flattened unrolled full no_sync adamw];
-    gpt2_data_3_fsdp_2_shard_grad_op_hierarchical_coalesced_unrolled:  [gpt2  data_3_fsdp_2  shard_grad_op      hierarchical coalesced unrolled none one     adafactor];
-    gpt2_data_3_fsdp_2_weight_update_flat_flat_unrolled:               [gpt2  data_3_fsdp_2  weight_update      flat         flat      unrolled none one     adamw];
-    gpt2_data_3_fsdp_2_no_shard_flat_flat_unrolled:                    [gpt2  data_3_fsdp_2  no_shard           flat         flat      unrolled none one     adamw];
-    gpt2_a_2_b_2_fsdp_2_full_shard_rotated_dim_0_unrolled:             [gpt2  a_2_b_2_fsdp_2 full_shard         rotated      dim_0     unrolled none two     adamw];
-    gpt2_a_2_b_2_fsdp_2_shard_grad_op_flat_flattened_unrolled:         [gpt2  a_2_b_2_fsdp_2 shard_grad_op      flat         flattened unrolled none one     adamw];
-    gpt2_a_2_b_2_fsdp_2_hybrid_shard_axes_flat_unrolled:               [gpt2  a_2_b_2_fsdp_2 hybrid_shard       axes         flat      unrolled none no_sync adamw];
-    gpt2_a_2_b_2_fsdp_2_hybrid_shard_zero2_flat_flattened_unrolled:    [gpt2  a_2_b_2_fsdp_2 hybrid_shard_zero2 flat         flattened unrolled none one     adamw];
-    gpt2_a_2_b_2_fsdp_2_no_shard_flat_dim_0_unrolled:                  [gpt2  a_2_b_2_fsdp_2 no_shard           flat         dim_0     unrolled none one     sgd];
-    gpt2_a_2_b_2_fsdp_2_no_shard_hierarchical_flat_unrolled:           [gpt2  a_2_b_2_fsdp_2 no_shard           hierarchical flat      unrolled full two     adafactor];
-    llama_fsdp_8_no_shard_flat_flattened_scanned:                      [llama fsdp_8         no_shard           flat         flattened scanned  none two     adamw];
-    llama_data_2_fsdp_4_full_shard_flat_coalesced_scanned:             [llama data_2_fsdp_4  full_shard         flat         coalesced scanned  none no_sync adafactor];
-    llama_data_2_fsdp_4_shard_grad_op_axes_dim_0_unrolled:             [llama data_2_fsdp_4  shard_grad_op      axes         dim_0     unrolled full two     adafactor];
-    llama_fsdp_4_data_2_shard_grad_op_axes_flat_scanned:               [llama fsdp_4_data_2  shard_grad_op      axes         flat      scanned  none one     sgd];
-    llama_data_3_fsdp_2_hybrid_shard_rotated_coalesced_unrolled:       [llama data_3_fsdp_2  hybrid_shard       rotated      coalesced unrolled none two     sgd];
-    llama_data_3_fsdp_2_hybrid_shard_zero2_rotated_dim_0_scanned:      [llama data_3_fsdp_2  hybrid_shard_zero2 rotated      dim_0     scanned  none no_sync adamw];
-    llama_a_2_b_2_fsdp_2_weight_update_hierarchical_coalesced_scanned: [llama a_2_b_2_fsdp_2 weight_update      hierarchical coalesced scanned  none no_sync sgd];
+    gpt2_fsdp_8_full_shard_flat_flat_unrolled:                              [gpt2  fsdp_8         full_shard         flat         flat      unrolled none one     adamw];
+    gpt2_fsdp_8_weight_update_rotated_flat_unrolled:                        [gpt2  fsdp_8         weight_update      rotated      flat      unrolled none two     adafactor];
+    gpt2_fsdp_8_hybrid_shard_zero2_axes_coalesced_unrolled:                 [gpt2  fsdp_8         hybrid_shard_zero2 axes         coalesced unrolled full no_sync sgd];
+    gpt2_fsdp_4_data_2_hybrid_shard_rotated_flattened_scanned:              [gpt2  fsdp_4_data_2  hybrid_shard       rotated      flattened scanned  full one     adafactor];
+    gpt2_data_3_fsdp_2_shard_grad_op_hierarchical_coalesced_unrolled:       [gpt2  data_3_fsdp_2  shard_grad_op      hierarchical coalesced unrolled none one     adafactor];
+    gpt2_data_3_fsdp_2_no_shard_flat_flat_unrolled:                         [gpt2  data_3_fsdp_2  no_shard           flat         flat      unrolled none one     adamw];
+    gpt2_a_2_b_2_fsdp_2_hybrid_shard_axes_flat_unrolled:                    [gpt2  a_2_b_2_fsdp_2 hybrid_shard       axes         flat      unrolled none no_sync adamw];
+    llama_data_2_fsdp_4_full_shard_flat_coalesced_scanned:                  [llama data_2_fsdp_4  full_shard         flat         coalesced scanned  none no_sync adafactor];
+    llama_data_2_fsdp_4_shard_grad_op_axes_dim_0_unrolled:                  [llama data_2_fsdp_4  shard_grad_op      axes         dim_0     unrolled full two     adafactor];
+    llama_data_3_fsdp_2_hybrid_shard_zero2_rotated_dim_0_scanned:           [llama data_3_fsdp_2  hybrid_shard_zero2 rotated      dim_0     scanned  none no_sync adamw];
+    llama_a_2_b_2_fsdp_2_weight_update_hierarchical_coalesced_scanned:      [llama a_2_b_2_fsdp_2 weight_update      hierarchical coalesced scanned  none no_sync sgd];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_fsdp_8_shard_grad_op_rotated_flat_unrolled:                   [gpt2  fsdp_8         shard_grad_op      rotated      flat      unrolled none one     adamw];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_fsdp_8_hybrid_shard_hierarchical_dim_0_unrolled:              [gpt2  fsdp_8         hybrid_shard       hierarchical dim_0     unrolled none one     adamw];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_data_2_fsdp_4_full_shard_hierarchical_flattened_unrolled:     [gpt2  data_2_fsdp_4  full_shard         hierarchical flattened unrolled full one     sgd];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_data_2_fsdp_4_weight_update_axes_flattened_unrolled:          [gpt2  data_2_fsdp_4  weight_update      axes         flattened unrolled none one     adamw];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_data_2_fsdp_4_hybrid_shard_flat_flat_unrolled:                [gpt2  data_2_fsdp_4  hybrid_shard       flat         flat      unrolled none one     adamw];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_data_2_fsdp_4_hybrid_shard_zero2_flat_flat_unrolled:          [gpt2  data_2_fsdp_4  hybrid_shard_zero2 flat         flat      unrolled none one     adamw];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_data_2_fsdp_4_no_shard_rotated_flat_unrolled:                 [gpt2  data_2_fsdp_4  no_shard           rotated      flat      unrolled none one     adamw];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_fsdp_4_data_2_full_shard_axes_flat_unrolled:                  [gpt2  fsdp_4_data_2  full_shard         axes         flat      unrolled none one     adamw];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_fsdp_4_data_2_weight_update_flat_dim_0_unrolled:              [gpt2  fsdp_4_data_2  weight_update      flat         dim_0     unrolled full one     adamw];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_fsdp_4_data_2_hybrid_shard_zero2_hierarchical_flat_unrolled:  [gpt2  fsdp_4_data_2  hybrid_shard_zero2 hierarchical flat      unrolled none two     adafactor];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_fsdp_4_data_2_no_shard_axes_coalesced_unrolled:               [gpt2  fsdp_4_data_2  no_shard           axes         coalesced unrolled none no_sync adamw];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_data_3_fsdp_2_full_shard_flat_flat_unrolled:                  [gpt2  data_3_fsdp_2  full_shard         flat         flat      unrolled none one     adamw];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_data_3_fsdp_2_shard_grad_op_axes_flattened_unrolled:          [gpt2  data_3_fsdp_2  shard_grad_op      axes         flattened unrolled full no_sync adamw];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_data_3_fsdp_2_weight_update_flat_flat_unrolled:               [gpt2  data_3_fsdp_2  weight_update      flat         flat      unrolled none one     adamw];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_a_2_b_2_fsdp_2_full_shard_rotated_dim_0_unrolled:             [gpt2  a_2_b_2_fsdp_2 full_shard         rotated      dim_0     unrolled none two     adamw];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_a_2_b_2_fsdp_2_shard_grad_op_flat_flattened_unrolled:         [gpt2  a_2_b_2_fsdp_2 shard_grad_op      flat         flattened unrolled none one     adamw];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_a_2_b_2_fsdp_2_hybrid_shard_zero2_flat_flattened_unrolled:    [gpt2  a_2_b_2_fsdp_2 hybrid_shard_zero2 flat         flattened unrolled none one     adamw];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_a_2_b_2_fsdp_2_no_shard_flat_dim_0_unrolled:                  [gpt2  a_2_b_2_fsdp_2 no_shard           flat         dim_0     unrolled none one     sgd];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_a_2_b_2_fsdp_2_no_shard_hierarchical_flat_unrolled:           [gpt2  a_2_b_2_fsdp_2 no_shard           hierarchical flat      unrolled full two     adafactor];
+    #[ignore = "long: all pairs of settings"]
+    long_llama_fsdp_8_no_shard_flat_flattened_scanned:                      [llama fsdp_8         no_shard           flat         flattened scanned  none two     adamw];
+    #[ignore = "long: all pairs of settings"]
+    long_llama_fsdp_4_data_2_shard_grad_op_axes_flat_scanned:               [llama fsdp_4_data_2  shard_grad_op      axes         flat      scanned  none one     sgd];
+    #[ignore = "long: all pairs of settings"]
+    long_llama_data_3_fsdp_2_hybrid_shard_rotated_coalesced_unrolled:       [llama data_3_fsdp_2  hybrid_shard       rotated      coalesced unrolled none two     sgd];
 }
 
 /// Every two choices of different options appear together in some case.
