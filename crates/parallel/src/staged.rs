@@ -2,7 +2,7 @@
 //!
 //! Sharded over the axes of sizes a, b and c, a tensor is a grid of a·b·c blocks. A reduce-scatter
 //! along one axis leaves each device the blocks of its own position on it, so the next axis moves
-//! less; an all-gather goes the same way backwards. The order of the axes is free, since each has
+//! less; an all-gather visits the axes in reverse. The order of the axes is free, since each has
 //! its own dimension of the grid:
 //!
 //! - in the order of the mesh, nothing has to be transposed;
@@ -51,7 +51,7 @@ impl Staging {
     }
 
     /// The orders in which a reduce-scatter visits `count` axes: one per stream. An all-gather
-    /// goes backwards.
+    /// visits them in reverse.
     pub(crate) fn orders(self, count: usize) -> Vec<Vec<usize>> {
         match self {
             Staging::Flat | Staging::Axes => vec![(0..count).collect()],
