@@ -58,7 +58,8 @@ fn rules_of(strategy: Strategy, dim: &str, mesh: &str) -> [Value; 2] {
 
 fn check_same_program(strategy: Strategy, dim: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let settings = format!(r#"{{"shard_param_on_dim_0": {}}}"#, dim == "dim_0");
+    let settings = json!({"xla_fsdp_settings": {"shard_param_on_dim_0": dim == "dim_0"}});
+    let settings = settings.to_string();
     for mesh in MESHES {
         let flags = [("mesh", mesh), ("fsdp", strategy.name()), ("fsdp_config", &settings)];
         let expected = hash(&config(&flags));

@@ -86,6 +86,7 @@ fn check(mesh: &str, strategy: Strategy, staging: Staging, accumulation: usize) 
     let spec = spec_on(mesh, &options(strategy, staging), batch);
     let found = found(&compile(&spec).0, spec.placement.devices());
     let listed = listed(&spec);
+    assert!(!listed.is_empty());
     for key in found.keys().chain(listed.keys()) {
         let [found, listed] = [&found, &listed].map(|it| it.get(key).copied().unwrap_or(0));
         let more = match key.0 {
@@ -144,28 +145,29 @@ fn update(devices: usize, optimizer: Box<dyn Optimizer>) -> [u64; 2] {
     [state.optimizer, update_bytes(spec.model.as_ref(), &module)]
 }
 
-/// Optimizer state and update fall as 1/N; `tensors` of the size of the parameters are moved.
-fn check_update(optimizer: impl Fn() -> Box<dyn Optimizer>, tensors: u64) {
+/// Optimizer state and update fall as 1/N.
+fn check_update(optimizer: impl Fn() -> Box<dyn Optimizer>, slots: u64) {
     let full = update(1, optimizer());
-    let parameters = spec(WIDE, 1, &PlacementOptions::default(), BATCH, optimizer());
-    let parameters = 4 * parameters.parameter_count() as u64;
-    println!("1 device: {full:?}, {:.3} tensors", full[1] as f64 / parameters as f64);
     for devices in [2, 4, 8] {
         let shard = update(devices, optimizer());
         let ratios = [0, 1].map(|i| (devices as u64 * shard[i]) as f64 / full[i] as f64);
         println!("{devices} devices: {shard:?}, {ratios:?} of an even share");
         assert!(ratios.iter().all(|ratio| (0.95..1.05).contains(ratio)), "{devices}: {ratios:?}");
     }
+    // The compiler has a kernel per result. Each reads the gradient: its square, which is written
+    // for the norm; each slot, read and written; the parameter, which reads all slots too.
+    let kernels = 2 + 3 * slots + (3 + slots);
+    let parameters = full[0] / slots;
     let moved = full[1] as f64 / parameters as f64;
-    assert!((moved / tensors as f64 - 1.0).abs() < 0.05, "{moved} tensors");
+    assert!((moved / kernels as f64 - 1.0).abs() < 0.01, "{moved} times the parameters");
 }
 
 #[test]
 fn momentum_update_falls_as_one_over_n() {
-    check_update(|| Box::new(Sgd { momentum: 0.9, ..Sgd::default() }), 6);
+    check_update(|| Box::new(Sgd { momentum: 0.9, ..Sgd::default() }), 1);
 }
 
 #[test]
 fn adamw_update_falls_as_one_over_n() {
-    check_update(adamw, 8);
+    check_update(adamw, 2);
 }

@@ -7,9 +7,9 @@ use fullshard_models::AnyModel;
 use fullshard_pjrt::hlo::{Computation, ComputationId, Instruction, Module, runs_per_launch};
 use std::collections::HashSet;
 
-/// Bytes that the update of a compiled step reads from and writes to memory per device and launch:
-/// the instructions whose path is that of the optimizer. Collectives and loops without a known
-/// length are left out.
+/// Bytes that the update of a compiled step reads from and writes to memory per device and launch,
+/// by the instructions whose path is that of the optimizer. Collectives are left out, and so are
+/// copies that the compiler adds, which have no path.
 pub fn update_bytes(model: &dyn AnyModel, module: &Module) -> u64 {
     let paths = Paths::new(model);
     let runs = runs_per_launch(module);
