@@ -1,7 +1,7 @@
 //! The figures as an SVG file: a panel per optimizer and quantity, in each the bars of the
 //! replicated and of the sharded update for every number of devices.
 
-use crate::{Measured, Row};
+use crate::{Row, median};
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 520.0;
@@ -30,16 +30,18 @@ text { fill: #cbd5e1; }
 }
 ";
 
-/// A quantity of a panel: its name, and how it is read.
-type Quantity = (&'static str, fn(&Measured) -> f64);
+/// A quantity of a panel: its name, and the sharded one over the replicated one.
+type Quantity = (&'static str, fn(&Row) -> f64);
 
 const QUANTITIES: [Quantity; 2] = [
-    ("update bytes per device", |measured| measured.update_bytes as f64),
-    ("step time", |measured| measured.step_ms),
+    ("update bytes per device", |row| {
+        row.sharded.update_bytes as f64 / row.replicated.update_bytes as f64
+    }),
+    ("step time", |row| median(&row.ratios)),
 ];
 
 /// Draws rows, of which those of an optimizer follow each other.
-pub fn draw(rows: &[Row]) -> String {
+pub(crate) fn draw(rows: &[Row]) -> String {
     let title = "Weight-update sharding, relative to a replicated update";
     let mut parts = vec![
         format!(
@@ -78,10 +80,10 @@ fn legend(parts: &mut Vec<String>) {
     }
 }
 
-fn panel(rows: &[Row], (name, read): &Quantity, x: f64, y: f64, parts: &mut Vec<String>) {
+fn panel(rows: &[Row], (name, ratio): &Quantity, x: f64, y: f64, parts: &mut Vec<String>) {
     let heading = format!("{}: {name}", rows[0].optimizer);
     parts.push(text("text", x, y - 20.0, "start", &heading));
-    let ratios: Vec<f64> = rows.iter().map(|it| read(&it.sharded) / read(&it.replicated)).collect();
+    let ratios: Vec<f64> = rows.iter().map(ratio).collect();
     let highest = ratios.iter().copied().fold(1.0, f64::max);
     let bottom = y + PANEL.1;
     let group = PANEL.0 / rows.len() as f64;

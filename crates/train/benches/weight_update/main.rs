@@ -11,7 +11,7 @@ mod chart;
 
 use fullshard_models::from_json;
 use fullshard_optim::{AdamW, Optimizer, Sgd};
-use fullshard_parallel::{Placement, PlacementOptions, Strategy};
+use fullshard_parallel::{Placement, PlacementOptions, ShardedParam, Strategy};
 use fullshard_pjrt::plugins::{Platform, Store, find_or_install};
 use fullshard_pjrt::{Client, ClientOptions, CompileOptions, HostTensor, Plugin};
 use fullshard_plan::update_bytes;
@@ -21,25 +21,27 @@ use std::path::Path;
 use std::time::Instant;
 
 const DEVICES: [usize; 4] = [1, 2, 4, 8];
-const ROUNDS: usize = 9;
+const ROUNDS: usize = 11;
 const STEPS: usize = 4;
 const TOKENS: usize = 8;
 const MODEL: &str = r#"{"model_type": "gpt2", "vocab_size": 4096, "n_positions": 8, "n_embd": 256,
     "n_layer": 4, "n_head": 4, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}"#;
 
 /// What was measured of a strategy, per device.
-pub struct Measured {
-    pub step_ms: f64,
-    pub optimizer_bytes: u64,
-    pub update_bytes: u64,
+struct Measured {
+    step_ms: f64,
+    optimizer_bytes: u64,
+    update_bytes: u64,
 }
 
 /// Both strategies with an optimizer on a number of devices.
-pub struct Row {
-    pub optimizer: &'static str,
-    pub devices: usize,
-    pub replicated: Measured,
-    pub sharded: Measured,
+struct Row {
+    optimizer: &'static str,
+    devices: usize,
+    replicated: Measured,
+    sharded: Measured,
+    /// The step time of the sharded update over that of the replicated one, in each round, sorted.
+    ratios: Vec<f64>,
 }
 
 fn main() {
@@ -64,15 +66,18 @@ fn main() {
     std::fs::write(&picture, chart::draw(&rows)).unwrap();
 }
 
-/// A line of the table. Bytes are those of the replicated and of the sharded update.
+/// A line of the table, with the lowest and highest ratio of a round. Bytes are those of the
+/// replicated and of the sharded update.
 fn line(row: &Row) -> String {
-    let Row { optimizer, devices, replicated, sharded } = row;
+    let Row { optimizer, devices, replicated, sharded, ratios } = row;
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     format!(
-        "| {optimizer} | {devices} | {:.1} | {:.1} | {:.2} | {:.1} → {:.1} | {:.1} → {:.1} |",
+        "| {optimizer} | {devices} | {:.1} | {:.1} | {:.2} ({:.2} to {:.2}) | {:.1} → {:.1} | {:.1} → {:.1} |",
         replicated.step_ms,
         sharded.step_ms,
-        sharded.step_ms / replicated.step_ms,
+        median(ratios),
+        ratios[0],
+        ratios[ratios.len() - 1],
         mib(replicated.optimizer_bytes),
         mib(sharded.optimizer_bytes),
         mib(replicated.update_bytes),
@@ -86,23 +91,20 @@ fn measure(client: &Client, optimizer: &'static str, devices: usize) -> Row {
     let compiler = Compiler { client, cache: None, options };
     let specs = [Strategy::NoShard, Strategy::WeightUpdate].map(|it| spec(it, optimizer, devices));
     let mut runners = specs.each_ref().map(|spec| {
-        let parameter = |param: &fullshard_parallel::ShardedParam| Ok(vec![0.01; param.elements()]);
+        let parameter = |param: &ShardedParam| Ok(vec![0.01; param.elements()]);
         Runner::with_parameters(&compiler, spec, 42, parameter).unwrap()
     });
-    let mut times = [Vec::new(), Vec::new()];
+    let mut round = || runners.each_mut().map(time_steps);
     // The first round warms up.
-    for round in 0..=ROUNDS {
-        for (runner, times) in runners.iter_mut().zip(&mut times) {
-            let step_ms = time_steps(runner);
-            times.extend((round > 0).then_some(step_ms));
-        }
-    }
+    round();
+    let times: Vec<[f64; 2]> = (0..ROUNDS).map(|_| round()).collect();
     let [replicated, sharded] = [0, 1].map(|i| Measured {
-        step_ms: median(&mut times[i]),
+        step_ms: median(&sorted(times.iter().map(|times| times[i]))),
         optimizer_bytes: specs[i].state_bytes().unwrap().optimizer,
         update_bytes: compiled_update(&runners[i]),
     });
-    Row { optimizer, devices, replicated, sharded }
+    let ratios = sorted(times.iter().map(|[replicated, sharded]| sharded / replicated));
+    Row { optimizer, devices, replicated, sharded, ratios }
 }
 
 /// Milliseconds per step over some steps.
@@ -122,9 +124,15 @@ fn compiled_update(runner: &Runner<'_>) -> u64 {
     update_bytes(runner.spec().model.as_ref(), &program.module().unwrap())
 }
 
-fn median(times: &mut [f64]) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
+fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+/// The median of sorted values.
+fn median(sorted: &[f64]) -> f64 {
+    sorted[sorted.len() / 2]
 }
 
 fn spec(strategy: Strategy, optimizer: &str, devices: usize) -> StepSpec {
