@@ -63,15 +63,17 @@ pub enum Error {
     },
     /// A dimension that is not a multiple of its shards.
     #[error(
-        "dim {dim} (`{dim_name}`) of `{parameter}` is {size}, which is not a multiple of {shards} \
-         devices: shard it over fewer, or name another dimension in the rules (`flat` always works)"
+        "rule `{dim_name}` of {rules}: dim {dim} of `{parameter}` is {size}, which is not a multiple \
+         of {shards} devices: shard it over fewer, or name another dimension (`flat` always works)"
     )]
     IndivisibleDim {
+        /// The rules.
+        rules: String,
         /// The parameter.
         parameter: String,
         /// The dimension.
         dim: usize,
-        /// Its name.
+        /// Its name, which is the rule.
         dim_name: String,
         /// Its size.
         size: usize,

@@ -217,8 +217,9 @@ impl Rules {
             && !parameter.dims[dim].is_multiple_of(shards)
         {
             let size = parameter.dims[dim];
-            let (parameter, dim_name) = (name.to_owned(), dim_name.clone());
-            return Err(Error::IndivisibleDim { parameter, dim, dim_name, size, shards });
+            let (rules, parameter) = (self.source.clone(), name.to_owned());
+            let dim_name = dim_name.clone();
+            return Err(Error::IndivisibleDim { rules, parameter, dim, dim_name, size, shards });
         }
         Ok(ParamSharding { layout, axes, reason })
     }

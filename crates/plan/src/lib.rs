@@ -18,7 +18,7 @@ mod search;
 pub mod staging;
 
 pub use breakdown::{Breakdown, BreakdownError, KernelTime, Kind, KindTime, ModuleShare};
-pub use compiled::{AheadCompiler, CompiledStep, compiled};
+pub use compiled::{AheadCompiler, CompiledStep, compiled, update_bytes};
 pub use describe::{Budget, memory_fix, one_unit, wrap_fix};
 pub use error::Error;
 pub use html::page;

@@ -12,7 +12,6 @@ use common::*;
 use fullshard_optim::{Adafactor, Optimizer, Sgd};
 use fullshard_parallel::{FsdpConfig, PlacementOptions, ShardedParam, Strategy, UnitCollective};
 use fullshard_pjrt::hlo::{CollectiveKind, Module, collectives};
-use fullshard_pjrt::{CompiledMemory, Flag};
 use fullshard_step::{BatchShape, StepSpec};
 use std::collections::BTreeMap;
 
@@ -34,20 +33,6 @@ fn options(config: &str, settings: &str) -> PlacementOptions {
     let json = format!(r#"{{{config}, "xla_fsdp_settings": {{{settings}}}}}"#);
     let config = FsdpConfig::from_json(&json).unwrap();
     PlacementOptions { config, scan_layers: true, ..PlacementOptions::default() }
-}
-
-/// Compiles a step that is not run, without optional passes on its machine code.
-fn compile(spec: &StepSpec) -> (Module, CompiledMemory) {
-    let mut compiler = compiler(spec.placement.devices());
-    let flags = [
-        ("xla_llvm_disable_expensive_passes", Flag::Bool(true)),
-        ("xla_cpu_parallel_codegen_split_count", Flag::Int(1)),
-    ];
-    compiler.options =
-        flags.into_iter().fold(compiler.options, |options, (name, flag)| options.flag(name, flag));
-    let compiled = compiler.compile(&spec.step_program().unwrap()).unwrap();
-    let executable = compiled.program.executable();
-    (executable.optimized_program().unwrap().module().unwrap(), executable.memory().unwrap())
 }
 
 /// Number of collectives, by kind and bytes.
@@ -226,13 +211,9 @@ fn microbatches_sync_each_or_once() {
     assert_eq!([GATHER, SCATTER].map(|kind| count(&once, kind)), [2, 2]);
 }
 
-/// The bytes of arguments per device without the inputs of a step: two batches, the optimizer's
-/// scalars, a seed, a step number and the metrics of the previous step.
-fn state_bytes(spec: &StepSpec) -> u64 {
-    let batch = spec.batch;
-    let tokens = batch.sequences / spec.placement.devices() * batch.tokens;
-    let inputs = 2 * tokens + spec.optimizer.scalar_count() + 2 + 1 + 3;
-    compile(spec).1.arguments - 4 * inputs as u64
+/// The bytes of the state per device that a step is compiled for.
+fn compiled_state(spec: &StepSpec) -> u64 {
+    state_bytes(spec, &compile(spec).1)
 }
 
 #[test]
@@ -245,7 +226,7 @@ fn each_device_has_its_shard_of_the_state() {
         spec(WIDE, devices, &options, BATCH, optimizer)
     };
     let adafactor = || Box::new(Adafactor::trainer());
-    let full = [adamw(), adafactor()].map(|optimizer| state_bytes(&of(1, false, optimizer)));
+    let full = [adamw(), adafactor()].map(|optimizer| compiled_state(&of(1, false, optimizer)));
     let check_shard = |devices: usize, state: u64, full: u64| {
         let ratio = (state * devices as u64) as f64 / full as f64;
         assert!((1.0..1.03).contains(&ratio), "{devices} devices: {ratio} times an even shard");
@@ -263,12 +244,12 @@ fn each_device_has_its_shard_of_the_state() {
                 }
         };
         let shards: usize = spec.placement.parameters.iter().map(shard).sum();
-        let state = state_bytes(&spec);
+        let state = compiled_state(&spec);
         assert_eq!(state, 3 * 4 * shards as u64, "{devices} devices, dim 0: {dim_0}");
         check_shard(devices, state, full[0]);
     }
     for (devices, dim_0) in [(4, true), (8, false)] {
-        check_shard(devices, state_bytes(&of(devices, dim_0, adafactor())), full[1]);
+        check_shard(devices, compiled_state(&of(devices, dim_0, adafactor())), full[1]);
     }
 }
 

@@ -9,12 +9,14 @@ mod source;
 #[cfg(test)]
 mod tests;
 mod time;
+mod update;
 mod warnings;
 
 pub(crate) use cost::is_free;
 pub(crate) use paths::{OPTIMIZER, Owner, Paths};
 pub(crate) use roofline::{matmul_flops, traffic};
 pub use source::{AheadCompiler, CompiledStep};
+pub use update::update_bytes;
 
 use crate::describe::Budget;
 use crate::error::Error;

@@ -82,7 +82,7 @@ impl Paths {
     }
 
     /// Parses the tracer's path, if there is one.
-    fn read(&self, op_name: &str) -> Option<Owner> {
+    pub fn read(&self, op_name: &str) -> Option<Owner> {
         let path = op_name.rsplit('/').next()?;
         let (backward, path) = match path.strip_prefix(BACKWARD) {
             Some(rest) => (true, rest.strip_prefix('.').unwrap_or(rest)),

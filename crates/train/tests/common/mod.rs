@@ -6,7 +6,8 @@ pub use fullshard_testing::CLIENT;
 use fullshard_models::{AnyModel, from_json};
 use fullshard_optim::{AdamW, Optimizer};
 use fullshard_parallel::{Placement, PlacementOptions, ShardedParam};
-use fullshard_pjrt::{CompileOptions, Flag, HostTensor};
+use fullshard_pjrt::hlo::Module;
+use fullshard_pjrt::{CompileOptions, CompiledMemory, Flag, HostTensor};
 use fullshard_step::{BatchShape, StepSpec};
 use fullshard_train::{Compiler, Metrics, Runner};
 
@@ -38,6 +39,29 @@ pub fn spec(
     let model = model(config);
     let placement = Placement::new(&model.tree(), devices, options).unwrap();
     StepSpec::new(model, placement, optimizer, batch, Some(1.0)).unwrap()
+}
+
+/// Compiles a step that is not run, without optional passes on its machine code.
+pub fn compile(spec: &StepSpec) -> (Module, CompiledMemory) {
+    let mut compiler = compiler(spec.placement.devices());
+    let flags = [
+        ("xla_llvm_disable_expensive_passes", Flag::Bool(true)),
+        ("xla_cpu_parallel_codegen_split_count", Flag::Int(1)),
+    ];
+    compiler.options =
+        flags.into_iter().fold(compiler.options, |options, (name, flag)| options.flag(name, flag));
+    let compiled = compiler.compile(&spec.step_program().unwrap()).unwrap();
+    let executable = compiled.program.executable();
+    (executable.optimized_program().unwrap().module().unwrap(), executable.memory().unwrap())
+}
+
+/// The bytes of arguments per device without the inputs of a step: two batches, the optimizer's
+/// scalars, a seed, a step number and the metrics of the previous step.
+pub fn state_bytes(spec: &StepSpec, memory: &CompiledMemory) -> u64 {
+    let batch = spec.batch;
+    let tokens = batch.sequences / spec.placement.devices() * batch.tokens;
+    let inputs = 2 * tokens + spec.optimizer.scalar_count() + 2 + 1 + 3;
+    memory.arguments - 4 * inputs as u64
 }
 
 /// Tokens `[accumulation, sequences, tokens]` for a step, different at every position.
