@@ -9,6 +9,9 @@ use fullshard_plan::Machine;
 use fullshard_plan::staging::Chosen;
 use std::path::Path;
 
+/// Names of axes that mean other kinds of parallelism than data parallelism.
+const RESERVED: [&str; 6] = ["tensor", "context", "sequence", "expert", "pipeline", "spatial"];
+
 impl RunConfig {
     /// The mesh: `--mesh`, or the one of the sharding groups, or all devices along one axis.
     pub fn device_mesh(&self) -> Result<Mesh> {
@@ -31,7 +34,15 @@ impl RunConfig {
                 "--mesh is {spec}: add --num_cores, of which -1 is the rest, or give all sizes"
             )));
         }
-        spec.resolve(devices).map_err(|error| Error::Usage(format!("--mesh: {error}")))
+        let mesh = spec.resolve(devices);
+        let mesh = mesh.map_err(|error| Error::Usage(format!("--mesh: {error}")))?;
+        match mesh.axes().find(|(name, size)| RESERVED.contains(name) && *size > 1) {
+            Some((name, _)) => Err(Error::Usage(format!(
+                "--mesh: there is no {name} parallelism yet, and an axis `{name}` would shard the \
+                 batch as any other: name it otherwise, such as data, or leave it out"
+            ))),
+            None => Ok(mesh),
+        }
     }
 
     /// The strategy. With sharding groups, `full_shard` has replicas.
@@ -89,6 +100,7 @@ impl RunConfig {
         };
         match (self.fsdp.collective, &machine) {
             (CollectiveChoice::Axes, _) => Ok(all(along_torus(), Staging::Axes)),
+            (CollectiveChoice::Rotated, _) => Ok(all(along_torus(), Staging::Rotated)),
             (CollectiveChoice::Hierarchical, _) => Ok(all(along_torus(), Staging::Hierarchical)),
             (CollectiveChoice::Auto, Some(machine)) => {
                 let rules = match self.sharding_rules()? {
@@ -110,7 +122,7 @@ fn read_rules(path: &Path) -> Result<Rules> {
     let is_json = path.extension().is_some_and(|extension| extension == "json");
     let rules: Result<Rules, String> = match is_json {
         true => serde_json::from_str(&text).map_err(|error| error.to_string()),
-        false => toml::from_str(&text).map_err(|error| error.to_string()),
+        false => toml::from_str(&text).map_err(|error| error.message().to_owned()),
     };
     let mut rules = rules.map_err(|error| {
         Error::Usage(format!("--sharding_rules {name}: {error}; see docs/parallelism.md"))

@@ -122,9 +122,10 @@ super::section! {
         /// Sharding rules instead of those of a strategy: a TOML or JSON file.
         rules: Option<PathBuf> = None, "sharding_rules", "FILE";
         /// How collectives over several mesh axes or dimensions of a torus run: all at once (flat),
-        /// one axis after another (axes), from the nearest devices to the farthest (hierarchical),
-        /// or as the network model predicts is fastest (auto).
-        collective: CollectiveChoice = CollectiveChoice::Auto, "collective", "auto|flat|axes|hierarchical";
+        /// one axis after another (axes), the same in streams that each start with another axis
+        /// (rotated), from the nearest devices to the farthest (hierarchical), or as the network
+        /// model predicts is fastest (auto).
+        collective: CollectiveChoice = CollectiveChoice::Auto, "collective", "HOW";
         /// All-gather the next scanned layer while computing the current one.
         gather_ahead: bool = false, "gather_ahead", "BOOL";
         /// Module classes to wrap as FSDP units, separated by commas; defaults to the blocks of the

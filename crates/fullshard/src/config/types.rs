@@ -41,6 +41,8 @@ choices! {
         Flat = "flat",
         /// One axis after another.
         Axes = "axes",
+        /// The same in streams, each starting with another axis.
+        Rotated = "rotated",
         /// One axis after another, from the nearest devices to the farthest.
         Hierarchical = "hierarchical",
     }
@@ -87,7 +89,7 @@ choices! {
 impl CollectiveChoice {
     /// Whether collectives are to run along one axis after another.
     pub(crate) fn is_staged(self) -> bool {
-        matches!(self, CollectiveChoice::Axes | CollectiveChoice::Hierarchical)
+        !matches!(self, CollectiveChoice::Auto | CollectiveChoice::Flat)
     }
 }
 

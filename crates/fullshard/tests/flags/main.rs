@@ -88,6 +88,8 @@ const ROWS: &[Row] = &[
     ("mesh", "data=2,fsdp=3", &[FOUR], Fails("has 6 devices, but there are 4")),
     ("collective", "axes", &[FOUR, ("mesh", "data=2,fsdp=2")], Program),
     ("collective", "hierarchical", &[FOUR, ("mesh", "data=2,fsdp=2")], Program),
+    ("collective", "rotated", &[FOUR, ("mesh", "data=2,fsdp=2")], Program),
+    ("mesh", "data=2,tensor=2", &[FOUR], Fails("no tensor parallelism yet")),
     ("collective", "axes", &[TWO], Warns("--collective has no effect: the mesh has one axis")),
     ("device.topology", "\"v4-8\"", &[FOUR, ("device", "tpu"), ("collective", "axes")], Program),
     ("sharding_rules", "no-such-rules.toml", &[TWO], Fails("no-such-rules.toml")),
