@@ -36,13 +36,14 @@ impl RunConfig {
         }
         let mesh = spec.resolve(devices);
         let mesh = mesh.map_err(|error| Error::Usage(format!("--mesh: {error}")))?;
-        match mesh.axes().find(|(name, size)| RESERVED.contains(name) && *size > 1) {
-            Some((name, _)) => Err(Error::Usage(format!(
+        let reserved = |(name, size): &(&str, usize)| RESERVED.contains(name) && *size > 1;
+        if let Some((name, _)) = mesh.axes().find(reserved) {
+            return Err(Error::Usage(format!(
                 "--mesh: there is no {name} parallelism yet, and an axis `{name}` would shard the \
                  batch as any other: name it otherwise, such as data, or leave it out"
-            ))),
-            None => Ok(mesh),
+            )));
         }
+        Ok(mesh)
     }
 
     /// The strategy. With sharding groups, `full_shard` has replicas.
