@@ -52,6 +52,7 @@ fn sample(flag: &Flag) -> (Vec<String>, Vec<(&'static str, &'static str)>) {
         "fsdp" => word("no_shard"),
         "device" => word("tpu"),
         "remat" => word("dots"),
+        "mesh" => word("data=2,fsdp=-1"),
         "fsdp_config" => word(r#"{"min_num_params": 7}"#),
         "lr_scheduler_kwargs" => word(r#"{"num_cycles": 2}"#),
         "config_name" => word(r#"{"model_type": "gpt2"}"#),
@@ -120,6 +121,10 @@ fn every_key_round_trips_through_flags() {
         ("fsdp", "strategy", _) => json!("shard_grad_op"),
         ("fsdp", "buffer_dtype", _) | ("precision", ..) => json!("bfloat16"),
         ("fsdp", "gradient_divide_factors", _) => json!([2.0, 3.0]),
+        ("fsdp", "collective", _) => json!("axes"),
+        ("fsdp", "sharding_groups", _) => json!([[0, 1], [2, 3]]),
+        ("fsdp", "sharding_rank" | "sharding_world_size", _) => json!(2),
+        ("mesh", "shape", _) => json!("data=2,fsdp=-1"),
         ("fsdp", "wrap", _) => json!([]),
         (
             "fsdp",
@@ -197,7 +202,7 @@ fn minimum_of_no_parameters_wraps_as_the_config_says() {
 fn rejects_other_versions_and_unknown_keys() {
     let folder = tempfile::tempdir().unwrap();
     for (name, text, expected) in [
-        ("a.toml", "version = 3\n", "version 3 is not supported, expected version 2"),
+        ("a.toml", "version = 4\n", "version 4 is not supported, expected version 3"),
         ("b.toml", "version = 0\n", "run config version 0"),
         ("c.toml", "[model]\nmodel_type = \"gpt2\"\n", "add `version = 3`"),
         ("d.toml", "version = 1\n[model]\nmodel_typ = \"gpt2\"\n", "unknown field `model_typ`"),

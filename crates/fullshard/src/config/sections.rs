@@ -92,8 +92,9 @@ super::section! {
         client_options: Vec<String> = Vec::new(), "client_option", "NAME=VALUE";
         /// XLA compiler flag, such as xla_cpu_enable_fast_math=true. May be repeated.
         xla_flags: Vec<String> = Vec::new(), "xla_flag", "NAME=VALUE";
-        /// The machine that the devices are, such as v4-128. Collectives follow its network.
-        topology: Option<String> = None;
+        /// The machine that the devices are, such as v4-128 or h100:8x2, whose network collectives
+        /// follow. TPU slices are recognized without it.
+        topology: Option<String> = None, "machine", "MACHINE";
         /// Disable the compile cache.
         no_cache: bool = false, "no_cache", "BOOL";
     }

@@ -51,6 +51,12 @@ impl RunConfig {
                 format::count(machine.devices, "device")
             )));
         }
+        if let Some(given) = self.device.topology.as_ref().filter(|&given| *given != machine.name) {
+            return Err(Error::Usage(format!(
+                "--machine is {given}, but the plan is for {}: leave --machine out",
+                machine.name
+            )));
+        }
         let mut config = self.clone();
         config.device.platform = Some(machine.kind);
         config.mesh.devices = Some(machine.devices);
