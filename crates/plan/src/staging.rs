@@ -102,19 +102,22 @@ mod tests {
         }
     }
 
-    /// A reduce-scatter over all of a torus sums the full tensor; along one dimension it does not.
     #[test]
-    fn reductions_on_a_torus_go_along_its_dimensions() {
+    fn split_axes_are_for_stages_alone() {
         let found = chosen("v4-128", "fsdp=64", Strategy::FullShard);
-        assert!(found.reduce.is_staged() == (found.mesh.sizes() == [4, 4, 4]), "{found:?}");
+        let split = found.mesh.sizes() == [4, 4, 4];
+        assert_eq!(found.reduce.is_staged() || found.gather.is_staged(), split, "{found:?}");
         let replicas = chosen("v4-128", "data=4,fsdp=16", Strategy::HybridShard);
         assert_eq!(replicas.mesh.whole_axes(), [("data", 4), ("fsdp", 16)]);
     }
 
-    /// Between slices a device moves its share only.
+    /// libtpu and NCCL split collectives between islands themselves, so that each device sends its
+    /// share only.
     #[test]
-    fn slices_are_crossed_with_the_least() {
-        let found = chosen("2xv4-128", "data=2,fsdp=64", Strategy::NoShard);
-        assert_eq!(found.reduce, Staging::Hierarchical, "{found:?}");
+    fn islands_need_no_stages() {
+        for (machine, mesh) in [("2xv4-128", "data=2,fsdp=64"), ("h100:8x2", "data=2,fsdp=8")] {
+            let found = chosen(machine, mesh, Strategy::NoShard);
+            assert_eq!((found.gather, found.reduce), (Staging::Flat, Staging::Flat), "{machine}");
+        }
     }
 }

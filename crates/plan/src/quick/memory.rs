@@ -133,10 +133,6 @@ fn gathered(spec: &StepSpec) -> u64 {
         // Full gradients are accumulated in f32.
         return total + total / compute.size() as u64 * F32 as u64;
     }
-    if placement.gathers_per_step() && placement.options.scan_layers {
-        // The gradients of a scan are reduced after it.
-        return 2 * total;
-    }
     let (root, layer) = root_and_layer(spec, &units, total);
     if !reshards(spec, &units) {
         return total + root + layer;
