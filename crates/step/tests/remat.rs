@@ -271,8 +271,9 @@ fn check_offloaded(case: &Case, kind: Platform, flags: &[&str]) {
 /// A test for each stack and platform. In unrolled layers, the scheduler that hides latency moves
 /// activations back as early as memory allows, which is at once in a program as small as this.
 macro_rules! offloaded {
-    ($($name:ident: $model:ident, $devices:literal, $scanned:literal, $kind:ident, $flags:expr;)*) => {
+    ($($(#[$tier:meta])? $name:ident: $model:ident, $devices:literal, $scanned:literal, $kind:ident, $flags:expr;)*) => {
         $(#[test]
+        $(#[$tier])?
         fn $name() {
             let case = Case { model: $model, layers: 4, devices: $devices, scanned: $scanned };
             check_offloaded(&case, Platform::$kind, $flags);
@@ -283,17 +284,20 @@ macro_rules! offloaded {
 const IN_ORDER: &[&str] = &["xla_gpu_enable_latency_hiding_scheduler=false"];
 
 offloaded! {
-    gpt2_offloads_on_tpu: Gpt2, 1, true, Tpu, &[];
+    #[ignore = "long: two programs for a TPU"]
+    long_gpt2_offloads_on_tpu: Gpt2, 1, true, Tpu, &[];
     llama_offloads_on_two_tpus: Llama, 2, true, Tpu, &[];
     gpt2_offloads_on_two_gpus: Gpt2, 2, true, Cuda, &[];
-    llama_offloads_on_gpu: Llama, 1, true, Cuda, &[];
+    #[ignore = "long: two programs for a GPU"]
+    long_llama_offloads_on_gpu: Llama, 1, true, Cuda, &[];
     gpt2_unrolled_offloads_on_gpu: Gpt2, 1, false, Cuda, IN_ORDER;
 }
 
 /// TPUs move unrolled layers' activations back before all are moved out, if memory allows: here
 /// device memory falls by less than one layer saves, 41 of 67 MB.
 #[test]
-fn gpt2_unrolled_offloads_on_tpu() {
+#[ignore = "long: two programs for a TPU"]
+fn long_gpt2_unrolled_offloads_on_tpu() {
     let case = Case { model: Gpt2, layers: 4, devices: 1, scanned: false };
     let [saved, offloaded] =
         ["minimal", "minimal_offload"].map(|remat| case.memory(remat, Platform::Tpu, &[]));
