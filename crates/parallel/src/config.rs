@@ -194,7 +194,7 @@ fn check_other_keys(keys: &mut Keys) -> Result<(), FsdpConfigError> {
         keys.accept(key, BOOL, Value::is_boolean, reason)?;
     }
     keys.accept("backward_prefetch", "a string", Value::is_string, SCHEDULE)?;
-    let unsaved = "there are no checkpoints yet";
+    let unsaved = "checkpoints hold the shards of all devices and load on any mesh";
     keys.accept("state_dict_type", "a string", Value::is_string, unsaved)?;
     let version = "all versions of PyTorch FSDP train the same way, and so does this";
     keys.accept("version", "a whole number", Value::is_u64, version)?;

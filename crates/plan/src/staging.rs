@@ -26,20 +26,20 @@ pub fn choose(machine: &Machine, mesh: &Mesh, rules: &Rules) -> Chosen {
     let along = torus.as_ref().unwrap_or(mesh);
     let fastest = |seconds: &dyn Fn(&Mesh, Staging) -> f64| {
         let ways = [(mesh, Staging::Flat), (along, Staging::Axes), (along, Staging::Hierarchical)];
-        let mut best = (f64::INFINITY, mesh, Staging::Flat);
+        let mut best = (f64::INFINITY, Staging::Flat);
         for (mesh, staging) in ways {
             let seconds = seconds(mesh, staging);
             // Fewer collectives, unless another way is clearly faster.
             if seconds < CLEARLY * best.0 {
-                best = (seconds, mesh, staging);
+                best = (seconds, staging);
             }
         }
-        (best.1, best.2)
+        best.1
     };
     let gather = fastest(&|mesh, staging| seconds(machine, mesh, staging, rules, true));
     let reduce = fastest(&|mesh, staging| seconds(machine, mesh, staging, rules, false));
-    let mesh = if gather.1.is_staged() || reduce.1.is_staged() { along } else { mesh };
-    Chosen { mesh: mesh.clone(), gather: gather.1, reduce: reduce.1 }
+    let mesh = if gather.is_staged() || reduce.is_staged() { along } else { mesh };
+    Chosen { mesh: mesh.clone(), gather, reduce }
 }
 
 /// The share of another's time below which a way is clearly faster.
