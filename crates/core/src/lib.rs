@@ -14,14 +14,16 @@ mod mesh;
 mod mesh_spec;
 mod part;
 mod platform;
+mod sharding;
 mod tensor_type;
 
 pub use accelerator::{Chip, Gpu, GpuTarget, TpuGeneration, TpuSlice, UnknownAccelerator};
 pub use collective::CollectiveKind;
 pub use dtype::{DType, NumberClass, UnknownDType};
 pub use layout::Layout;
-pub use mesh::{Mesh, MeshError, Sharding};
+pub use mesh::{Mesh, MeshError};
 pub use mesh_spec::{MeshSpec, MeshSpecError};
 pub use part::{Part, Run};
 pub use platform::{Platform, UnknownPlatform};
+pub use sharding::Sharding;
 pub use tensor_type::TensorType;

@@ -201,7 +201,10 @@ fn keys_without_effect_are_warnings() {
         (r#""use_orig_params": true"#, "parameters keep their names however they are sharded"),
         (r#""sync_module_states": true"#, on_device),
         (r#""cpu_ram_efficient_loading": true"#, on_device),
-        (r#""fsdp_state_dict_type": "FULL_STATE_DICT""#, "there are no checkpoints yet"),
+        (
+            r#""fsdp_state_dict_type": "FULL_STATE_DICT""#,
+            "checkpoints hold the shards of all devices and load on any mesh",
+        ),
         (
             r#""fsdp_version": 2"#,
             "all versions of PyTorch FSDP train the same way, and so does this",
