@@ -123,7 +123,11 @@ fn read_rules(path: &Path) -> Result<Rules> {
     let is_json = path.extension().is_some_and(|extension| extension == "json");
     let rules: Result<Rules, String> = match is_json {
         true => serde_json::from_str(&text).map_err(|error| error.to_string()),
-        false => toml::from_str(&text).map_err(|error| error.message().to_owned()),
+        false => toml::from_str(&text).map_err(|error| {
+            let start = error.span().map_or(0, |span| span.start);
+            let line = 1 + text[..start].matches('\n').count();
+            format!("line {line}: {}", error.message())
+        }),
     };
     let mut rules = rules.map_err(|error| {
         Error::Usage(format!("--sharding_rules {name}: {error}; see docs/parallelism.md"))
