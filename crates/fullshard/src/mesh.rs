@@ -3,14 +3,14 @@
 use crate::config::{CollectiveChoice, RunConfig};
 use crate::error::{Error, Result};
 use fullshard_core::{Mesh, MeshSpec};
-use fullshard_parallel::rules::FSDP;
+use fullshard_parallel::rules::{CONTEXT, FSDP, TENSOR};
 use fullshard_parallel::{Rules, Settings, Staging, Strategy};
 use fullshard_plan::Machine;
 use fullshard_plan::staging::Chosen;
 use std::path::Path;
 
 /// Names of axes that mean other kinds of parallelism than data parallelism.
-const RESERVED: [&str; 6] = ["tensor", "context", "sequence", "expert", "pipeline", "spatial"];
+const RESERVED: [&str; 4] = ["sequence", "expert", "pipeline", "spatial"];
 
 impl RunConfig {
     /// The mesh: `--mesh`, or the one of the sharding groups, or all devices along one axis.
@@ -44,6 +44,13 @@ impl RunConfig {
             )));
         }
         Ok(mesh)
+    }
+
+    /// The number of parts of the batch: the devices along all axes that shard it.
+    pub fn batch_shards(&self) -> Result<usize> {
+        let mesh = self.device_mesh()?;
+        let others = [TENSOR, CONTEXT];
+        Ok(mesh.axes().filter(|(name, _)| !others.contains(name)).map(|(_, size)| size).product())
     }
 
     /// The strategy. With sharding groups, `full_shard` has replicas.
@@ -106,7 +113,11 @@ impl RunConfig {
             (CollectiveChoice::Auto, Some(machine)) => {
                 let rules = match self.sharding_rules()? {
                     Some(rules) => rules,
-                    None => Rules::of(self.strategy()?, &self.sharding_settings()?)?,
+                    None => {
+                        let settings = self.sharding_settings()?;
+                        let sequence_parallel = self.mesh.sequence_parallel;
+                        Rules::of(self.strategy()?, &settings, &mesh, sequence_parallel)?
+                    }
                 };
                 Ok(fullshard_plan::staging::choose(machine, &mesh, &rules))
             }

@@ -195,7 +195,7 @@ impl RunConfig {
     /// The batch shape of a step, if its tokens can be indexed.
     fn batch(&self, tokens: usize) -> Result<BatchShape> {
         let accumulation = self.schedule.gradient_accumulation_steps;
-        let sequences = self.schedule.per_device_batch.saturating_mul(self.devices());
+        let sequences = self.schedule.per_device_batch.saturating_mul(self.batch_shards()?);
         let all = sequences.checked_mul(tokens).and_then(|all| all.checked_mul(accumulation));
         if all.is_none_or(|all| all > MAX_TOKENS) {
             return Err(Error::Usage(format!(
@@ -240,6 +240,7 @@ impl RunConfig {
         Ok(PlacementOptions {
             strategy: self.strategy()?,
             rules: self.sharding_rules()?,
+            sequence_parallel: self.mesh.sequence_parallel && model.has_residual_stream(),
             staging: Staging::Flat,
             gather_staging: Staging::Flat,
             config: self.fsdp.resolve(self.precision.compute.unwrap_or(Compute::Float32))?,

@@ -104,6 +104,12 @@ impl Group {
         self.axes.size()
     }
 
+    /// The devices along the axes of this group and then along those of another.
+    pub fn joined(&self, other: &Group) -> Group {
+        let axes = [&self.axes.axes[..], &other.axes.axes[..]].concat();
+        Group { axes: Axes { axes, ..self.axes.clone() }, ..self.clone() }
+    }
+
     /// The shards of all devices, concatenated along a dimension.
     pub fn all_gather(&self, tensor: &Tensor, dim: usize) -> Result<Tensor> {
         tensor.check_dim("all_gather", dim)?;
@@ -129,6 +135,9 @@ impl Group {
     /// The reduction over devices.
     pub fn all_reduce(&self, tensor: &Tensor, kind: Reduction) -> Result<Tensor> {
         let axes = &self.axes.axes;
+        if axes.is_empty() {
+            return Ok(tensor.clone());
+        }
         if self.in_stages && axes.len() > 1 {
             let mesh = &self.axes.mesh;
             return axes.iter().try_fold(tensor.clone(), |reduced, &axis| {

@@ -1,7 +1,7 @@
 //! Tensors: handles to values of a program being traced.
 
 use crate::graph::ValueId;
-use crate::trace::GraphId;
+use crate::trace::{self, GraphId};
 use fullshard_core::{DType, TensorType};
 use std::rc::Rc;
 
@@ -35,6 +35,16 @@ impl Tensor {
     /// The dimensions.
     pub fn dims(&self) -> &[usize] {
         &self.ty.dims
+    }
+
+    /// Whether this is the very same value of the program as another.
+    pub fn is(&self, other: &Tensor) -> bool {
+        (self.graph, self.value) == (other.graph, other.value)
+    }
+
+    /// Whether ops that are traced now can use it: it is not of a region that has ended.
+    pub fn is_usable(&self) -> bool {
+        trace::is_open(self.graph)
     }
 
     /// The number of dimensions.

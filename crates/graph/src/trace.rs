@@ -74,6 +74,11 @@ pub(crate) fn is_manual(axis: &str) -> bool {
     MANUAL.with(|manual| manual.borrow().iter().any(|known| known == axis))
 }
 
+/// Whether a graph is still being traced.
+pub(crate) fn is_open(graph: GraphId) -> bool {
+    STACK.with(|stack| stack.borrow().iter().any(|builder| builder.id == graph))
+}
+
 /// A graph and the outer tensors it captured, which are its last parameters.
 pub(crate) struct Traced {
     pub graph: Graph,

@@ -8,7 +8,7 @@ use crate::layers::checkpoint::Checkpoint;
 use crate::module::{Module, Parameter, join};
 use crate::scope::Scope;
 use crate::task::InputSpec;
-use crate::tracer::{Body, Declaration, Layer, LayerBody, Place, Tracer};
+use crate::tracer::{Activations, Body, Declaration, Layer, LayerBody, Place, Tracer};
 use fullshard_graph::{Argument, DType, Error, Program, Result, Tensor, zeros};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -23,6 +23,8 @@ pub struct Declared {
     pub attention: Form,
     /// Whether it has buffers: tables that are not parameters.
     pub has_buffers: bool,
+    /// Whether it has a residual stream whose tokens can be sharded.
+    pub has_residual_stream: bool,
     /// What its layers name for remat policies.
     pub checkpoints: Vec<Checkpoint>,
 }
@@ -42,9 +44,13 @@ pub fn declare(
     })?;
     let modules = tracer.modules.borrow();
     modules.iter().try_for_each(ModuleInfo::check_order)?;
-    let (attention, has_buffers) = (tracer.attention.get(), tracer.has_buffers.get());
-    let checkpoints = Checkpoint::of_program(&program, tokens);
-    Ok(Declared { tree: tree(&modules, ROOT), attention, has_buffers, checkpoints })
+    Ok(Declared {
+        tree: tree(&modules, ROOT),
+        attention: tracer.attention.get(),
+        has_buffers: tracer.has_buffers.get(),
+        has_residual_stream: tracer.has_residual_stream.get(),
+        checkpoints: Checkpoint::of_program(&program, tokens),
+    })
 }
 
 /// The class of lists of modules.
@@ -60,6 +66,7 @@ struct DeclareTracer {
     positions: RefCell<HashMap<String, usize>>,
     attention: Cell<Form>,
     has_buffers: Cell<bool>,
+    has_residual_stream: Cell<bool>,
 }
 
 /// A module as declared so far.
@@ -101,6 +108,7 @@ impl DeclareTracer {
             positions: RefCell::new(HashMap::from([(String::new(), ROOT)])),
             attention: Cell::default(),
             has_buffers: Cell::default(),
+            has_residual_stream: Cell::default(),
         }
     }
 
@@ -163,7 +171,7 @@ impl Tracer for DeclareTracer {
         zeros(self.compute_dtype(), &parameter.dims)
     }
 
-    fn dropout(&self, _: &Place, _: &str, x: &Tensor, _: f64) -> Result<Tensor> {
+    fn dropout(&self, _: &Place, _: &str, x: &Tensor, _: Activations, _: f64) -> Result<Tensor> {
         Ok(x.clone())
     }
 
@@ -197,6 +205,10 @@ impl Tracer for DeclareTracer {
             }
             Declaration::Attention(form) => {
                 self.attention.set(self.attention.get().and(form));
+                Ok(())
+            }
+            Declaration::ResidualStream => {
+                self.has_residual_stream.set(true);
                 Ok(())
             }
         }

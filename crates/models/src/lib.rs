@@ -79,6 +79,7 @@ mod plain;
 mod registry;
 mod scope;
 mod task;
+mod tensor_parallel;
 mod tracer;
 
 pub use config::{ConfigError, default_config, from_file, from_json};
@@ -93,4 +94,5 @@ pub use plain::Plain;
 pub use registry::{Architecture, NameTaken, architectures, register};
 pub use scope::Scope;
 pub use task::{CausalLm, FromTensors, InputSpec, Loss, Task, take_fields};
-pub use tracer::{Body, Declaration, Layer, LayerBody, Place, Tracer};
+pub use tensor_parallel::{TensorParallel, slice_size};
+pub use tracer::{Activations, Body, Declaration, Layer, LayerBody, Place, Tracer};

@@ -74,6 +74,9 @@ pub trait AnyModel: std::fmt::Debug {
     /// Whether it has buffers, such as rotary tables: tables that are not parameters.
     fn has_buffers(&self) -> bool;
 
+    /// Whether it has a residual stream whose tokens can be sharded: sequence parallelism.
+    fn has_residual_stream(&self) -> bool;
+
     /// What its layers name for remat policies, in the order it is computed.
     fn checkpoints(&self) -> &[Checkpoint];
 
@@ -98,7 +101,7 @@ pub fn boxed<T: Task + 'static>(model: impl Model<T> + 'static) -> Result<Box<dy
     let task = model.task();
     let tokens = model.declared_sequence();
     let specs = task.inputs(tokens);
-    let Declared { tree, attention, has_buffers, checkpoints } =
+    let Declared { tree, attention, has_buffers, has_residual_stream, checkpoints } =
         declare(model.class(), &specs, tokens, |nn, inputs| {
             model.forward(nn, &T::Inputs::from_tensors(&inputs)?)
         })?;
@@ -108,6 +111,7 @@ pub fn boxed<T: Task + 'static>(model: impl Model<T> + 'static) -> Result<Box<dy
         tree: Arc::new(tree),
         attention,
         has_buffers,
+        has_residual_stream,
         checkpoints,
         inputs: specs.len(),
     }))
@@ -120,6 +124,7 @@ struct Erased<M, T> {
     tree: Arc<Module>,
     attention: Form,
     has_buffers: bool,
+    has_residual_stream: bool,
     checkpoints: Vec<Checkpoint>,
     /// The number of tensors of a batch that are inputs; the rest are labels.
     inputs: usize,
@@ -152,6 +157,10 @@ impl<T: Task, M: Model<T>> AnyModel for Erased<M, T> {
 
     fn has_buffers(&self) -> bool {
         self.has_buffers
+    }
+
+    fn has_residual_stream(&self) -> bool {
+        self.has_residual_stream
     }
 
     fn checkpoints(&self) -> &[Checkpoint] {

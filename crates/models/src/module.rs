@@ -1,6 +1,8 @@
 //! Module trees: the modules and parameters of a model, before any tensor exists. They come from
 //! tracing the model; see [`declare`](crate::declare).
 
+use crate::layers::dim_names::DimName;
+
 /// A module with Hugging Face's class name, its own parameters and its children.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Module {
@@ -21,7 +23,7 @@ pub struct Parameter {
     pub dims: Vec<usize>,
     /// The logical names of its dimensions, such as `vocab` and `embed`, which sharding rules
     /// refer to; none if they have no names.
-    pub dim_names: &'static [&'static str],
+    pub dim_names: Vec<DimName>,
     /// How it is initialized.
     pub initializer: Initializer,
     /// A row, along dimension 0, that is initialized to zero whatever the initializer.
@@ -120,7 +122,7 @@ impl Parameter {
         Parameter {
             name,
             dims: dims.to_vec(),
-            dim_names: &[],
+            dim_names: Vec::new(),
             initializer,
             zero_row: None,
             tied_to: None,
@@ -128,8 +130,8 @@ impl Parameter {
     }
 
     /// With logical names for its dimensions.
-    pub fn with_dim_names(self, dim_names: &'static [&'static str]) -> Parameter {
-        Parameter { dim_names, ..self }
+    pub fn with_dim_names(self, dim_names: &[DimName]) -> Parameter {
+        Parameter { dim_names: dim_names.to_vec(), ..self }
     }
 
     /// A parameter that is tied to another, given by its full name.

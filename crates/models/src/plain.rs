@@ -1,7 +1,7 @@
 //! The simplest tracer: full parameters, unrolled layers, no dropout.
 
 use crate::module::{Module, Parameter};
-use crate::tracer::{Body, Layer, LayerBody, Place, Tracer};
+use crate::tracer::{Activations, Body, Layer, LayerBody, Place, Tracer};
 use fullshard_graph::{DType, Error, Result, Tensor};
 use std::collections::HashMap;
 
@@ -57,7 +57,7 @@ impl Tracer for Plain {
         }
     }
 
-    fn dropout(&self, _: &Place, _: &str, x: &Tensor, _: f64) -> Result<Tensor> {
+    fn dropout(&self, _: &Place, _: &str, x: &Tensor, _: Activations, _: f64) -> Result<Tensor> {
         Ok(x.clone())
     }
 

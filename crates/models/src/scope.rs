@@ -5,7 +5,8 @@
 
 use crate::lowering::LoweringOptions;
 use crate::module::{Initializer, Parameter, join};
-use crate::tracer::{Declaration, Layer, Place, Tracer};
+use crate::tensor_parallel::TensorParallel;
+use crate::tracer::{Activations, Declaration, Layer, Place, Tracer};
 use fullshard_graph::{DType, Error, Result, Tensor, constant, module};
 
 /// A module being traced.
@@ -97,7 +98,15 @@ impl<'a> Scope<'a> {
     /// A parameter of this module, by its full declaration.
     pub fn get(&self, parameter: &Parameter) -> Result<Tensor> {
         let tensor = self.tracer.parameter(&self.place, parameter)?;
-        if tensor.dims() == parameter.dims {
+        let fits = |(dim, (&found, &size)): (usize, (&usize, &usize))| {
+            let slice = || {
+                let name = parameter.dim_names.get(dim)?;
+                Some(self.tensor_parallel()?.local(name, size))
+            };
+            found == size || slice() == Some(found)
+        };
+        let sizes = tensor.dims().iter().zip(&parameter.dims).enumerate();
+        if tensor.rank() == parameter.dims.len() && sizes.into_iter().all(fits) {
             return Ok(tensor);
         }
         let (name, dims) = (self.name(parameter.name), &parameter.dims);
@@ -105,18 +114,24 @@ impl<'a> Scope<'a> {
         Err(Error::new("parameter", reason))
     }
 
-    /// A `Dropout` module over a tensor whose first dimension is the batch.
+    /// A `Dropout` module over the residual stream.
     pub fn dropout(&self, name: &str, x: &Tensor, probability: f64) -> Result<Tensor> {
         self.leaf(name, "Dropout")?;
-        self.functional_dropout(name, x, probability)
+        self.functional_dropout(name, x, Activations::Residual, probability)
     }
 
     /// Dropout without a module; the name must be unique in this module.
-    pub fn functional_dropout(&self, name: &str, x: &Tensor, probability: f64) -> Result<Tensor> {
+    pub fn functional_dropout(
+        &self,
+        name: &str,
+        x: &Tensor,
+        of: Activations,
+        probability: f64,
+    ) -> Result<Tensor> {
         if probability == 0.0 {
             return Ok(x.clone());
         }
-        self.tracer.dropout(&self.place, name, x, probability)
+        self.tracer.dropout(&self.place, name, x, of, probability)
     }
 
     /// Whether the model is being trained, so that dropout is active.
@@ -156,6 +171,11 @@ impl<'a> Scope<'a> {
     /// Whether all of this is recomputed in the backward pass.
     pub fn is_recomputed(&self) -> bool {
         self.tracer.is_recomputed()
+    }
+
+    /// The slices of layers that devices compute with, if they do not have full ones.
+    pub fn tensor_parallel(&self) -> Option<&TensorParallel> {
+        self.tracer.tensor_parallel()
     }
 
     /// Whether matmuls here are in FP8: those of layers, if enabled.

@@ -3,6 +3,7 @@
 use crate::layers::attention::Form;
 use crate::lowering::LoweringOptions;
 use crate::module::{Parameter, join};
+use crate::tensor_parallel::TensorParallel;
 use fullshard_graph::{DType, Result, Tensor};
 
 /// A place in a model.
@@ -54,6 +55,17 @@ pub enum Declaration<'a> {
     Order(&'a [&'a str]),
     /// This module computes attention.
     Attention(Form),
+    /// The model has a residual stream whose tokens can be sharded.
+    ResidualStream,
+}
+
+/// Which dimensions of activations may be sharded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activations {
+    /// The residual stream, `[tokens, width]` or `[batch, sequence, width]`.
+    Residual,
+    /// Attention probabilities, `[batch, key heads, group, queries, keys]`.
+    Attention,
 }
 
 /// Traces a model.
@@ -70,12 +82,20 @@ pub trait Tracer {
         body: LayerBody<'_>,
     ) -> Result<Vec<Tensor>>;
 
-    /// A parameter of the module at a place: full, and in the compute dtype.
+    /// A parameter of the module at a place, in the compute dtype: full, or this device's slice if
+    /// tensor parallelism slices one of its dims.
     fn parameter(&self, place: &Place, parameter: &Parameter) -> Result<Tensor>;
 
-    /// Dropout over a tensor whose first dimension is the batch, with a name unique in its module.
-    /// Returns the tensor unchanged when not training.
-    fn dropout(&self, place: &Place, name: &str, x: &Tensor, probability: f64) -> Result<Tensor>;
+    /// Dropout over activations, with a name unique in its module. Returns the tensor unchanged
+    /// when not training.
+    fn dropout(
+        &self,
+        place: &Place,
+        name: &str,
+        x: &Tensor,
+        of: Activations,
+        probability: f64,
+    ) -> Result<Tensor>;
 
     /// Whether the model is being trained, so that dropout is active.
     fn is_training(&self) -> bool;
@@ -101,6 +121,11 @@ pub trait Tracer {
     /// Whether everything being traced is recomputed in the backward pass.
     fn is_recomputed(&self) -> bool {
         false
+    }
+
+    /// The slices of layers that devices compute with, if they do not have full ones.
+    fn tensor_parallel(&self) -> Option<&TensorParallel> {
+        None
     }
 
     /// Whether the matmuls of layers are in FP8.

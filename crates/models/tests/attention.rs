@@ -15,7 +15,9 @@ use fullshard_graph::{
 use fullshard_models::layers::attention::{
     Heads, Mask, Scores, attention, blockwise, fused, reference, unsupported_reason,
 };
-use fullshard_models::{Body, Layer, LayerBody, LoweringOptions, Parameter, Place, Scope, Tracer};
+use fullshard_models::{
+    Activations, Body, Layer, LayerBody, LoweringOptions, Parameter, Place, Scope, Tracer,
+};
 use fullshard_pjrt::HostTensor;
 
 /// A tracer without parameters whose dropout multiplies by the keep probability, or by a mask.
@@ -58,7 +60,14 @@ impl Tracer for TestTracer {
         Err(fullshard_graph::Error::new("parameter", place.name(parameter.name)))
     }
 
-    fn dropout(&self, _: &Place, _: &str, x: &Tensor, probability: f64) -> Result<Tensor> {
+    fn dropout(
+        &self,
+        _: &Place,
+        _: &str,
+        x: &Tensor,
+        _: Activations,
+        probability: f64,
+    ) -> Result<Tensor> {
         match &self.mask {
             Some(mask) => x * &mask.reshape(x.dims())?,
             None => x * (1.0 - probability),

@@ -7,7 +7,9 @@ use common::{Recording, difference, eval, model, weights};
 use fullshard_graph::{
     DType, Error, Policy, Result, Tensor, concatenate, iota, remat, scan, value_and_grad,
 };
-use fullshard_models::{AnyModel, Body, Layer, LayerBody, Parameter, Place, Plain, Scope, Tracer};
+use fullshard_models::{
+    Activations, AnyModel, Body, Layer, LayerBody, Parameter, Place, Plain, Scope, Tracer,
+};
 use std::collections::HashMap;
 
 /// Scans layers over stacked parameters, each rematerialized in the backward pass.
@@ -72,7 +74,7 @@ impl Tracer for ScanTracer {
         }
     }
 
-    fn dropout(&self, _: &Place, _: &str, x: &Tensor, _: f64) -> Result<Tensor> {
+    fn dropout(&self, _: &Place, _: &str, x: &Tensor, _: Activations, _: f64) -> Result<Tensor> {
         Ok(x.clone())
     }
 

@@ -17,11 +17,10 @@ pub(crate) enum Factors {
 impl Factors {
     /// The local part of a parameter; `None` if its rank is below two.
     pub(crate) fn of(shard: &Shard) -> Result<Option<Factors>> {
-        match (shard.layout, shard.shard_group()) {
-            (Layout::Dim(dim @ 1..), Some(group)) if shard.dims.len() > 1 => {
-                Ok(Some(Factors::Block(Blocks::of(shard, dim, group))))
-            }
-            _ => Ok(Matrices::of(shard)?.map(Factors::Range)),
+        let on_other_dim = matches!(shard.layout, Layout::Dim(1..)) && shard.parts() > 1;
+        match shard.dims.len() > 1 && (on_other_dim || shard.tensor.is_some()) {
+            true => Ok(Some(Factors::Block(Blocks::of(shard)))),
+            false => Ok(Matrices::of(shard)?.map(Factors::Range)),
         }
     }
 

@@ -70,4 +70,4 @@ pub use optimizer::{Optimizer, Slot, SlotKind, Update, Updated};
 pub use schedule::{SCHEDULES, Schedule, Shape, StableDecay};
 pub use schedule_options::ScheduleOptions;
 pub use sgd::Sgd;
-pub use shard::Shard;
+pub use shard::{Shard, TensorSlice};

@@ -35,7 +35,7 @@ impl Matrices {
     /// The matrices of a parameter; `None` if its rank is below two.
     pub(crate) fn of(shard: &Shard) -> Result<Option<Matrices>> {
         let [leading @ .., rows, columns] = shard.dims.as_slice() else { return Ok(None) };
-        let index = shard.shard_group().map(Group::index).transpose()?;
+        let index = shard.layout_group().map(Group::index).transpose()?;
         let stack = shard.stack.unwrap_or(1);
         let local_dims = shard.local_dims();
         Ok(Some(Matrices {

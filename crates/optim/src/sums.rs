@@ -31,11 +31,11 @@ pub(crate) fn sum_over_devices(parts: &[(Vec<Tensor>, &Shard)]) -> Result<Vec<Ve
 }
 
 /// The groups that parameters are sharded over, each with the indices of its parameters.
-fn by_group<'a>(parts: &[(Vec<Tensor>, &'a Shard)]) -> Vec<(&'a Group, Vec<usize>)> {
-    let mut groups: Vec<(&Group, Vec<usize>)> = Vec::new();
+fn by_group(parts: &[(Vec<Tensor>, &Shard)]) -> Vec<(Group, Vec<usize>)> {
+    let mut groups: Vec<(Group, Vec<usize>)> = Vec::new();
     for (i, (_, shard)) in parts.iter().enumerate() {
         let Some(group) = shard.shard_group() else { continue };
-        match groups.iter_mut().find(|(known, _)| *known == group) {
+        match groups.iter_mut().find(|(known, _)| known == &group) {
             Some((_, members)) => members.push(i),
             None => groups.push((group, vec![i])),
         }

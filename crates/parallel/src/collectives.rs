@@ -64,8 +64,8 @@ impl Placement {
         let replicated = trained.iter().filter(|param| param.layout == Layout::Replicated);
         for &param in replicated {
             let bytes = self.bytes(unit, [param], false);
-            let axes = &self.comm.batch_axes;
-            collectives.extend(self.stages(unit, CollectiveKind::AllReduce, axes, bytes));
+            let axes = self.comm.replica_axes(param);
+            collectives.extend(self.stages(unit, CollectiveKind::AllReduce, &axes, bytes));
         }
         collectives
     }

@@ -53,13 +53,68 @@ pub enum Error {
     /// An axis along which all devices would compute the same.
     #[error(
         "mesh axis `{axis}` does not shard the batch under {rules}, so its devices would all \
-         compute the same: add it to the rule `batch`, or leave it out of the mesh"
+         compute the same: add it to the rule `batch`, or leave it out of the mesh{hint}"
     )]
     IdleAxis {
         /// The rules.
         rules: String,
         /// The axis.
         axis: String,
+        /// What else the axis could shard.
+        hint: &'static str,
+    },
+    /// A dimension that tensor parallelism cannot slice.
+    #[error(
+        "mesh axis `tensor` has {devices} devices, which do not divide the {units} {what} of \
+         `{parameter}` (dim `{dim_name}`): sizes that divide everything {rules} slices are {sizes}"
+    )]
+    IndivisibleSlice {
+        /// The rules.
+        rules: String,
+        /// The parameter.
+        parameter: String,
+        /// The name of the dimension.
+        dim_name: &'static str,
+        /// What is not divided: heads or elements.
+        what: &'static str,
+        /// The number of them.
+        units: usize,
+        /// The devices along the axis.
+        devices: usize,
+        /// The sizes of the axis that would do.
+        sizes: String,
+    },
+    /// A rule for the tensor axis together with others.
+    #[error(
+        "rule `{name}` of {rules} has `tensor` beside other axes: write a rule for `tensor` alone, \
+         and shard the slices by another rule, such as [\"flat\", \"fsdp\"]"
+    )]
+    MixedAxes {
+        /// The rules.
+        rules: String,
+        /// The rule.
+        name: String,
+    },
+    /// A rule for activations with an axis that has another meaning.
+    #[error("rule `{name}` of {rules} has axis `{axis}`, but only `{expected}` shards `{name}`")]
+    ActivationAxis {
+        /// The rules.
+        rules: String,
+        /// The rule.
+        name: String,
+        /// The axis.
+        axis: String,
+        /// The axis that it may have.
+        expected: &'static str,
+    },
+    /// Sequence parallelism without a head that is sliced.
+    #[error(
+        "rule `norm_sequence` of {rules} shards tokens over `tensor`, and the loss then needs a \
+         sliced head: add a rule [\"vocab\", \"tensor\"], or leave `norm_sequence` out"
+    )]
+    SequenceWithoutVocab {
+        /// The rules.
+        rules: String,
     },
     /// A dimension that is not a multiple of its shards.
     #[error(

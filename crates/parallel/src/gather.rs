@@ -11,8 +11,11 @@ use fullshard_graph::{DType, Mesh, Result, Tensor, concatenate, custom_vjp, full
 pub struct CommPolicy {
     /// The devices.
     pub mesh: Mesh,
-    /// The axes that the batch is sharded over, and gradients are averaged over.
+    /// The axes that tokens are sharded over, and gradients are averaged over.
     pub batch_axes: Vec<usize>,
+    /// The axes with sequence parallelism, along which devices have the gradients of their own
+    /// tokens for parameters that are not sliced.
+    pub partial_axes: Vec<usize>,
     /// How reductions over several axes run.
     pub staging: Staging,
     /// How all-gathers over several axes run.
@@ -63,7 +66,8 @@ impl CommPolicy {
 
     /// The axes over which the gradient of a parameter is summed besides those that shard it.
     pub(crate) fn replica_axes(&self, param: &ShardedParam) -> Vec<usize> {
-        let axes = self.batch_axes.iter().copied();
+        let partial = self.partial_axes.iter().filter(|_| param.slice.is_none());
+        let axes = self.batch_axes.iter().chain(partial).copied();
         axes.filter(|axis| !param.axes.contains(axis)).collect()
     }
 
@@ -85,8 +89,11 @@ impl CommPolicy {
     }
 
     fn unshard(&self, parameters: &[&ShardedParam], shards: &[Tensor]) -> Result<Vec<Tensor>> {
-        let mut full_params =
-            shards.iter().map(|shard| shard.convert(self.compute)).collect::<Result<Vec<_>>>()?;
+        let merged = |(param, shard): (&&ShardedParam, &Tensor)| {
+            param.merged(&shard.convert(self.compute)?)
+        };
+        let shards = parameters.iter().zip(shards).map(merged).collect::<Result<Vec<_>>>()?;
+        let mut full_params = shards.clone();
         for bucket in self.gathers(parameters) {
             if let [i] = bucket[..] {
                 full_params[i] = self.gather_one(parameters[i], &full_params[i])?;
@@ -120,7 +127,7 @@ impl CommPolicy {
         for (param, gradient) in parameters.iter().zip(gradients) {
             let gradient = divide(&gradient.convert(self.reduce)?, before)?;
             shards.push(match param.layout {
-                Layout::Replicated => self.sum(&self.batch_axes, &gradient)?,
+                Layout::Replicated => self.sum(&self.replica_axes(param), &gradient)?,
                 Layout::Dim(_) | Layout::Flat => gradient,
             });
         }
@@ -130,8 +137,10 @@ impl CommPolicy {
         for bucket in self.scatters(parameters, &layers.collect::<Vec<_>>()) {
             self.scatter(parameters, &bucket, &mut shards)?;
         }
-        let finish = |shard: &Tensor| divide(&shard.convert(DType::F32)?, after);
-        shards.iter().map(finish).collect()
+        let finish = |(param, shard): (&&ShardedParam, &Tensor)| {
+            param.unmerged(&divide(&shard.convert(DType::F32)?, after)?)
+        };
+        parameters.iter().zip(&shards).map(finish).collect()
     }
 
     /// Reduce-scatters a bucket of full gradients.
@@ -192,11 +201,12 @@ fn sharded(parameters: &[&ShardedParam]) -> Vec<usize> {
     (0..parameters.len()).filter(|&i| parameters[i].layout != Layout::Replicated).collect()
 }
 
-/// Those of a unit's parameters that are sharded, by the axes they are sharded over.
+/// Those of a unit's parameters that are sharded, by the axes they are sharded and summed over.
 fn by_axes(parameters: &[&ShardedParam]) -> Vec<Vec<usize>> {
     let mut all: Vec<Vec<usize>> = Vec::new();
     for i in sharded(parameters) {
-        let same = |known: &&mut Vec<usize>| parameters[known[0]].axes == parameters[i].axes;
+        let axes = |i: usize| (&parameters[i].axes, parameters[i].slice.is_some());
+        let same = |known: &&mut Vec<usize>| axes(known[0]) == axes(i);
         match all.iter_mut().find(same) {
             Some(known) => known.push(i),
             None => all.push(vec![i]),

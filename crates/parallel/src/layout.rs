@@ -1,11 +1,14 @@
 //! How one parameter is sharded over devices: the shard of each, and how to convert
 //! between the full parameter and its shards.
 //!
+//! With tensor parallelism a device computes with a slice of the parameter, which is then what
+//! `full` means here: FSDP shards the slice and all-gathers it.
+//!
 //! Only shards have padding. It is zero, and so is its gradient.
 
 use fullshard_core::Layout;
 use fullshard_graph::{Mesh, MeshError, Result, Sharding, Tensor};
-use fullshard_models::Initializer;
+use fullshard_models::{Initializer, slice_size};
 
 /// The flat layout pads each shard to a multiple of this, so that a shard is full rows of a tile
 /// on every kind of device.
@@ -38,11 +41,100 @@ pub struct ShardedParam {
     pub reason: String,
     /// The number of shards.
     pub num_shards: usize,
+    /// The slice of it that each device computes with, if not all of it.
+    pub slice: Option<TensorSlice>,
     /// Whether it is frozen.
     pub frozen: bool,
 }
 
+/// The slices of a parameter along a dim, one per device.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TensorSlice {
+    /// The dim.
+    pub dim: usize,
+    /// The equal parts that are fused along it. Each is sliced.
+    pub parts: usize,
+    /// The positions of the mesh axes of the devices.
+    pub axes: Vec<usize>,
+    /// The number of slices.
+    pub count: usize,
+}
+
+/// A dimension of the state of a parameter, over all devices.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GridDim {
+    /// Its size without padding.
+    pub size: usize,
+    /// Its size on each device, padding included.
+    pub local: usize,
+    /// The positions of the mesh axes that shard it, the major first.
+    pub axes: Vec<usize>,
+    /// The number of shards.
+    pub shards: usize,
+}
+
+impl GridDim {
+    fn whole(size: usize) -> GridDim {
+        GridDim { size, local: size, axes: Vec::new(), shards: 1 }
+    }
+
+    fn sharded(size: usize, axes: &[usize], shards: usize) -> GridDim {
+        GridDim { size, local: size.div_ceil(shards), axes: axes.to_vec(), shards }
+    }
+}
+
 impl ShardedParam {
+    /// The dimensions of the state: those of the parameter, or one if it is flat. A dim of fused
+    /// parts that is sliced is two, so that a shard is a block.
+    pub fn grid(&self) -> Vec<GridDim> {
+        if self.layout == Layout::Flat {
+            let (size, local) = (self.dims.iter().product(), self.shard_dims()[0]);
+            return vec![GridDim { size, local, axes: self.axes.clone(), shards: self.num_shards }];
+        }
+        let mut grid = Vec::new();
+        for (dim, &size) in self.dims.iter().enumerate() {
+            match &self.slice {
+                Some(slice) if slice.dim == dim => {
+                    grid.extend((slice.parts > 1).then(|| GridDim::whole(slice.parts)));
+                    grid.push(GridDim::sharded(size / slice.parts, &slice.axes, slice.count));
+                }
+                _ if self.layout == Layout::Dim(dim) => {
+                    grid.push(GridDim::sharded(size, &self.axes, self.num_shards));
+                }
+                _ => grid.push(GridDim::whole(size)),
+            }
+        }
+        grid
+    }
+
+    /// All mesh axes that its state is sharded over.
+    pub fn state_axes(&self) -> Vec<usize> {
+        let sliced = self.slice.iter().flat_map(|slice| &slice.axes);
+        sliced.chain(&self.axes).copied().collect()
+    }
+
+    /// The dimensions of what a device computes with.
+    pub fn slice_dims(&self) -> Vec<usize> {
+        let mut dims = self.dims.clone();
+        if let Some(TensorSlice { dim, parts, count, .. }) = self.slice {
+            dims[dim] = slice_size(dims[dim], parts, count);
+        }
+        dims
+    }
+
+    /// A shard of the state, in the dimensions of [`ShardedParam::shard_dims`].
+    pub(crate) fn merged(&self, shard: &Tensor) -> Result<Tensor> {
+        let lead = shard.rank() - self.grid().len();
+        shard.reshape(&[&shard.dims()[..lead], &self.shard_dims()].concat())
+    }
+
+    /// The inverse of [`ShardedParam::merged`].
+    pub(crate) fn unmerged(&self, shard: &Tensor) -> Result<Tensor> {
+        let (lead, grid) = (self.lead(shard), self.grid());
+        let local: Vec<usize> = grid.iter().map(|dim| dim.local).collect();
+        shard.reshape(&[&shard.dims()[..lead], &local].concat())
+    }
+
     /// The elements of the parameter, of all layers if it is stacked, without padding.
     pub fn elements(&self) -> usize {
         self.dims.iter().product::<usize>() * self.stack.unwrap_or(1)
@@ -66,9 +158,9 @@ impl ShardedParam {
     /// The dimensions of one device's shard of one layer.
     pub fn shard_dims(&self) -> Vec<usize> {
         match self.layout {
-            Layout::Replicated => self.dims.clone(),
+            Layout::Replicated => self.slice_dims(),
             Layout::Dim(dim) => {
-                let mut dims = self.dims.clone();
+                let mut dims = self.slice_dims();
                 dims[dim] = dims[dim].div_ceil(self.num_shards);
                 dims
             }
@@ -81,21 +173,15 @@ impl ShardedParam {
 
     /// The dimensions of all shards together, with those of the stack.
     pub fn padded_dims(&self) -> Vec<usize> {
-        let mut dims = self.shard_dims();
-        if let Some(dim) = self.layout.sharded_dim() {
-            dims[dim] *= self.num_shards;
-        }
-        dims.splice(0..0, self.stack);
-        dims
+        let grid = self.grid().into_iter().map(|dim| dim.local * dim.shards);
+        self.stack.into_iter().chain(grid).collect()
     }
 
     /// The sharding of the tensor over its axes.
     pub fn sharding(&self, mesh: &Mesh) -> Result<Sharding, MeshError> {
-        let mut dims = vec![Vec::new(); self.padded_dims().len()];
-        if let Some(dim) = self.layout.sharded_dim() {
-            dims[usize::from(self.stack.is_some()) + dim] = self.axes.clone();
-        }
-        mesh.sharding_over(dims)
+        let stack = self.stack.map(|_| Vec::new());
+        let grid = self.grid().into_iter().map(|dim| dim.axes);
+        mesh.sharding_over(stack.into_iter().chain(grid).collect())
     }
 
     /// The padded values of the full parameters of its layers, concatenated.
@@ -124,7 +210,7 @@ impl ShardedParam {
         (self.dims.iter().product(), self.padded_elements())
     }
 
-    /// The elements of all shards of one layer, padding included.
+    /// The elements of all shards of one layer that are all-gathered, padding included.
     pub(crate) fn padded_elements(&self) -> usize {
         let shards = if self.layout == Layout::Replicated { 1 } else { self.num_shards };
         self.shard_dims().iter().product::<usize>() * shards
@@ -141,7 +227,7 @@ impl ShardedParam {
         let lead = self.lead(shards);
         match self.layout {
             Layout::Replicated => Ok(shards.clone()),
-            Layout::Dim(dim) => shards.narrow(lead + dim, 0, self.dims[dim]),
+            Layout::Dim(dim) => shards.narrow(lead + dim, 0, self.slice_dims()[dim]),
             Layout::Flat => {
                 let elements = self.dims.iter().product();
                 let dims = [&shards.dims()[..lead], &self.dims].concat();

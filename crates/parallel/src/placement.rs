@@ -6,7 +6,8 @@ use crate::error::Error;
 use crate::gather::CommPolicy;
 use crate::layout::ShardedParam;
 use crate::remat::Remat;
-use crate::rules::{FSDP, Gather, ParamSharding, Rules};
+use crate::rules::{BATCH, FSDP, Gather, ParamSharding, Rules, SEQUENCE};
+use crate::slices::TensorAxes;
 use crate::stack::Stacks;
 use crate::staged::Staging;
 use crate::wrap::{self, Unit};
@@ -20,6 +21,8 @@ use std::collections::HashMap;
 pub struct PlacementOptions {
     /// What is sharded, unless rules state it.
     pub strategy: Strategy,
+    /// Whether tokens of norms and residuals are sharded over the devices of tensor parallelism.
+    pub sequence_parallel: bool,
     /// Sharding rules instead of those of the strategy.
     pub rules: Option<Rules>,
     /// How reductions over several mesh axes run.
@@ -70,6 +73,12 @@ pub struct Placement {
     pub parameters: Vec<ShardedParam>,
     /// The communication policy.
     pub comm: CommPolicy,
+    /// The positions of the mesh axes that shard the batch.
+    pub sample_axes: Vec<usize>,
+    /// The positions of the mesh axes that shard sequences.
+    pub context_axes: Vec<usize>,
+    /// The mesh axes of tensor parallelism, if there are any.
+    pub tensor: Option<TensorAxes>,
     /// What layers save for the backward pass.
     pub remat: Remat,
     /// The options it was made with.
@@ -99,7 +108,7 @@ impl Placement {
         let settings = &options.config.settings;
         let rules = match &options.rules {
             Some(rules) => rules.clone(),
-            None => Rules::of(options.strategy, settings)?,
+            None => Rules::of(options.strategy, settings, mesh, options.sequence_parallel)?,
         };
         rules.check(tree, mesh)?;
         let units = wrap::units(tree, &options.config.wrap)?;
@@ -120,7 +129,10 @@ impl Placement {
             mesh: mesh.clone(),
             units,
             parameters,
-            comm: comm(options, mesh, rules.batch_axes(mesh)?),
+            comm: comm(options, mesh, &rules)?,
+            sample_axes: rules.activation_axes(BATCH, mesh)?,
+            context_axes: rules.activation_axes(SEQUENCE, mesh)?,
+            tensor: rules.tensor_axes(mesh),
             rules,
             remat,
             options: options.clone(),
@@ -144,13 +156,33 @@ impl Placement {
     /// The sharding of a tensor of a rank whose dim `dim` is the batch.
     pub fn batch_sharding(&self, rank: usize, dim: usize) -> Result<Sharding, Error> {
         let mut dims = vec![Vec::new(); rank];
-        dims[dim] = self.comm.batch_axes.clone();
+        dims[dim] = self.sample_axes.clone();
         Ok(self.mesh.sharding_over(dims)?)
     }
 
-    /// All devices, each with its own part of the batch.
-    pub fn batch_group(&self) -> Group {
+    /// The devices with their own sequences of the batch.
+    pub fn sample_group(&self) -> Group {
+        self.group(&self.sample_axes)
+    }
+
+    /// The number of parts of the batch.
+    pub fn batch_shards(&self) -> usize {
+        self.mesh.group_size(&self.sample_axes)
+    }
+
+    /// The devices with their own tokens, over which losses are summed and gradients averaged.
+    pub fn token_group(&self) -> Group {
         self.group(&self.comm.batch_axes)
+    }
+
+    /// The number of parts of each sequence.
+    pub fn context_shards(&self) -> usize {
+        self.mesh.group_size(&self.context_axes)
+    }
+
+    /// The number of devices that compute with slices of the same layers.
+    pub fn tensor_shards(&self) -> usize {
+        self.tensor.as_ref().map_or(1, |tensor| self.mesh.group_size(&tensor.axes))
     }
 
     /// The devices along axes, by their positions.
@@ -208,11 +240,15 @@ impl Placement {
     }
 }
 
-fn comm(options: &PlacementOptions, mesh: &Mesh, batch_axes: Vec<usize>) -> CommPolicy {
+fn comm(options: &PlacementOptions, mesh: &Mesh, rules: &Rules) -> Result<CommPolicy, Error> {
     let settings = &options.config.settings;
-    CommPolicy {
+    let batch_axes = rules.token_axes(mesh)?;
+    let tokens = rules.tensor_axes(mesh).filter(|tensor| tensor.sequence_parallel);
+    Ok(CommPolicy {
         mesh: mesh.clone(),
+        divide: settings.divide_factors(mesh.group_size(&batch_axes)),
         batch_axes,
+        partial_axes: tokens.map(|tensor| tensor.axes).unwrap_or_default(),
         staging: options.staging,
         gather_staging: options.gather_staging,
         compute: settings.compute_dtype,
@@ -222,8 +258,7 @@ fn comm(options: &PlacementOptions, mesh: &Mesh, batch_axes: Vec<usize>) -> Comm
             true => usize::MAX,
             false => (settings.reduce_scatter_bucket_size_mb * f64::from(1 << 20)) as usize,
         },
-        divide: settings.divide_factors(mesh.devices()),
-    }
+    })
 }
 
 /// Rejects `gather_ahead` where it cannot be used: it needs a scan, units in it, and weights that
@@ -280,7 +315,7 @@ fn sharded_params(
             continue;
         }
         let stack = scanned.count(&name);
-        let ParamSharding { layout, axes, reason } = stored(&name, parameter)?;
+        let ParamSharding { layout, axes, slice, reason } = stored(&name, parameter)?;
         all.push(ShardedParam {
             name: param_name,
             class: classes.get(path).copied().unwrap_or(""),
@@ -293,6 +328,7 @@ fn sharded_params(
             layout,
             num_shards: mesh.group_size(&axes),
             axes,
+            slice,
             reason,
             frozen: is_frozen,
         });

@@ -12,16 +12,29 @@
 //! The first rule that names one of a parameter's dimensions decides how it is stored: sharded on
 //! that dimension, over the rule's axes, the major first. `flat` stands for the flattened parameter
 //! and `dim_0` for its first dimension, whatever its name. A parameter without a rule is
-//! replicated. Gradients and optimizer state follow the parameter. `*` stands for all axes.
+//! replicated. Gradients and optimizer state follow the parameter.
+//!
+//! Rules for the axis `tensor` slice: `["mlp", "tensor"]` is tensor parallelism, in which devices
+//! compute with their slices and never gather them. Slices are stored by the next rule, on another
+//! dim. The axis `context` shards the `sequence` of activations.
+//!
+//! `*` stands for all axes that a dim may have: for parameters all but `tensor`, for the batch all
+//! but `tensor` and `context`.
 
 use crate::config::{Settings, Strategy, nearest};
 use crate::error::Error;
+use crate::layout::TensorSlice;
+use crate::slices::SLICED;
 use fullshard_core::{Layout, Mesh};
 use fullshard_models::{Module, Parameter};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// The name of the batch dimension of activations.
 pub const BATCH: &str = "batch";
+/// The name of the sequence dimension of activations.
+pub const SEQUENCE: &str = "sequence";
+/// The name of the sequence dimension in norms and residuals.
+pub const NORM_SEQUENCE: &str = "norm_sequence";
 /// The name of a flattened parameter.
 pub const FLAT: &str = "flat";
 /// The name of the first dimension of any parameter.
@@ -30,6 +43,11 @@ pub const DIM_0: &str = "dim_0";
 const ALL_AXES: &str = "*";
 /// The mesh axis that hybrid strategies shard over, and the only one of a mesh without names.
 pub const FSDP: &str = "fsdp";
+
+/// The mesh axis of tensor parallelism.
+pub const TENSOR: &str = "tensor";
+/// The mesh axis of context parallelism.
+pub const CONTEXT: &str = "context";
 
 /// A set of sharding rules.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -72,6 +90,8 @@ pub(crate) struct ParamSharding {
     pub layout: Layout,
     /// The positions of the axes that shard it, the major first.
     pub axes: Vec<usize>,
+    /// The slices that devices compute with.
+    pub slice: Option<TensorSlice>,
     /// Why: the rule that decided.
     pub reason: String,
 }
@@ -97,24 +117,43 @@ impl<'de> Deserialize<'de> for Rule {
     }
 }
 
+impl Rule {
+    /// Whether it slices dims for tensor parallelism.
+    pub(crate) fn is_slicing(&self) -> bool {
+        self.1.iter().any(|axis| axis == TENSOR)
+    }
+}
+
 impl Rules {
-    /// The rules of a strategy.
-    pub fn of(strategy: Strategy, settings: &Settings) -> Result<Rules, Error> {
+    /// The rules of a strategy on a mesh, with sequence parallelism beside tensor parallelism or
+    /// without.
+    pub fn of(
+        strategy: Strategy,
+        settings: &Settings,
+        mesh: &Mesh,
+        sequence_parallel: bool,
+    ) -> Result<Rules, Error> {
         let stored = match settings.shard_param_on_dim_0 && !settings.flatten_parameters {
             true => DIM_0,
             false => FLAT,
         };
+        let has = |axis: &str| mesh.axis_positions(axis).is_ok();
         let axes: &[&str] = match strategy {
             Strategy::NoShard => &[],
+            Strategy::HybridShard | Strategy::HybridShardZero2 if has(CONTEXT) => &[FSDP, CONTEXT],
             Strategy::HybridShard | Strategy::HybridShardZero2 => &[FSDP],
             Strategy::FullShard | Strategy::ShardGradOp | Strategy::WeightUpdate => &[ALL_AXES],
         };
         let rule = |name: &str, axes: &[&str]| {
             Rule(name.to_owned(), axes.iter().map(|&axis| axis.to_owned()).collect())
         };
+        let tokens = has(TENSOR) && sequence_parallel;
+        let context = has(CONTEXT).then(|| rule(SEQUENCE, &[CONTEXT]));
+        let tokens = tokens.then(|| rule(NORM_SEQUENCE, &[TENSOR]));
+        let slices = SLICED.iter().filter(|_| has(TENSOR)).map(|dim| rule(dim.name, &[TENSOR]));
         Ok(Rules {
-            activations: vec![rule(BATCH, &[ALL_AXES])],
-            parameters: vec![rule(stored, axes)],
+            activations: [rule(BATCH, &[ALL_AXES])].into_iter().chain(context).chain(tokens).collect(),
+            parameters: slices.chain([rule(stored, axes)]).collect(),
             gather: match strategy {
                 Strategy::WeightUpdate => Gather::Step,
                 _ => Gather::Unit,
@@ -129,12 +168,24 @@ impl Rules {
         for Rule(name, axes) in self.activations.iter().chain(&self.parameters) {
             self.positions(name, axes, mesh)?;
         }
-        if let Some(Rule(name, _)) = self.activations.iter().find(|Rule(name, _)| name != BATCH) {
-            return Err(self.unknown(name, vec![BATCH]));
+        for Rule(name, axes) in &self.activations {
+            let expected = match name.as_str() {
+                BATCH => continue,
+                SEQUENCE => CONTEXT,
+                NORM_SEQUENCE => TENSOR,
+                _ => return Err(self.unknown(name, vec![BATCH, SEQUENCE, NORM_SEQUENCE])),
+            };
+            if let Some(axis) = axes.iter().find(|axis| *axis != expected) {
+                let (rules, name) = (self.source.clone(), name.clone());
+                return Err(Error::ActivationAxis { rules, name, axis: axis.clone(), expected });
+            }
         }
+        self.check_slices(tree, mesh)?;
         let mut known = vec![FLAT, DIM_0];
+        known.extend(SLICED.iter().map(|dim| dim.name));
         tree.visit(&mut |_, module| {
-            known.extend(module.parameters.iter().flat_map(|parameter| parameter.dim_names));
+            let names = module.parameters.iter().flat_map(|parameter| &parameter.dim_names);
+            known.extend(names.map(|dim| dim.name));
         });
         let is_unknown = |Rule(name, _): &&Rule| !known.contains(&name.as_str());
         match self.parameters.iter().find(is_unknown) {
@@ -152,21 +203,37 @@ impl Rules {
         Error::UnknownDim { rules, name, hint, known: known.join(", ") }
     }
 
-    /// The axes that shard the batch. Each device has its own part of it, so they are all axes.
-    pub(crate) fn batch_axes(&self, mesh: &Mesh) -> Result<Vec<usize>, Error> {
-        let rule = self.activations.iter().find(|Rule(name, _)| name == BATCH);
-        let axes = match rule {
-            Some(Rule(name, axes)) => self.positions(name, axes, mesh)?,
-            None => Vec::new(),
+    /// The axes that shard a dimension of activations.
+    pub(crate) fn activation_axes(&self, dim: &str, mesh: &Mesh) -> Result<Vec<usize>, Error> {
+        match self.activations.iter().find(|Rule(name, _)| name == dim) {
+            Some(Rule(name, axes)) => self.positions(name, axes, mesh),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// The axes that shard tokens: those of the batch, and those of the sequence. With those of
+    /// tensor parallelism they must be all axes, so that no two devices compute the same.
+    pub(crate) fn token_axes(&self, mesh: &Mesh) -> Result<Vec<usize>, Error> {
+        let mut axes = self.activation_axes(BATCH, mesh)?;
+        let sequence = self.activation_axes(SEQUENCE, mesh)?;
+        axes.extend(sequence.into_iter().filter(|axis| !axes.contains(axis)).collect::<Vec<_>>());
+        let tensor = self.tensor_axes(mesh).map(|tensor| tensor.axes).unwrap_or_default();
+        let is_idle = |&axis: &usize| {
+            !axes.contains(&axis) && !tensor.contains(&axis) && mesh.axis_size(axis) > 1
         };
-        let idle = |&axis: &usize| !axes.contains(&axis) && mesh.axis_size(axis) > 1;
-        match (0..mesh.sizes().len()).find(idle) {
-            Some(axis) => {
-                let axis = mesh.whole_names(&[axis])[0].to_owned();
-                Err(Error::IdleAxis { rules: self.source.clone(), axis })
-            }
+        match (0..mesh.sizes().len()).find(is_idle) {
+            Some(axis) => Err(self.idle_axis(mesh.whole_names(&[axis])[0])),
             None => Ok(axes),
         }
+    }
+
+    pub(crate) fn idle_axis(&self, axis: &str) -> Error {
+        let hint = match axis {
+            TENSOR => "; it slices named dims of parameters, such as [\"mlp\", \"tensor\"]",
+            CONTEXT => "; it shards the rule `sequence` of activations",
+            _ => "",
+        };
+        Error::IdleAxis { rules: self.source.clone(), axis: axis.to_owned(), hint }
     }
 
     /// The axes that shard most parameters, by the last rule for them, and those with replicas.
@@ -175,7 +242,7 @@ impl Rules {
             Some(Rule(name, axes)) => self.positions(name, axes, mesh)?,
             None => Vec::new(),
         };
-        let batch = self.batch_axes(mesh)?.into_iter();
+        let batch = self.token_axes(mesh)?.into_iter();
         let replicas = batch.filter(|axis| !sharded.contains(axis)).collect();
         Ok((sharded, replicas))
     }
@@ -187,33 +254,49 @@ impl Rules {
         parameter: &Parameter,
         mesh: &Mesh,
     ) -> Result<ParamSharding, Error> {
-        let replicated =
-            |reason: String| ParamSharding { layout: Layout::Replicated, axes: Vec::new(), reason };
+        let slice = self.slice(parameter, mesh);
+        let replicated = |reason: String| {
+            let slice = slice.clone();
+            ParamSharding { layout: Layout::Replicated, axes: Vec::new(), slice, reason }
+        };
         if mesh.devices() == 1 {
             return Ok(replicated("one device".to_owned()));
         }
         if parameter.dims.is_empty() {
             return Ok(replicated("a scalar".to_owned()));
         }
-        let layout_of = |name: &str| match name {
-            FLAT => Some(Layout::Flat),
-            DIM_0 => Some(Layout::Dim(0)),
-            _ => parameter.dim_names.iter().position(|known| *known == name).map(Layout::Dim),
+        let sliced = slice.as_ref().map(|slice| slice.dim);
+        let layout_of = |name: &str| match (name, sliced) {
+            (FLAT | DIM_0, Some(sliced)) => Some(slice_layout(&parameter.dims, sliced)),
+            (FLAT, None) => Some(Layout::Flat),
+            (DIM_0, None) => Some(Layout::Dim(0)),
+            _ => {
+                let dim = parameter.dim_names.iter().position(|known| known.name == name);
+                dim.filter(|&dim| sliced != Some(dim)).map(Layout::Dim)
+            }
         };
-        let matching = self
-            .parameters
-            .iter()
+        let stored = self.parameters.iter().filter(|rule| !rule.is_slicing());
+        let matching = stored
+            .into_iter()
             .find_map(|Rule(name, axes)| layout_of(name).map(|layout| (layout, name, axes)));
         let Some((layout, dim_name, axes)) = matching else {
             return Ok(replicated(format!("no rule of {} names its dims", self.source)));
         };
         let axes = self.positions(dim_name, axes, mesh)?;
-        let reason = format!("rule `{dim_name}` of {}", self.source);
+        let reason = match sliced {
+            Some(dim) => {
+                let slicing = parameter.dim_names[dim].name;
+                format!("rules `{slicing}` and `{dim_name}` of {}", self.source)
+            }
+            None => format!("rule `{dim_name}` of {}", self.source),
+        };
         let shards = mesh.group_size(&axes);
-        if shards == 1 {
+        if shards == 1 || layout == Layout::Replicated {
             return Ok(replicated(reason));
         }
+        let is_named = dim_name != FLAT && dim_name != DIM_0;
         if let Layout::Dim(dim @ 1..) = layout
+            && is_named
             && !parameter.dims[dim].is_multiple_of(shards)
         {
             let size = parameter.dims[dim];
@@ -221,7 +304,7 @@ impl Rules {
             let dim_name = dim_name.clone();
             return Err(Error::IndivisibleDim { rules, parameter, dim, dim_name, size, shards });
         }
-        Ok(ParamSharding { layout, axes, reason })
+        Ok(ParamSharding { layout, axes, slice, reason })
     }
 
     /// The positions of a rule's axes; those of size 1 shard nothing and are left out.
@@ -229,7 +312,14 @@ impl Rules {
         let mut positions: Vec<usize> = Vec::new();
         for axis in axes {
             let found = match axis.as_str() {
-                ALL_AXES => (0..mesh.sizes().len()).collect(),
+                ALL_AXES => {
+                    let is_other = |axis: &usize| match mesh.whole_names(&[*axis])[0] {
+                        TENSOR => true,
+                        CONTEXT => name == BATCH,
+                        _ => false,
+                    };
+                    (0..mesh.sizes().len()).filter(|axis| !is_other(axis)).collect()
+                }
                 axis => mesh.axis_positions(axis).map_err(|source| Error::RuleAxis {
                     rules: self.source.clone(),
                     name: name.to_owned(),
@@ -243,4 +333,11 @@ impl Rules {
         positions.retain(|&axis| mesh.axis_size(axis) > 1);
         Ok(positions)
     }
+}
+
+/// How slices of a parameter are stored: on the largest other dim, so that a shard is a block.
+/// Slices of vectors are small, and replicated.
+fn slice_layout(dims: &[usize], sliced: usize) -> Layout {
+    let others = (0..dims.len()).filter(|&dim| dim != sliced);
+    others.max_by_key(|&dim| dims[dim]).map_or(Layout::Replicated, Layout::Dim)
 }

@@ -46,12 +46,17 @@ impl Placement {
 
     /// Which dim of a parameter is sharded over which axes.
     fn sharded_over(&self, param: &ShardedParam) -> String {
-        let axes = self.mesh.whole_names(&param.axes).join(", ");
-        match param.layout {
-            Layout::Replicated => "replicated".to_owned(),
-            Layout::Flat => format!("flat over {axes}"),
-            Layout::Dim(dim) => format!("dim {dim} over {axes}"),
-        }
+        let over = |axes: &[usize]| self.mesh.whole_names(axes).join(", ");
+        let slice = param.slice.as_ref();
+        let sliced = slice.map(|slice| format!("dim {} over {}", slice.dim, over(&slice.axes)));
+        let axes = over(&param.axes);
+        let stored = match param.layout {
+            Layout::Replicated if sliced.is_some() => None,
+            Layout::Replicated => Some("replicated".to_owned()),
+            Layout::Flat => Some(format!("flat over {axes}")),
+            Layout::Dim(dim) => Some(format!("dim {dim} over {axes}")),
+        };
+        sliced.into_iter().chain(stored).collect::<Vec<_>>().join(", ")
     }
 }
 

@@ -3,10 +3,13 @@
 
 use crate::layout::ShardedParam;
 use crate::placement::{PlacedUnit, Placement};
+use crate::slices::TensorAxes;
 use fullshard_graph::{
-    DType, Error, Key, Result, Tensor, barrier, custom_vjp, iota, remat, scan, transient,
+    DType, Error, Group, Key, Result, Tensor, barrier, custom_vjp, iota, remat, scan, transient,
 };
-use fullshard_models::{Body, Layer, LayerBody, LoweringOptions, Parameter, Place, Tracer};
+use fullshard_models::{
+    Activations, Body, Layer, LayerBody, LoweringOptions, Parameter, Place, TensorParallel, Tracer,
+};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
@@ -20,6 +23,7 @@ pub struct Sharded<'a> {
     full_params: RefCell<HashMap<String, Tensor>>,
     /// Whether the surrounding computation is rematerialized anyway.
     in_remat: Cell<bool>,
+    tensor: Option<TensorParallel>,
 }
 
 impl<'a> Sharded<'a> {
@@ -31,6 +35,9 @@ impl<'a> Sharded<'a> {
             shards: RefCell::default(),
             full_params: RefCell::default(),
             in_remat: Cell::new(false),
+            tensor: placement.tensor.as_ref().map(|TensorAxes { axes, names, sequence_parallel }| {
+                TensorParallel::new(placement.group(axes), names.clone(), *sequence_parallel)
+            }),
         };
         sharded.shards.replace(named(&placement.parameters, shards));
         sharded
@@ -197,6 +204,21 @@ impl<'a> Sharded<'a> {
         Ok(tied)
     }
 
+    /// The devices that each dim of activations is sharded over.
+    fn activation_groups(&self, x: &Tensor, of: Activations) -> Vec<Group> {
+        let mut groups = vec![self.placement.group(&[]); x.rank()];
+        groups[0] = self.placement.sample_group();
+        match (of, &self.tensor) {
+            (Activations::Attention, Some(tensor)) => groups[1] = tensor.group().clone(),
+            (Activations::Residual, Some(tensor)) if tensor.is_sequence_parallel() => {
+                let dim = x.rank() - 2;
+                groups[dim] = groups[dim].joined(tensor.group());
+            }
+            _ => {}
+        }
+        groups
+    }
+
     /// Replaces shards.
     fn set_shards(&self, parameters: &[&ShardedParam], shards: Vec<Tensor>) {
         let names = parameters.iter().map(|param| param.name.clone());
@@ -314,7 +336,14 @@ impl Tracer for Sharded<'_> {
         find(&self.full_params.borrow(), owner)
     }
 
-    fn dropout(&self, place: &Place, name: &str, x: &Tensor, probability: f64) -> Result<Tensor> {
+    fn dropout(
+        &self,
+        place: &Place,
+        name: &str,
+        x: &Tensor,
+        of: Activations,
+        probability: f64,
+    ) -> Result<Tensor> {
         let Some(key) = &self.dropout else { return Ok(x.clone()) };
         let key = key.named(&format!("{}.{name}", place.path))?;
         let key = match &place.layer {
@@ -324,10 +353,16 @@ impl Tracer for Sharded<'_> {
             Some(Layer::Traced(index)) => key.fold(index)?,
             None => key,
         };
-        let mut dims = x.dims().to_vec();
-        let group = self.placement.batch_group();
-        dims[0] *= group.size();
-        key.draw(&dims).shard(0, &group)?.dropout(x, probability)
+        let groups = self.activation_groups(x, of);
+        let full = x.dims().iter().zip(&groups).map(|(size, group)| size * group.size());
+        let draw = key.draw(&full.collect::<Vec<_>>());
+        let sharded = groups.iter().enumerate().filter(|(_, group)| group.size() > 1);
+        let draw = sharded.into_iter().try_fold(draw, |draw, (dim, group)| draw.shard(dim, group));
+        draw?.dropout(x, probability)
+    }
+
+    fn tensor_parallel(&self) -> Option<&TensorParallel> {
+        self.tensor.as_ref()
     }
 
     fn is_training(&self) -> bool {

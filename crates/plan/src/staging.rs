@@ -87,7 +87,7 @@ mod tests {
         let machine = Machine::parse(machine).unwrap();
         let mesh: MeshSpec = mesh.parse().unwrap();
         let mesh = mesh.resolve(machine.devices).unwrap();
-        choose(&machine, &mesh, &Rules::of(strategy, &Settings::default()).unwrap())
+        choose(&machine, &mesh, &Rules::of(strategy, &Settings::default(), &mesh, true).unwrap())
     }
 
     #[test]

@@ -13,11 +13,12 @@ use crate::layout::{StateTensor, TensorSpec};
 use crate::ordered::Ordered;
 use crate::spec::StepSpec;
 use fullshard_graph::{
-    Comparison, DType, Group, Key, Program, Result, Sharding, Tensor, constant, iota, scan, select,
-    zeros,
+    Comparison, DType, Key, Mesh, MeshExt, Program, Result, Sharding, Tensor, constant, iota, scan,
+    select, zeros,
 };
 use fullshard_models::Initializer;
-use fullshard_parallel::{Layout, ShardedParam};
+use fullshard_parallel::{GridDim, Layout, ShardedParam};
+use std::ops::Range;
 
 /// A program that initializes some of the state, and its launches.
 pub struct InitProgram {
@@ -68,9 +69,8 @@ impl StepSpec {
         }
         for (kind, launches) in kinds {
             let results = vec![state[launches[0].places[0]].tensor.sharding.clone()];
-            let group = self.placement.group(&kind.axes);
-            let init =
-                |key: &Key, layer: &Tensor| Ok(vec![random_shard(key, layer, &group, kind)?]);
+            let mesh = &self.placement.mesh;
+            let init = |key: &Key, layer: &Tensor| Ok(vec![random_shard(key, layer, mesh, kind)?]);
             programs.push(self.init_program("init_normal", &results, launches, init)?);
         }
         Ok(programs)
@@ -91,7 +91,7 @@ impl StepSpec {
         self.init_program("init_constant", &shardings, launches, |_, _| {
             let fill = |(entry, dims): (&&StateTensor, &Vec<usize>)| match param(entry) {
                 param if entry.slot.is_none() && param.initializer == Initializer::Ones => {
-                    ones(&self.placement.group(&param.axes), param)
+                    ones(&self.placement.mesh, param)
                 }
                 _ => zeros(DType::F32, dims),
             };
@@ -124,45 +124,48 @@ fn is_random(param: &ShardedParam) -> bool {
 /// Whether two parameters differ only in name and layer.
 fn same_kind(a: &ShardedParam, b: &ShardedParam) -> bool {
     let values = |x: &ShardedParam| (x.initializer, x.zero_row, x.stack, x.layer.is_some());
-    let sharding = |x: &ShardedParam| (x.layout, x.axes.clone());
+    let sharding = |x: &ShardedParam| (x.layout, x.axes.clone(), x.slice.clone());
     a.dims == b.dims && values(a) == values(b) && sharding(a) == sharding(b)
 }
 
 /// This device's shard of a random parameter. Stacked layers are initialized in a scan.
-fn random_shard(key: &Key, layer: &Tensor, group: &Group, param: &ShardedParam) -> Result<Tensor> {
+fn random_shard(key: &Key, layer: &Tensor, mesh: &Mesh, param: &ShardedParam) -> Result<Tensor> {
     match (param.stack, param.layer) {
         (Some(length), _) => {
             let layers = iota(DType::I32, &[length], 0)?;
             let mut layers = scan(&[], &[&layers]).run(|_, layer| {
-                Ok((Vec::new(), vec![layer_shard(&key.fold(&layer[0])?, group, param)?]))
+                Ok((Vec::new(), vec![layer_shard(&key.fold(&layer[0])?, mesh, param)?]))
             })?;
             layers.stacked.pop().ok_or_else(|| init_error("a scan has one result"))
         }
-        (None, Some(_)) => layer_shard(&key.fold(layer)?, group, param),
-        (None, None) => layer_shard(key, group, param),
+        (None, Some(_)) => layer_shard(&key.fold(layer)?, mesh, param),
+        (None, None) => layer_shard(key, mesh, param),
     }
 }
 
 /// This device's shard of one parameter of one layer, with zeros for padding.
-fn layer_shard(key: &Key, group: &Group, param: &ShardedParam) -> Result<Tensor> {
+fn layer_shard(key: &Key, mesh: &Mesh, param: &ShardedParam) -> Result<Tensor> {
     let Initializer::Normal { std } = param.initializer else {
         return Err(init_error("only normal initializers are random"));
     };
-    let mut all = param.shard_dims();
-    let draw = match param.layout.sharded_dim() {
-        None => key.behind_barrier()?.draw(&all),
-        Some(dim) => {
-            all[dim] *= param.num_shards;
-            key.behind_barrier()?.draw(&all).shard(dim, group)?
-        }
+    let grid = param.grid();
+    // The shards of a flat parameter are of the tensor with its padding.
+    let size = |dim: &GridDim| match param.layout {
+        Layout::Flat => dim.local * dim.shards,
+        Layout::Replicated | Layout::Dim(_) => dim.size,
     };
-    with_zeros(&(draw.normal(DType::F32)? * std)?, group, param)
+    let all = key.behind_barrier()?.draw(&grid.iter().map(size).collect::<Vec<_>>());
+    let sharded = grid.iter().enumerate().filter(|(_, dim)| dim.shards > 1);
+    let draw = sharded.into_iter().try_fold(all, |draw, (i, dim)| {
+        draw.shard_padded(i, &mesh.group(&dim.axes))
+    })?;
+    with_zeros(&(draw.normal(DType::F32)? * std)?, mesh, param)
 }
 
 /// This device's shard of a parameter of ones, of all layers if it is stacked.
-fn ones(group: &Group, param: &ShardedParam) -> Result<Tensor> {
-    let layer = fullshard_graph::ones(DType::F32, &param.shard_dims())?;
-    let layer = with_zeros(&layer, group, param)?;
+fn ones(mesh: &Mesh, param: &ShardedParam) -> Result<Tensor> {
+    let local: Vec<usize> = param.grid().iter().map(|dim| dim.local).collect();
+    let layer = with_zeros(&fullshard_graph::ones(DType::F32, &local)?, mesh, param)?;
     let Some(length) = param.stack else { return Ok(layer) };
     let dims: Vec<usize> = [length].iter().chain(layer.dims()).copied().collect();
     layer.expand(0)?.broadcast_to(&dims)
@@ -173,52 +176,42 @@ fn init_error(what: &str) -> fullshard_graph::Error {
 }
 
 /// The values of a shard with zeros in its padding, and in a row that is initialized with zeros.
-fn with_zeros(values: &Tensor, group: &Group, param: &ShardedParam) -> Result<Tensor> {
-    let values = zero_padding(values, group, param)?;
-    match param.zero_row {
-        Some(row) => zero_row(&values, group, param, row),
-        None => Ok(values),
+fn with_zeros(values: &Tensor, mesh: &Mesh, param: &ShardedParam) -> Result<Tensor> {
+    let zero = zeros(DType::F32, &[])?;
+    let mut values = values.clone();
+    for (i, dim) in param.grid().iter().enumerate() {
+        if dim.local * dim.shards > dim.size {
+            let inside = is_between(&values, mesh, (i, dim), 0..dim.size)?;
+            values = select(&inside, &values, &zero)?;
+        }
     }
+    let (Some(row), Some(first)) = (param.zero_row, param.grid().into_iter().next()) else {
+        return Ok(values);
+    };
+    let width: usize = match param.layout {
+        Layout::Replicated | Layout::Dim(_) => 1,
+        Layout::Flat => param.dims[1..].iter().product(),
+    };
+    let inside = is_between(&values, mesh, (0, &first), row * width..(row + 1) * width)?;
+    select(&inside, &zero, &values)
 }
 
-/// Zeros in one row of the full parameter, on the device that has it.
-fn zero_row(values: &Tensor, group: &Group, param: &ShardedParam, row: usize) -> Result<Tensor> {
-    let width: usize = param.dims[1..].iter().product();
-    let (start, limit) = match param.layout {
-        Layout::Replicated | Layout::Dim(_) => (row, row + 1),
-        Layout::Flat => (row * width, (row + 1) * width),
-    };
+/// Which elements of a shard are between two positions of a dimension of the full tensor.
+fn is_between(
+    shard: &Tensor,
+    mesh: &Mesh,
+    (i, dim): (usize, &GridDim),
+    range: Range<usize>,
+) -> Result<Tensor> {
     let number = |value: usize| constant(&[], &[value as i64]);
-    let length = values.dims()[0];
-    let first = match param.layout {
-        Layout::Replicated | Layout::Dim(1..) => number(0)?,
-        Layout::Dim(0) | Layout::Flat => (group.index()?.convert(DType::I64)? * number(length)?)?,
-    };
-    let place = (iota(DType::I64, values.dims(), 0)? + first)?;
-    let after = place.compare(Comparison::GreaterEqual, &number(start)?)?;
-    let before = place.compare(Comparison::Less, &number(limit)?)?;
-    select(&after.and(&before)?, &zeros(DType::F32, &[])?, values)
-}
-
-/// Zeros in the padding of a shard.
-fn zero_padding(values: &Tensor, group: &Group, param: &ShardedParam) -> Result<Tensor> {
-    let used = match param.layout {
-        Layout::Replicated | Layout::Dim(1..) => return Ok(values.clone()),
-        Layout::Dim(0) => param.dims[0],
-        Layout::Flat => param.dims.iter().product(),
-    };
-    let length = values.dims()[0];
-    if length * param.num_shards == used {
-        return Ok(values.clone());
+    let mut place = iota(DType::I64, shard.dims(), i)?;
+    if dim.shards > 1 {
+        let index = mesh.group(&dim.axes).index()?.convert(DType::I64)?;
+        place = (place + (index * number(dim.local)?)?)?;
     }
-    // The first devices are full, one may be partly, the rest are empty.
-    let (full, rest) = ((used / length) as i32, (used % length) as i64);
-    let device = group.index()?;
-    let is_full = device.compare(Comparison::Less, &constant(&[], &[full])?)?;
-    let is_partly = device.compare(Comparison::Equal, &constant(&[], &[full])?)?;
-    let partly = select(&is_partly, &constant(&[], &[rest])?, &constant(&[], &[0_i64])?)?;
-    let filled = select(&is_full, &constant(&[], &[length as i64])?, &partly)?;
-    let place = iota(DType::I64, values.dims(), 0)?;
-    let inside = place.compare(Comparison::Less, &filled)?;
-    select(&inside, values, &zeros(DType::F32, &[])?)
+    let before = place.compare(Comparison::Less, &number(range.end)?)?;
+    match range.start {
+        0 => Ok(before),
+        start => place.compare(Comparison::GreaterEqual, &number(start)?)?.and(&before),
+    }
 }

@@ -102,7 +102,7 @@ impl StepSpec {
 
     /// The inputs of an evaluation step on `sequences` sequences.
     pub fn eval_arguments(&self, sequences: usize) -> Result<EvalArguments<TensorSpec>, Error> {
-        let devices = self.placement.devices();
+        let devices = self.placement.batch_shards();
         if !sequences.is_multiple_of(devices) {
             return Err(Error::Batch { batch: sequences, devices });
         }

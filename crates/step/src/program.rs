@@ -76,7 +76,7 @@ impl StepSpec {
             let tracer = Sharded::new(&self.placement, &locals.parameters, None);
             let loss = self.loss(&tracer, &locals.batch)?;
             let both = concatenate(&[&loss.sum.expand(0)?, &loss.count.expand(0)?], 0)?;
-            Ok(vec![self.placement.batch_group().sum(&both)?])
+            Ok(vec![self.placement.token_group().sum(&both)?])
         })?;
         Ok(program.in_dialect(self.placement.options.dialect))
     }
@@ -110,10 +110,11 @@ impl StepSpec {
 
     /// A training step on one device's shards.
     pub(crate) fn step(&self, arguments: StepArguments<Tensor>) -> Result<StepResults<Tensor>> {
-        let group = self.placement.batch_group();
+        let group = self.placement.token_group();
         let StepArguments { state, inputs } = arguments;
         let dropout = Key::new(&inputs.seed)?.named("dropout")?.fold(&inputs.step)?;
-        let count = group.sum(&self.model.label_count(&inputs.batch)?)?;
+        let labels = self.model.label_count(&inputs.batch)?;
+        let count = self.placement.sample_group().sum(&labels)?;
         let at_least_one = count.maximum(&constant(&[], &[1.0_f32])?)?;
         // The mean over all devices' labels, times the devices, since gradients are averaged.
         let scale = (group.size() as f64 / &at_least_one)?;

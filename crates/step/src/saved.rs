@@ -18,6 +18,8 @@ pub struct SavedTensors {
     pub slot: Option<&'static str>,
     /// Whether the first dimension of the state is the layer.
     pub stacked: bool,
+    /// A dim of several parts that is sliced, with their number: two dimensions of the state.
+    pub split: Option<(usize, usize)>,
 }
 
 /// What a tile of the state holds of a saved tensor.
@@ -30,6 +32,9 @@ pub struct SavedPart {
     /// The same elements as a part of the tile.
     pub held: Part,
 }
+
+/// The index of a saved tensor, ranges of its dims, and those of a tile.
+type Boxes = (usize, Vec<Range<usize>>, Vec<Range<usize>>);
 
 impl StepSpec {
     /// The tensors that a tensor of the state is saved as.
@@ -47,7 +52,10 @@ impl StepSpec {
             None => name,
         };
         let names = param.layer_names().into_iter().map(named).collect();
-        SavedTensors { names, dims, slot, stacked: param.stack.is_some() }
+        let is_sliced = state.slot.as_ref().is_none_or(|slot| slot.kind == SlotKind::Like);
+        let slice = param.slice.as_ref().filter(|slice| is_sliced && slice.parts > 1);
+        let split = slice.map(|slice| (slice.dim, slice.parts));
+        SavedTensors { names, dims, slot, stacked: param.stack.is_some(), split }
     }
 }
 
@@ -60,16 +68,71 @@ impl SavedTensors {
     /// The values of all layers, concatenated, from those of the padded state of these dimensions.
     pub fn unpad<T: Copy>(&self, dims: &[usize], padded: &[T]) -> Vec<T> {
         let tile: Vec<Range<usize>> = dims.iter().map(|&dim| 0..dim).collect();
-        let mut values = Vec::with_capacity(self.names.len() * self.elements());
-        for run in self.parts(&tile).iter().flat_map(|part| part.held.runs(dims)) {
+        let parts = self.parts(&tile);
+        let runs = |part: &SavedPart| part.held.runs(dims).collect::<Vec<_>>();
+        let mut values: Vec<T> = Vec::with_capacity(self.names.len() * self.elements());
+        for run in parts.iter().flat_map(runs) {
             values.extend_from_slice(&padded[run.from..][..run.count]);
         }
-        values
+        if self.split.is_none() {
+            return values;
+        }
+        // The parts of a dim that is split are side by side in the state, and not in the tensor.
+        let (ordered, mut from) = (&mut values.clone(), 0);
+        for SavedPart { tensor, part, .. } in &parts {
+            for run in part.runs(&self.dims) {
+                let to = tensor * self.elements() + run.from;
+                ordered[to..to + run.count].copy_from_slice(&values[from..from + run.count]);
+                from += run.count;
+            }
+        }
+        std::mem::take(ordered)
     }
 
-    /// The parts that a tile of the padded state holds, one of each layer. Padding is at the end of
-    /// any dim. A tile of another rank is one of flattened tensors.
+    /// The parts that a tile of the padded state holds, one of each layer, or as many as a dim is
+    /// split into. Padding is at the end of any dim. A tile of another rank is one of flattened
+    /// tensors.
     pub fn parts(&self, tile: &[Range<usize>]) -> Vec<SavedPart> {
+        let Some((dim, count)) = self.split else { return self.whole_parts(tile) };
+        let each = self.dims[dim] / count;
+        let split = dim + usize::from(self.stacked);
+        let mut parts = Vec::new();
+        for part in tile[split].clone() {
+            // The part alone is a tensor whose dim is shorter, in a tile without the split.
+            let mut dims = self.dims.clone();
+            dims[dim] = each;
+            let alone = SavedTensors { dims, split: None, ..self.clone() };
+            let ranges = [&tile[..split], &tile[split + 1..]].concat();
+            parts.extend(alone.boxes(&ranges).into_iter().map(|(tensor, mut of, mut held)| {
+                of[dim] = of[dim].start + part * each..of[dim].end + part * each;
+                held.insert(split, part - tile[split].start..part - tile[split].start + 1);
+                self.saved_part(tensor, &of, &held, tile)
+            }));
+        }
+        parts.sort_by_key(|part| part.tensor);
+        parts
+    }
+
+    fn saved_part(
+        &self,
+        tensor: usize,
+        of: &[Range<usize>],
+        held: &[Range<usize>],
+        tile: &[Range<usize>],
+    ) -> SavedPart {
+        let tile_dims: Vec<usize> = tile.iter().map(ExactSizeIterator::len).collect();
+        let flat = [self.elements()];
+        let dims = if of.len() == self.dims.len() { &self.dims[..] } else { &flat };
+        SavedPart { tensor, part: Part::tile(of, dims), held: Part::tile(held, &tile_dims) }
+    }
+
+    fn whole_parts(&self, tile: &[Range<usize>]) -> Vec<SavedPart> {
+        let part = |(tensor, of, held): Boxes| self.saved_part(tensor, &of, &held, tile);
+        self.boxes(tile).into_iter().map(part).collect()
+    }
+
+    /// For each layer in a tile its index, the ranges of its dims, and those of the tile.
+    fn boxes(&self, tile: &[Range<usize>]) -> Vec<Boxes> {
         let (layers, ranges) = match tile {
             [layers, ranges @ ..] if self.stacked => (layers.clone(), ranges),
             ranges => (0..1, ranges),
@@ -81,12 +144,10 @@ impl SavedTensors {
         if kept.iter().any(Range::is_empty) {
             return Vec::new();
         }
-        let tile_dims: Vec<usize> = tile.iter().map(ExactSizeIterator::len).collect();
         let within: Vec<Range<usize>> = kept.iter().map(|range| 0..range.len()).collect();
         let part = |tensor: usize| {
             let layer = self.stacked.then(|| tensor - layers.start..tensor - layers.start + 1);
-            let held: Vec<Range<usize>> = layer.into_iter().chain(within.clone()).collect();
-            SavedPart { tensor, part: Part::tile(&kept, dims), held: Part::tile(&held, &tile_dims) }
+            (tensor, kept.clone(), layer.into_iter().chain(within.clone()).collect())
         };
         (layers.start..layers.end.min(self.names.len())).map(part).collect()
     }
@@ -98,7 +159,7 @@ mod tests {
 
     fn saved(dims: &[usize], layers: Option<usize>) -> SavedTensors {
         let names = (0..layers.unwrap_or(1)).map(|layer| format!("h.{layer}.w")).collect();
-        SavedTensors { names, dims: dims.to_vec(), slot: None, stacked: layers.is_some() }
+        SavedTensors { names, dims: dims.to_vec(), slot: None, stacked: layers.is_some(), split: None }
     }
 
     fn part(tensor: usize, part: &str, held: &str) -> SavedPart {
@@ -143,6 +204,21 @@ mod tests {
         assert_eq!(found, [0, 1, 3, 4, 6, 7, 12, 13, 15, 16, 18, 19]);
         let flat = saved(&[3, 2], Some(2)).unpad(&[2, 8], &values);
         assert_eq!(flat, [0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13]);
+    }
+
+    #[test]
+    fn parts_of_a_split_dim_are_boxes() {
+        // [2, 6] of two parts, each sliced over three devices: the second has columns 1 and 4.
+        let saved = SavedTensors { split: Some((1, 2)), ..saved(&[2, 6], None) };
+        let parts = saved.parts(&[0..2, 0..2, 1..2]);
+        let [first, second] = [("[0:2,1:2]", "[0:2,0:1,0:1]"), ("[0:2,4:5]", "[0:2,1:2,0:1]")];
+        assert_eq!(parts, [part(0, first.0, first.1), part(0, second.0, second.1)]);
+        let values: Vec<usize> = (0..12).collect();
+        assert_eq!(saved.unpad(&[2, 2, 3], &values), values);
+        // Three columns in slices of two have one of padding.
+        let padded: Vec<usize> = (0..16).collect();
+        let expected = [0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14];
+        assert_eq!(saved.unpad(&[2, 2, 4], &padded), expected);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use fullshard_models::AnyModel;
 use fullshard_models::layers::{attention, fp8};
-use fullshard_optim::{Optimizer, Shard, decays};
+use fullshard_optim::{Optimizer, Shard, TensorSlice, decays};
 use fullshard_parallel::{Layout, Placement, Remat, ShardedParam};
 
 /// The shape of a step's batches.
@@ -52,7 +52,7 @@ impl StepSpec {
         at_least("the number of tokens in a sequence", batch.tokens, 2)?;
         at_least("the number of accumulated microbatches", batch.accumulation, 1)?;
         at_least("the number of sequences in a batch", batch.sequences, 1)?;
-        let devices = placement.devices();
+        let devices = placement.batch_shards();
         if !batch.sequences.is_multiple_of(devices) {
             return Err(Error::Batch { batch: batch.sequences, devices });
         }
@@ -78,7 +78,7 @@ impl StepSpec {
 
     /// Which matmuls of layers run in FP8, if any should.
     pub fn fp8_matmuls(&self) -> Option<fp8::Matmuls> {
-        let tokens = self.batch.sequences / self.placement.devices() * self.batch.tokens;
+        let tokens = self.tokens_per_device();
         let requested = self.placement.options.config.settings.fp8;
         requested.then(|| fp8::matmuls(&self.model.tree(), tokens))
     }
@@ -92,6 +92,12 @@ impl StepSpec {
         let (head, form) = (self.model.dimensions().head, self.model.attention_form());
         let (dtype, tokens) = (self.placement.comm.compute, self.batch.tokens);
         attention::unsupported_reason(dtype, tokens, head, form, options.scan_layers)
+    }
+
+    /// The tokens of a microbatch that each device computes.
+    pub fn tokens_per_device(&self) -> usize {
+        let sequences = self.batch.sequences / self.placement.batch_shards();
+        sequences * self.batch.tokens / self.placement.context_shards()
     }
 
     /// The tokens of one step, over all devices and microbatches.
@@ -109,6 +115,11 @@ impl StepSpec {
             layout: param.layout,
             slice: if param.layout == Layout::Flat { param.shard_dims()[0] } else { 0 },
             group: sharded.then(|| self.placement.group(&param.axes)),
+            tensor: param.slice.as_ref().map(|slice| TensorSlice {
+                dim: slice.dim,
+                parts: slice.parts,
+                group: self.placement.group(&slice.axes),
+            }),
         }
     }
 

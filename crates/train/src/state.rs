@@ -108,6 +108,16 @@ impl Argument {
         Array::fill_owned(client, &self.array, &self.devices, |tile, bytes| {
             let dims: Vec<usize> = tile.ranges.iter().map(ExactSizeIterator::len).collect();
             for part in saved.parts(&tile.ranges) {
+                // Parts of a dim that is split are interleaved.
+                if saved.split.is_some() {
+                    let mut values = vec![0; part.part.elements() * width];
+                    read(saved, &part, &mut values)?;
+                    for run in part.held.runs(&dims) {
+                        let [from, to, count] = [run.to, run.from, run.count].map(|it| it * width);
+                        bytes[to..to + count].copy_from_slice(&values[from..from + count]);
+                    }
+                    continue;
+                }
                 let held = &mut bytes[part.held.span(&dims).start * width..];
                 read(saved, &part, &mut held[..part.part.elements() * width])?;
                 if part.held.is_box() {

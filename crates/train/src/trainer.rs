@@ -145,7 +145,7 @@ impl Training<'_> {
 
     fn initial_state(&self, runner: &Runner<'_>) -> TrainerState {
         let spec = runner.spec();
-        let per_device = spec.batch.sequences / spec.placement.devices();
+        let per_device = spec.batch.sequences / spec.placement.batch_shards();
         TrainerState {
             max_steps: self.schedule.steps,
             logging_steps: self.schedule.logging_steps,

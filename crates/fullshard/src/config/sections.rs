@@ -107,8 +107,12 @@ super::section! {
         /// machine, and to 1 on CPU.
         devices: Option<usize> = None, "num_cores" | "tpu_num_cores", "N";
         /// Device mesh: named axes and their sizes, the axis of neighboring devices last, such as
-        /// data=2,fsdp=4. -1 is the rest of the devices. Defaults to one axis, fsdp.
+        /// data=2,fsdp=4. The axis tensor slices layers, context shards sequences, and all others
+        /// shard the batch. -1 is the rest of the devices. Defaults to one axis, fsdp.
         shape: Option<MeshSpec> = None, "mesh", "AXES";
+        /// Beside tensor parallelism (a mesh axis tensor), shard the tokens of norms and residuals
+        /// over its devices too.
+        sequence_parallel: bool = true, "sequence_parallel", "BOOL";
     }
 }
 

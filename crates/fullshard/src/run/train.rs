@@ -149,7 +149,7 @@ impl Run {
     }
 
     fn eval_sequences(&self) -> usize {
-        self.config.evaluation.per_device_batch * self.config.devices()
+        self.config.evaluation.per_device_batch * self.spec.placement.batch_shards()
     }
 
     /// The evaluation data, if any.

@@ -25,32 +25,62 @@ pub struct Draw {
     key: Key,
     dims: Vec<usize>,
     groups: Vec<Option<Group>>,
+    /// The index in the full tensor of each local element along a dim, if not from a group.
+    positions: Vec<Option<Tensor>>,
 }
 
 impl Draw {
     pub(super) fn new(key: Key, dims: &[usize]) -> Draw {
-        Draw { key, dims: dims.to_vec(), groups: vec![None; dims.len()] }
+        let rank = dims.len();
+        Draw { key, dims: dims.to_vec(), groups: vec![None; rank], positions: vec![None; rank] }
     }
 
     /// In a manual region, draws only this device's shard along a dimension sharded over these
     /// axes: the same values as in the full tensor.
-    pub fn shard(mut self, dim: usize, group: &Group) -> Result<Draw> {
+    pub fn shard(self, dim: usize, group: &Group) -> Result<Draw> {
         let fits = self.dims.get(dim).is_some_and(|size| size.is_multiple_of(group.size()));
+        if !fits {
+            return Err(self.cannot_shard(dim, group, ""));
+        }
+        self.shard_padded(dim, group)
+    }
+
+    /// As [`Draw::shard`], for a dimension that need not be a multiple of its shards: each has the
+    /// same size, and values past the end of the full tensor are padding, with any value.
+    pub fn shard_padded(mut self, dim: usize, group: &Group) -> Result<Draw> {
         let used = self.groups.iter().flatten().any(|other| other.shares_axis(group));
-        if !fits || used || self.groups[dim].is_some() {
-            let (dims, parts) = (&self.dims, group.size());
+        if used || dim >= self.dims.len() || self.groups[dim].is_some() {
             let why = if used { ": an axis is already used" } else { "" };
-            let reason = format!("cannot shard dimension {dim} of {dims:?} {parts} ways{why}");
-            return Err(Error::new("draw", reason));
+            return Err(self.cannot_shard(dim, group, why));
         }
         self.groups[dim] = Some(group.clone());
         Ok(self)
     }
 
+    fn cannot_shard(&self, dim: usize, group: &Group, why: &str) -> Error {
+        let (dims, parts) = (&self.dims, group.size());
+        Error::new("draw", format!("cannot shard dimension {dim} of {dims:?} {parts} ways{why}"))
+    }
+
+    /// Draws only the elements at these positions of a dimension of the full tensor, `[count]`
+    /// integers: the same values as in the full tensor.
+    pub fn at(mut self, dim: usize, positions: &Tensor) -> Result<Draw> {
+        if dim >= self.dims.len() || self.groups[dim].is_some() || positions.rank() != 1 {
+            let reason = format!("positions {} in dimension {dim} of {:?}", positions.ty(), self.dims);
+            return Err(Error::new("draw", reason));
+        }
+        self.positions[dim] = Some(positions.clone());
+        Ok(self)
+    }
+
     /// The dimensions of this device's shard.
     pub fn local_dims(&self) -> Vec<usize> {
-        let parts = self.groups.iter().map(|group| group.as_ref().map_or(1, Group::size));
-        self.dims.iter().zip(parts).map(|(dim, parts)| dim / parts).collect()
+        let local = |dim: usize| match (&self.positions[dim], &self.groups[dim]) {
+            (Some(positions), _) => positions.dims()[0],
+            (None, Some(group)) => self.dims[dim].div_ceil(group.size()),
+            (None, None) => self.dims[dim],
+        };
+        (0..self.dims.len()).map(local).collect()
     }
 
     /// Random `u32`s.
@@ -144,7 +174,10 @@ impl Draw {
         let mut index = zeros(DType::U32, &local)?;
         let mut stride = 1_usize;
         for dim in (start..limit).rev() {
-            let mut position = iota(DType::U32, &[local[dim]], 0)?;
+            let mut position = match &self.positions[dim] {
+                Some(positions) => positions.convert(DType::U32)?,
+                None => iota(DType::U32, &[local[dim]], 0)?,
+            };
             if let Some(group) = &self.groups[dim] {
                 let shard = group.index()?.convert(DType::U32)?;
                 position = (position + (shard * local[dim] as f64)?)?;

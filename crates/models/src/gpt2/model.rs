@@ -2,7 +2,7 @@
 
 use super::Gpt2Config;
 use crate::layers::attention::{Heads, Mask, Scores, attention, merge_heads, split_heads};
-use crate::layers::dim_names::{EMBED, HEADS, MLP, VOCAB};
+use crate::layers::dim_names::{DimName, EMBED, HEADS, MLP, VOCAB};
 use crate::layers::{
     Conv1d, Embedding, Linear, checkpoint, dims, layer_norm, loss, residual_stream,
     unflatten_tokens,
@@ -60,7 +60,7 @@ impl Gpt2 {
     fn head(&self) -> Linear<'static> {
         let config = &self.config;
         let tied = config.tie_word_embeddings.then_some("transformer.wte.weight");
-        let head = Linear::new(config.vocab_size).dim_names(&[VOCAB, EMBED]).bias(false);
+        let head = Linear::new(config.vocab_size).dim_names([VOCAB, EMBED]).bias(false);
         head.std(config.initializer_range).tied(tied)
     }
 
@@ -95,14 +95,16 @@ impl Gpt2 {
         let config = &self.config;
         nn.children(&["c_attn", "c_proj", "attn_dropout", "resid_dropout"])?;
         nn.leaf("attn_dropout", "Dropout")?;
-        let projection = Conv1d::new(3 * config.n_embd).dim_names(&[EMBED, HEADS]);
+        let heads = HEADS.of(config.n_head);
+        let projection = Conv1d::new(3 * config.n_embd).dim_names([EMBED, heads.fused(3)]);
         let projection = projection.std(config.initializer_range);
         let projections = projection.apply_parts(nn, "c_attn", x, 3)?;
-        let heads = |x: &Tensor| split_heads(&x.named(checkpoint::QKV)?, sequence, config.n_head);
-        let [query, key, value] = [0, 1, 2].map(|i| heads(&projections[i]));
-        let heads = Heads { query: query?, key: key?, value: value? };
-        let attn_out = merge_heads(&attention(nn, &heads, &self.scores(nn)?)?, x)?;
-        let x = self.residual_projection(&[HEADS, EMBED]).apply(nn, "c_proj", &attn_out)?;
+        let head = config.n_embd / config.n_head;
+        let split = |x: &Tensor| split_heads(&x.named(checkpoint::QKV)?, sequence, head);
+        let [query, key, value] = [0, 1, 2].map(|i| split(&projections[i]));
+        let qkv = Heads { query: query?, key: key?, value: value? };
+        let attn_out = merge_heads(&attention(nn, &qkv, &self.scores(nn)?)?, x)?;
+        let x = self.residual_projection([heads, EMBED]).apply(nn, "c_proj", &attn_out)?;
         nn.dropout("resid_dropout", &x, config.resid_pdrop)
     }
 
@@ -129,16 +131,16 @@ impl Gpt2 {
     fn feed_forward(&self, nn: &Scope<'_>, x: &Tensor) -> Result<Tensor> {
         let config = &self.config;
         nn.children(&["c_fc", "c_proj", "act", "dropout"])?;
-        let projection = Conv1d::new(config.n_inner).dim_names(&[EMBED, MLP]);
+        let projection = Conv1d::new(config.n_inner).dim_names([EMBED, MLP]);
         let projection = projection.std(config.initializer_range);
         let inner = projection.apply(nn, "c_fc", x)?.named(checkpoint::MLP_IN)?;
         let inner = config.activation_function.apply(nn, "act", &inner)?;
-        let x = self.residual_projection(&[MLP, EMBED]).apply(nn, "c_proj", &inner)?;
+        let x = self.residual_projection([MLP, EMBED]).apply(nn, "c_proj", &inner)?;
         nn.dropout("dropout", &x, config.resid_pdrop)
     }
 
     /// A projection whose output is added to the residual stream; each layer has two.
-    fn residual_projection(&self, dim_names: &'static [&'static str; 2]) -> Conv1d {
+    fn residual_projection(&self, dim_names: [DimName; 2]) -> Conv1d {
         let config = &self.config;
         let std = config.initializer_range / (2.0 * config.n_layer as f64).sqrt();
         Conv1d::new(config.n_embd).dim_names(dim_names).std(std)

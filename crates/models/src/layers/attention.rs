@@ -12,7 +12,7 @@ pub use mask::{Mask, Pattern};
 
 use super::{checkpoint, dims, flatten_tokens, min_finite, upcast, upcast_dtype};
 use crate::scope::Scope;
-use crate::tracer::Declaration;
+use crate::tracer::{Activations, Declaration};
 use fullshard_graph::{
     DType, Error, Policy, Result, Tensor, concatenate, einsum, full, remat, select, zeros,
 };
@@ -139,7 +139,7 @@ pub fn reference(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Te
     let grouped = grouped(heads, &scores.mask)?;
     let (queries, keys) = (grouped.query.dims()[3], grouped.key.dims()[2]);
     let probabilities = probabilities(&grouped, scores, 0..queries, 0..keys)?;
-    let probabilities = scope.functional_dropout(DROPOUT, &probabilities, scores.dropout)?;
+    let probabilities = dropout(scope, DROPOUT, &probabilities, scores.dropout)?;
     attn_out(&probabilities, &grouped.value)?.reshape(heads.query.dims())
 }
 
@@ -170,11 +170,16 @@ pub fn blockwise(
             let scores = Scores { mask, scale, ..*scores };
             let probabilities = probabilities(&heads, &scores, queries, keys)?;
             let name = format!("{DROPOUT}.{start}");
-            let probabilities = scope.functional_dropout(&name, &probabilities, scores.dropout)?;
+            let probabilities = dropout(scope, &name, &probabilities, scores.dropout)?;
             Ok(vec![attn_out(&probabilities, &heads.value)?])
         })?);
     }
     concatenate(&blocks.iter().collect::<Vec<_>>(), 3)?.reshape(heads.query.dims())
+}
+
+/// Dropout of attention probabilities.
+fn dropout(scope: &Scope<'_>, name: &str, probabilities: &Tensor, p: f64) -> Result<Tensor> {
+    scope.functional_dropout(name, probabilities, Activations::Attention, p)
 }
 
 fn missing_inputs() -> Error {
@@ -226,19 +231,21 @@ fn attn_out(probabilities: &Tensor, value: &Tensor) -> Result<Tensor> {
     einsum("bgrqk,bgkd->bgrqd", probabilities, value)
 }
 
-/// Splits a projection `[..., heads * head]` into heads `[batch, heads, sequence, head]`.
-pub fn split_heads(x: &Tensor, sequence: usize, heads: usize) -> Result<Tensor> {
+/// Splits a projection `[..., heads * head]` into heads `[batch, heads, sequence, head]`, as many
+/// as this device has.
+pub fn split_heads(x: &Tensor, sequence: usize, head: usize) -> Result<Tensor> {
     let [tokens, width] = dims("heads", &flatten_tokens(x)?)?;
-    let split = [tokens / sequence.max(1), sequence, heads, width / heads.max(1)];
+    let split = [tokens / sequence.max(1), sequence, width / head.max(1), head];
     x.reshape(&split)?.transpose(&[0, 2, 1, 3])
 }
 
-/// Merges heads for the tokens of `like`, `[..., width]`: the inverse of [`split_heads`].
+/// Merges heads into `[tokens, width]` or `[batch, sequence, width]`, of the rank of `like`: the
+/// inverse of [`split_heads`].
 pub fn merge_heads(x: &Tensor, like: &Tensor) -> Result<Tensor> {
-    let [_, heads, _, head] = dims("heads", x)?;
-    let mut merged = like.dims().to_vec();
-    if let Some(width) = merged.last_mut() {
-        *width = heads * head;
+    let [batch, heads, sequence, head] = dims("heads", x)?;
+    let merged = x.transpose(&[0, 2, 1, 3])?;
+    match like.rank() {
+        2 => merged.reshape(&[batch * sequence, heads * head]),
+        _ => merged.reshape(&[batch, sequence, heads * head]),
     }
-    x.transpose(&[0, 2, 1, 3])?.reshape(&merged)
 }

@@ -1,6 +1,7 @@
 //! GPT-2's linear layers, which Hugging Face calls `Conv1D`: the weight is `[input, output]`.
 
 use super::linear::{Order, linear};
+use super::dim_names::DimName;
 use super::{DEFAULT_STD, width};
 use crate::module::{Initializer, Parameter};
 use crate::scope::Scope;
@@ -11,13 +12,13 @@ use fullshard_graph::{Result, Tensor};
 pub struct Conv1d {
     output: usize,
     std: f64,
-    dim_names: &'static [&'static str],
+    dim_names: Option<[DimName; 2]>,
 }
 
 impl Conv1d {
     /// With an output size.
     pub fn new(output: usize) -> Conv1d {
-        Conv1d { output, std: DEFAULT_STD, dim_names: &[] }
+        Conv1d { output, std: DEFAULT_STD, dim_names: None }
     }
 
     /// With a standard deviation for the initializer of the weight.
@@ -26,15 +27,15 @@ impl Conv1d {
     }
 
     /// With logical names for the dimensions of the weight, `[input, output]`.
-    pub fn dim_names(self, names: &'static [&'static str; 2]) -> Conv1d {
-        Conv1d { dim_names: names, ..self }
+    pub fn dim_names(self, names: [DimName; 2]) -> Conv1d {
+        Conv1d { dim_names: Some(names), ..self }
     }
 
     /// Applies the layer with a name to the last dimension.
     pub fn apply(&self, nn: &Scope<'_>, name: &str, x: &Tensor) -> Result<Tensor> {
         nn.module(name, CLASS, |nn| {
             let (weight, bias) = self.parameters(nn, width(x)?)?;
-            linear(nn, x, &weight, Some(&bias), Order::InputFirst)
+            linear(nn, x, &weight, Some(&bias), Order::InputFirst, self.dim_names)
         })
     }
 
@@ -52,7 +53,9 @@ impl Conv1d {
         nn.module_outputs(name, CLASS, |nn| {
             let (weight, bias) = self.parameters(nn, width(x)?)?;
             let (weights, biases) = (weight.split(1, parts)?, bias.split(0, parts)?);
-            let part = |(weight, bias)| linear(nn, x, weight, Some(bias), Order::InputFirst);
+            let part = |(weight, bias)| {
+                linear(nn, x, weight, Some(bias), Order::InputFirst, self.dim_names)
+            };
             weights.iter().zip(&biases).map(part).collect()
         })
     }
@@ -60,9 +63,10 @@ impl Conv1d {
     fn parameters(&self, nn: &Scope<'_>, input: usize) -> Result<(Tensor, Tensor)> {
         let normal = Initializer::normal(self.std);
         let weight = Parameter::new("weight", &[input, self.output], normal);
-        let weight = nn.get(&weight.with_dim_names(self.dim_names))?;
+        let names = self.dim_names.as_ref().map_or(&[][..], |names| &names[..]);
+        let weight = nn.get(&weight.with_dim_names(names))?;
         let bias = Parameter::new("bias", &[self.output], Initializer::Zeros);
-        let bias = bias.with_dim_names(self.dim_names.get(1..).unwrap_or_default());
+        let bias = bias.with_dim_names(names.get(1..).unwrap_or_default());
         Ok((weight, nn.get(&bias)?))
     }
 }

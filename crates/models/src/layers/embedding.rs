@@ -1,6 +1,7 @@
 //! Embeddings: a table with a row per token or position.
 
-use super::{DEFAULT_STD, dim_names, upcast};
+use super::dim_names::{self, DimName};
+use super::{DEFAULT_STD, upcast};
 use crate::module::{Initializer, Parameter};
 use crate::scope::Scope;
 use fullshard_graph::{Comparison, Error, Result, Tensor, full, select};
@@ -36,12 +37,19 @@ impl Embedding {
         nn.module(name, CLASS, |nn| {
             let table = self.table(nn, &[dim_names::VOCAB, dim_names::EMBED])?;
             // Upcast before the lookup, so that the gradient of a frequent token is summed in f32.
-            let looked_up = upcast(&table)?.take(tokens)?;
+            let looked_up = match nn.tensor_parallel().filter(|it| it.slices(&dim_names::VOCAB)) {
+                Some(tensor) => tensor.take(&upcast(&table)?, tokens)?,
+                None => upcast(&table)?.take(tokens)?,
+            };
             let looked_up = match self.padding {
                 Some(padding) => without_gradient_at(padding, tokens, &looked_up)?,
                 None => looked_up,
             };
-            looked_up.convert(table.dtype())
+            let rows = looked_up.convert(table.dtype())?;
+            match nn.tensor_parallel().filter(|it| it.slices(&dim_names::VOCAB)) {
+                Some(tensor) => tensor.sum(&rows),
+                None => Ok(rows),
+            }
         })
     }
 
@@ -58,7 +66,7 @@ impl Embedding {
         })
     }
 
-    fn table(&self, nn: &Scope<'_>, names: &'static [&'static str]) -> Result<Tensor> {
+    fn table(&self, nn: &Scope<'_>, names: &[DimName]) -> Result<Tensor> {
         let normal = Initializer::normal(self.std);
         let table = Parameter::new("weight", &[self.rows, self.width], normal);
         nn.get(&Parameter { zero_row: self.padding, ..table.with_dim_names(names) })

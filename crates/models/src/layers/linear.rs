@@ -1,5 +1,6 @@
 //! Linear layers as in torch: the weight is `[output, input]`.
 
+use super::dim_names::DimName;
 use super::{DEFAULT_STD, add_bias, fp8, width};
 use crate::module::{Initializer, Parameter};
 use crate::scope::Scope;
@@ -21,13 +22,13 @@ pub struct Linear<'a> {
     bias: bool,
     std: f64,
     tied: Option<&'a str>,
-    dim_names: &'static [&'static str],
+    dim_names: Option<[DimName; 2]>,
 }
 
 impl<'a> Linear<'a> {
     /// With an output size.
     pub fn new(output: usize) -> Linear<'a> {
-        Linear { output, bias: true, std: DEFAULT_STD, tied: None, dim_names: &[] }
+        Linear { output, bias: true, std: DEFAULT_STD, tied: None, dim_names: None }
     }
 
     /// With or without a bias.
@@ -46,8 +47,13 @@ impl<'a> Linear<'a> {
     }
 
     /// With logical names for the dimensions of the weight, `[output, input]`.
-    pub fn dim_names(self, names: &'static [&'static str; 2]) -> Linear<'a> {
-        Linear { dim_names: names, ..self }
+    pub fn dim_names(self, names: [DimName; 2]) -> Linear<'a> {
+        Linear { dim_names: Some(names), ..self }
+    }
+
+    /// The output size.
+    pub(super) fn output(&self) -> usize {
+        self.output
     }
 
     /// Applies the layer with a name to the last dimension.
@@ -56,10 +62,10 @@ impl<'a> Linear<'a> {
             let weight = self.weight(nn, width(x)?)?;
             let bias = || {
                 let bias = Parameter::new("bias", &[self.output], Initializer::Zeros);
-                nn.get(&bias.with_dim_names(self.dim_names.get(..1).unwrap_or_default()))
+                nn.get(&bias.with_dim_names(self.names().get(..1).unwrap_or_default()))
             };
             let bias = self.bias.then(bias).transpose()?;
-            linear(nn, x, &weight, bias.as_ref(), Order::OutputFirst)
+            linear(nn, x, &weight, bias.as_ref(), Order::OutputFirst, self.dim_names)
         })
     }
 
@@ -70,14 +76,45 @@ impl<'a> Linear<'a> {
             Some(other) => Parameter::tied("weight", &dims, other),
             None => Parameter::new("weight", &dims, Initializer::normal(self.std)),
         };
-        nn.get(&weight.with_dim_names(self.dim_names))
+        nn.get(&weight.with_dim_names(self.names()))
+    }
+
+    fn names(&self) -> &[DimName] {
+        self.dim_names.as_ref().map_or(&[], |names| &names[..])
     }
 }
 
 pub(super) const CLASS: &str = "Linear";
 
-/// A linear layer over the last dimension: in FP8 if the scope enables it and the sizes allow it.
+/// A linear layer over the last dimension, tensor-parallel if the names of its weight are sliced.
 pub(super) fn linear(
+    scope: &Scope<'_>,
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    order: Order,
+    names: Option<[DimName; 2]>,
+) -> Result<Tensor> {
+    let (Some(tensor), Some([first, second])) = (scope.tensor_parallel(), names) else {
+        return matmul(scope, x, weight, bias, order);
+    };
+    let (input, output) = match order {
+        Order::InputFirst => (first, second),
+        Order::OutputFirst => (second, first),
+    };
+    if tensor.slices(&output) {
+        return matmul(scope, &tensor.enter(x)?, weight, bias, order);
+    }
+    if !tensor.slices(&input) {
+        return matmul(scope, x, weight, bias, order);
+    }
+    // The bias is added once, to the sum.
+    let sum = tensor.leave(&matmul(scope, x, weight, None, order)?)?;
+    bias.map_or(Ok(sum.clone()), |bias| add_bias(scope, &sum, bias))
+}
+
+/// The matmul and the bias: in FP8 if the scope enables it and the sizes allow it.
+fn matmul(
     scope: &Scope<'_>,
     x: &Tensor,
     weight: &Tensor,

@@ -9,10 +9,12 @@ mod custom_call;
 
 pub use custom_call::{LOSS, loss_custom_call};
 
+use super::dim_names::VOCAB;
 use super::linear::{self, Linear};
 use super::{dims, flatten_tokens, min_finite, upcast, upcast_dtype, width};
 use crate::scope::Scope;
 use crate::task::Loss;
+use crate::tensor_parallel::TensorParallel;
 use fullshard_graph::{
     Comparison, DType, Error, Result, Tensor, concatenate, custom_vjp, einsum, full, iota, scan,
     select, zeros,
@@ -44,19 +46,21 @@ pub fn apply(
     labels: &Tensor,
 ) -> Result<Loss> {
     let loss = scope.module_outputs(name, linear::CLASS, |scope| {
+        let vocabulary = head.output();
         let head = head.weight(scope, width(hidden)?)?;
-        let [vocabulary, _] = dims("head", &head)?;
-        let loss = if vocabulary < CHUNKED_FROM {
+        let tensor = scope.tensor_parallel().filter(|tensor| tensor.slices(&VOCAB));
+        let options = scope.lowering();
+        let rows = head.dims()[0];
+        let size = chunk_size(labels.ty().elements(), rows, options.large_chunks);
+        let tile = if options.padded_vocabulary { TILE } else { 1 };
+        let loss = if let Some(tensor) = tensor {
+            vocab_parallel(tensor, hidden, &head, labels, vocabulary, [size, tile])?
+        } else if vocabulary < CHUNKED_FROM {
             reference(&hidden.linear(&head.t()?)?, labels)?
+        } else if options.loss_custom_call && custom_call::supports(hidden.dtype()) {
+            loss_custom_call(hidden, &head, labels, size)?
         } else {
-            let options = scope.lowering();
-            let size = chunk_size(labels.ty().elements(), vocabulary, options.large_chunks);
-            if options.loss_custom_call && custom_call::supports(hidden.dtype()) {
-                loss_custom_call(hidden, &head, labels, size)?
-            } else {
-                let tile = if options.padded_vocabulary { TILE } else { 1 };
-                chunked(hidden, &head, labels, size, tile)?
-            }
+            chunked(hidden, &head, labels, size, tile)?
         };
         Ok(vec![loss.sum, loss.count])
     })?;
@@ -94,11 +98,39 @@ pub fn chunked(
     size: usize,
     tile: usize,
 ) -> Result<Loss> {
-    let (hidden, labels, size) = (flatten_tokens(hidden)?, shifted(labels)?, size.max(1));
+    let vocabulary = Vocabulary { size: head.dims()[0], tensor: None };
+    chunked_over(vocabulary, &flatten_tokens(hidden)?, head, labels, [size, tile])
+}
+
+/// The loss in chunks with a head of which each device has a slice of the rows. Logits are not
+/// gathered: devices share the largest logit of each token, the sum of exponentials and the logit
+/// of the label.
+pub fn vocab_parallel(
+    tensor: &TensorParallel,
+    hidden: &Tensor,
+    head: &Tensor,
+    labels: &Tensor,
+    vocabulary: usize,
+    [size, tile]: [usize; 2],
+) -> Result<Loss> {
+    let hidden = flatten_tokens(&tensor.enter(hidden)?)?;
+    let vocabulary = Vocabulary { size: vocabulary, tensor: Some(tensor) };
+    chunked_over(vocabulary, &hidden, head, labels, [size, tile])
+}
+
+fn chunked_over(
+    vocabulary: Vocabulary<'_>,
+    hidden: &Tensor,
+    head: &Tensor,
+    labels: &Tensor,
+    [size, tile]: [usize; 2],
+) -> Result<Loss> {
+    let (labels, size) = (shifted(labels)?, size.max(1));
+    let chunks = |inputs: &[Tensor]| Chunks::of(inputs, size, tile, vocabulary);
     let results = custom_vjp(
-        &[&hidden, head, &labels],
-        |inputs| Chunks::of(&inputs, size, tile)?.loss(),
-        |inputs| Chunks::of(&inputs, size, tile)?.loss_and_gradients(),
+        &[hidden, head, &labels],
+        |inputs| chunks(&inputs)?.loss(),
+        |inputs| chunks(&inputs)?.loss_and_gradients(),
         scaled_gradients,
     )?;
     sum_and_count(results)
@@ -147,16 +179,25 @@ pub fn label_mask(labels: &Tensor, vocabulary: usize) -> Result<Tensor> {
     labels.compare(Comparison::GreaterEqual, &zeros(labels.dtype(), &[])?)?.and(&below_end)
 }
 
+/// The vocabulary, and the devices that it is sliced over.
+#[derive(Clone, Copy)]
+struct Vocabulary<'a> {
+    size: usize,
+    tensor: Option<&'a TensorParallel>,
+}
+
 /// Tokens in chunks, and a head padded to a multiple of the tile size.
-struct Chunks {
+struct Chunks<'a> {
     /// `[chunks, size, width]`.
     hidden: Tensor,
-    /// `[padded vocabulary, width]`.
+    /// `[padded rows, width]`.
     head: Tensor,
     /// `[chunks, size]`.
     labels: Tensor,
     tokens: usize,
-    vocabulary: usize,
+    /// The rows of the head without padding.
+    rows: usize,
+    vocabulary: Vocabulary<'a>,
 }
 
 /// The loss and the intermediate values of one chunk.
@@ -167,27 +208,34 @@ struct Chunk {
     sum: Tensor,
     count: Tensor,
     /// The exponential of each logit minus its row's shift, but zero at the label: `[size, padded
-    /// vocabulary]`.
+    /// rows]`.
     others: Tensor,
     /// The exponential at the label, `[size, 1]`.
     target: Tensor,
     /// Each row's sum of exponentials, `[size, 1]`.
     total: Tensor,
-    /// The index of each row's label, or any index if it does not count.
+    /// The index of each row's label, or any index if it does not count or is of another device.
     indices: Tensor,
+    /// Whether the label is of this device, if the vocabulary is sliced.
+    inside: Option<Tensor>,
     counts: Tensor,
 }
 
-impl Chunks {
-    fn of(inputs: &[Tensor], size: usize, tile: usize) -> Result<Chunks> {
+impl Chunks<'_> {
+    fn of<'a>(
+        inputs: &[Tensor],
+        size: usize,
+        tile: usize,
+        vocabulary: Vocabulary<'a>,
+    ) -> Result<Chunks<'a>> {
         let [hidden, head, labels] = inputs else {
             return Err(Error::new("loss", "expected hidden states, head and labels"));
         };
         let [tokens, width] = dims("hidden", hidden)?;
-        let [vocabulary, _] = dims("head", head)?;
+        let [rows, _] = dims("head", head)?;
         let chunks = tokens.div_ceil(size);
         let padding = (chunks * size - tokens) as i64;
-        let columns = (vocabulary.next_multiple_of(tile.max(1)) - vocabulary) as i64;
+        let columns = (rows.next_multiple_of(tile.max(1)) - rows) as i64;
         let hidden = hidden.pad(0.0, &[0, 0], &[padding, 0], &[0, 0])?;
         let labels = labels.pad(f64::from(IGNORED), &[0], &[padding], &[0])?;
         Ok(Chunks {
@@ -195,6 +243,7 @@ impl Chunks {
             head: head.pad(0.0, &[0, 0], &[columns, 0], &[0, 0])?,
             labels: labels.reshape(&[chunks, size])?,
             tokens,
+            rows,
             vocabulary,
         })
     }
@@ -226,7 +275,7 @@ impl Chunks {
             Ok((sums, vec![hidden_grad]))
         })?;
         let mut carries = results.carries;
-        let head_grad = carries.split_off(2)[0].narrow(0, 0, self.vocabulary)?;
+        let head_grad = carries.split_off(2)[0].narrow(0, 0, self.rows)?;
         let width = self.head.dims()[1];
         let hidden_grad = results.stacked[0].reshape(&[self.labels.ty().elements(), width])?;
         Ok((carries, vec![hidden_grad.narrow(0, 0, self.tokens)?, head_grad]))
@@ -235,29 +284,54 @@ impl Chunks {
     fn chunk(&self, hidden: &Tensor, labels: &Tensor) -> Result<Chunk> {
         let logits = upcast(&einsum("td,vd->tv", hidden, &self.head)?)?;
         let zero = self.zero(&[])?;
-        let token = iota(DType::I32, &[1, logits.dims()[1]], 1)?;
-        let logits = self.without_padding(logits, &token)?;
-        let shift = (logits.max(&[1])?.expand(1)? + headroom(self.vocabulary))?;
-        let counts = label_mask(labels, self.vocabulary)?.expand(1)?;
-        let indices = select(&counts, &labels.expand(1)?, &zeros(DType::I32, &[])?)?;
-        let target = (logits.take_along(&indices, 1)? - &shift)?;
-        let others = (&logits - &shift)?.exp()?;
-        let others = select(&token.compare(Comparison::Equal, &indices)?, &zero, &others)?;
-        let total = (others.sum(&[1])?.expand(1)? + target.exp()?)?;
+        let column = iota(DType::I32, &[1, logits.dims()[1]], 1)?;
+        let logits = self.without_padding(logits, &column)?;
+        let Vocabulary { size, tensor } = self.vocabulary;
+        let max = logits.max(&[1])?.expand(1)?;
+        let shift = (tensor.map_or(Ok(max.clone()), |it| it.max(&max))? + headroom(size))?;
+        let counts = label_mask(labels, size)?.expand(1)?;
+        let label = select(&counts, &labels.expand(1)?, &zeros(DType::I32, &[])?)?;
+        let (indices, inside) = match tensor {
+            Some(tensor) => {
+                let (indices, inside) = tensor.local_indices(&label, self.rows)?;
+                (indices, Some(inside))
+            }
+            None => (label, None),
+        };
+        let mut target = (logits.take_along(&indices, 1)? - &shift)?;
+        let mut is_label = column.compare(Comparison::Equal, &indices)?;
+        if let Some(inside) = &inside {
+            target = select(inside, &target, &zero)?;
+            is_label = is_label.and(inside)?;
+        }
+        let others = select(&is_label, &zero, &(&logits - &shift)?.exp()?)?;
+        let mut sum_of_others = others.sum(&[1])?.expand(1)?;
+        if let Some(tensor) = tensor {
+            [target, sum_of_others] = tensor.sum_columns([&target, &sum_of_others])?;
+        }
+        let total = (sum_of_others + target.exp()?)?;
         let log_prob = (&target - total.log()?)?;
         let sum = (select(&counts, &log_prob, &zero)?.sum_all()? * -1.0)?;
         let count = counts.convert(logits.dtype())?.sum_all()?;
-        Ok(Chunk { sum, count, others, target: target.exp()?, total, indices, counts })
+        Ok(Chunk { sum, count, others, target: target.exp()?, total, indices, inside, counts })
     }
 
     /// Logits with the padding of the vocabulary set to the lowest finite number.
-    fn without_padding(&self, logits: Tensor, token: &Tensor) -> Result<Tensor> {
-        if logits.dims()[1] == self.vocabulary {
+    fn without_padding(&self, logits: Tensor, column: &Tensor) -> Result<Tensor> {
+        let Vocabulary { size, tensor } = self.vocabulary;
+        let sliced = tensor.filter(|tensor| tensor.group().size() * self.rows != size);
+        if logits.dims()[1] == self.rows && sliced.is_none() {
             return Ok(logits);
         }
-        let end = full(DType::I32, &[], self.vocabulary as f64)?;
+        let is_below = |column: &Tensor, end: usize| {
+            column.compare(Comparison::Less, &full(DType::I32, &[], end as f64)?)
+        };
+        let mut counts = is_below(column, self.rows)?;
+        if let Some(tensor) = sliced {
+            counts = counts.and(&is_below(&(column + tensor.start(self.rows)?)?, size)?)?;
+        }
         let min_finite = full(logits.dtype(), &[], min_finite(logits.dtype()))?;
-        select(&token.compare(Comparison::Less, &end)?, &logits, &min_finite)
+        select(&counts, &logits, &min_finite)
     }
 
     fn zero(&self, dims: &[usize]) -> Result<Tensor> {
@@ -274,7 +348,10 @@ impl Chunk {
     /// The gradient of the sum with respect to the logits, without [`Chunk::logits_grad_scale`]:
     /// exponentials, minus their sum at the label.
     fn logits_grad(&self, dtype: DType) -> Result<Tensor> {
-        let target = (&self.target - &self.total)?.convert(dtype)?;
+        let mut target = (&self.target - &self.total)?.convert(dtype)?;
+        if let Some(inside) = &self.inside {
+            target = select(inside, &target, &zeros(dtype, &[])?)?;
+        }
         self.others.convert(dtype)?.add_along(&self.indices, 1, &target)
     }
 

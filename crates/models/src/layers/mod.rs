@@ -23,6 +23,7 @@ pub use embedding::Embedding;
 pub use linear::Linear;
 
 use crate::scope::Scope;
+use crate::tracer::Declaration;
 use fullshard_graph::{DType, Error, Result, Tensor, barrier, custom_vjp};
 
 /// The default standard deviation of the initializer of weights.
@@ -62,9 +63,15 @@ pub(crate) fn flatten_tokens(x: &Tensor) -> Result<Tensor> {
     x.reshape(&[tokens.iter().product(), width])
 }
 
-/// The residual stream of embedded sequences `[batch, sequence, width]`.
+/// The residual stream of embedded sequences `[batch, sequence, width]`: with sequence
+/// parallelism, this device's tokens. Layers that slice a dim have all tokens inside.
 pub(crate) fn residual_stream(scope: &Scope<'_>, x: &Tensor) -> Result<Tensor> {
-    if scope.lowering().flatten_batch { flatten_tokens(x) } else { Ok(x.clone()) }
+    scope.declare(Declaration::ResidualStream)?;
+    let x = if scope.lowering().flatten_batch { flatten_tokens(x)? } else { x.clone() };
+    match scope.tensor_parallel() {
+        Some(tensor) => tensor.own_tokens(&x),
+        None => Ok(x),
+    }
 }
 
 /// Unflattens `[..., width]` to the shape of the tokens `[batch, sequence]`.

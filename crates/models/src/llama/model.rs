@@ -2,7 +2,7 @@
 
 use super::LlamaConfig;
 use crate::layers::attention::{Heads, Mask, Scores, attention, merge_heads, split_heads};
-use crate::layers::dim_names::{EMBED, HEADS, KV_HEADS, MLP, VOCAB};
+use crate::layers::dim_names::{DimName, EMBED, HEADS, KV_HEADS, MLP, VOCAB};
 use crate::layers::rotary::Angles;
 use crate::layers::{
     Embedding, Linear, checkpoint, dims, loss, residual_stream, rms_norm, unflatten_tokens,
@@ -60,7 +60,7 @@ impl Llama {
     fn head(&self) -> Linear<'static> {
         let config = &self.config;
         let tied = config.tie_word_embeddings.then_some("model.embed_tokens.weight");
-        let head = Linear::new(config.vocab_size).dim_names(&[VOCAB, EMBED]).bias(false);
+        let head = Linear::new(config.vocab_size).dim_names([VOCAB, EMBED]).bias(false);
         head.std(config.initializer_range).tied(tied)
     }
 
@@ -102,23 +102,23 @@ impl Llama {
         let config = &self.config;
         let linear =
             |output| Linear::new(output).bias(config.attention_bias).std(config.initializer_range);
-        let projected = |name, heads| {
-            let dim_names = if name == "q_proj" { &[HEADS, EMBED] } else { &[KV_HEADS, EMBED] };
-            let x = linear(heads * config.head_dim).dim_names(dim_names).apply(nn, name, x)?;
-            split_heads(&x, angles.sequence(), heads)
+        let projected = |name, heads: usize, dim: DimName| {
+            let linear = linear(heads * config.head_dim).dim_names([dim.of(heads), EMBED]);
+            split_heads(&linear.apply(nn, name, x)?, angles.sequence(), config.head_dim)
         };
-        let rotated = |name, heads| angles.apply_rotary(&projected(name, heads)?);
+        let rotated = |name, heads, dim| angles.apply_rotary(&projected(name, heads, dim)?);
         let (queries, keys) = (config.num_attention_heads, config.num_key_value_heads);
         let heads = Heads {
-            query: rotated("q_proj", queries)?.named(checkpoint::QKV)?,
-            key: rotated("k_proj", keys)?.named(checkpoint::QKV)?,
-            value: projected("v_proj", keys)?.named(checkpoint::QKV)?,
+            query: rotated("q_proj", queries, HEADS)?.named(checkpoint::QKV)?,
+            key: rotated("k_proj", keys, KV_HEADS)?.named(checkpoint::QKV)?,
+            value: projected("v_proj", keys, KV_HEADS)?.named(checkpoint::QKV)?,
         };
         let scale = (config.head_dim as f64).sqrt().recip();
         let scores = Scores::scaled(Mask::causal(), nn.compute_dtype(), scale)?;
         let scores = Scores { dropout: config.attention_dropout, ..scores };
         let attn_out = merge_heads(&attention(nn, &heads, &scores)?, x)?;
-        linear(config.hidden_size).dim_names(&[EMBED, HEADS]).apply(nn, "o_proj", &attn_out)
+        let output = linear(config.hidden_size).dim_names([EMBED, HEADS.of(queries)]);
+        output.apply(nn, "o_proj", &attn_out)
     }
 
     fn feed_forward(&self, nn: &Scope<'_>, x: &Tensor) -> Result<Tensor> {
@@ -126,11 +126,11 @@ impl Llama {
         nn.children(&["gate_proj", "up_proj", "down_proj", "act_fn"])?;
         let linear =
             |output| Linear::new(output).bias(config.mlp_bias).std(config.initializer_range);
-        let inner = linear(config.intermediate_size).dim_names(&[MLP, EMBED]);
+        let inner = linear(config.intermediate_size).dim_names([MLP, EMBED]);
         let projected = |name| inner.apply(nn, name, x);
         let (gate, up) = (projected("gate_proj")?, projected("up_proj")?);
         let (gate, up) = (gate.named(checkpoint::MLP_GATE)?, up.named(checkpoint::MLP_IN)?);
         let inner = config.hidden_act.gated(nn, "act_fn", &gate, &up)?;
-        linear(config.hidden_size).dim_names(&[EMBED, MLP]).apply(nn, "down_proj", &inner)
+        linear(config.hidden_size).dim_names([EMBED, MLP]).apply(nn, "down_proj", &inner)
     }
 }

@@ -45,7 +45,7 @@ impl Placed {
     pub fn shard(&self, mesh: &Mesh) -> Shard {
         let group = (!self.axes.is_empty()).then(|| mesh.over(&self.axes).unwrap());
         let (layout, slice) = (self.layout, self.slice);
-        Shard { dims: self.dims.clone(), stack: self.stack, layout, slice, group }
+        Shard { dims: self.dims.clone(), stack: self.stack, layout, slice, group, tensor: None }
     }
 
     /// The dimension of the logical tensor that is sharded.

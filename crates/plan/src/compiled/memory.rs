@@ -88,7 +88,7 @@ impl Sizes {
             let (full, shard) = (param.elements(), param.shard_elements());
             [full, shard, full / layers, shard / layers]
         });
-        let sequences = spec.batch.sequences / spec.placement.devices();
+        let sequences = spec.batch.sequences / spec.placement.batch_shards();
         let tokens = spec.batch.tokens;
         let is_wide =
             |all: &usize| spec.placement.parameters.iter().any(|param| param.dims.contains(all));

@@ -39,7 +39,7 @@ pub fn warnings(
 
 /// A buffer that holds the tokens of all devices.
 fn replicated(spec: &StepSpec, machine: &Machine, peak: &Peak) -> Option<Warning> {
-    let devices = spec.placement.devices();
+    let devices = spec.placement.batch_shards();
     let both = [spec.batch.sequences, spec.batch.tokens];
     let is_global = |buffer: &&Buffer| buffer.shape.dims.windows(2).any(|pair| pair == both);
     let large = peak.buffers.iter().filter(|buffer| is_large(buffer, machine));

@@ -197,9 +197,9 @@ fn largest_of_layers(spec: &StepSpec) -> u64 {
 /// `f32`; where the loss is a custom call, a chunk of exponentials and its other inputs and
 /// outputs in `f32`.
 fn logits(spec: &StepSpec, kind: Platform) -> u64 {
-    let (placement, batch) = (&spec.placement, &spec.batch);
+    let placement = &spec.placement;
     let model = spec.model.dimensions();
-    let tokens = batch.sequences / placement.devices() * batch.tokens;
+    let tokens = spec.tokens_per_device();
     if model.vocabulary < CHUNKED_FROM {
         return (2 * tokens * model.vocabulary * F32) as u64;
     }

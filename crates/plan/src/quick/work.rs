@@ -109,10 +109,9 @@ impl<'a> Step<'a> {
             (sum.0 + param.elements(), sum.1 + width)
         });
         let layers = spec.model.dimensions().layers.max(1) as f64;
-        let sequences = spec.batch.sequences / spec.placement.devices();
         Step {
             spec,
-            tokens: (sequences * spec.batch.tokens) as f64,
+            tokens: spec.tokens_per_device() as f64,
             layers,
             matrices: elements as f64,
             widths: widths as f64 / layers,

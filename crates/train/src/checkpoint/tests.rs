@@ -38,7 +38,7 @@ const CASES: [Case; 9] = [
 
 fn saved() -> SavedTensors {
     let names = (0..LAYERS).map(|layer| format!("h.{layer}.w")).collect();
-    SavedTensors { names, dims: DIMS.to_vec(), slot: None, stacked: true }
+    SavedTensors { names, dims: DIMS.to_vec(), slot: None, stacked: true, split: None }
 }
 
 /// The value of an element of a layer.

@@ -130,7 +130,7 @@ impl StepArgs {
         if !self.plan && self.text.is_none() {
             config.count_devices()?;
         }
-        let devices = config.devices();
+        let devices = config.batch_shards()?;
         let in_file = self.step.has_file() && config.schedule != RunConfig::default().schedule;
         let default = if in_file { config.schedule.per_device_batch * devices } else { 8 };
         let batch = self.batch.unwrap_or(default);

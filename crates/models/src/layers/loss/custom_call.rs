@@ -2,7 +2,7 @@
 //!
 //! It computes the same as [`super::chunked`], in `f32` whatever the dtype of the model.
 
-use super::{Chunks, label_mask, scaled_gradients, shifted, sum_and_count};
+use super::{Chunks, Vocabulary, label_mask, scaled_gradients, shifted, sum_and_count};
 use crate::layers::{dims, flatten_tokens};
 use crate::task::Loss;
 use fullshard_graph::{DType, Error, Result, Tensor, TensorType, custom_call, custom_vjp};
@@ -26,7 +26,10 @@ pub fn loss_custom_call(
     let (hidden, labels, size) = (flatten_tokens(hidden)?, shifted(labels)?, size.max(1));
     let results = custom_vjp(
         &[&hidden, head, &labels],
-        |inputs| Chunks::of(&inputs, size, 1)?.loss(),
+        |inputs| {
+            let vocabulary = Vocabulary { size: inputs[1].dims()[0], tensor: None };
+            Chunks::of(&inputs, size, 1, vocabulary)?.loss()
+        },
         |inputs| loss_and_gradients(&inputs, size),
         scaled_gradients,
     )?;

@@ -95,7 +95,7 @@ impl Layer {
     fn new(spec: &StepSpec) -> Layer {
         let model = spec.model.dimensions();
         let sequence = spec.batch.tokens;
-        let tokens = spec.batch.sequences / spec.placement.devices() * sequence;
+        let tokens = spec.tokens_per_device();
         let widths = widths(spec);
         let into_inner = |width: &&(usize, usize)| **width == (model.hidden, model.inner);
         let layers = model.layers.max(1);

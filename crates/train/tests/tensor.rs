@@ -1,0 +1,169 @@
+//! Tensor, sequence and context parallelism give the losses and gradient norms of one device.
+//!
+//! Ten steps, as in `mesh.rs`, on meshes with a `tensor` axis, a `context` axis or both, beside
+//! `data` and `fsdp`. Every pair of choices appears in some case; most cases are of the long tier.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::*;
+use fullshard_models::LoweringOptions;
+use fullshard_optim::{Adafactor, AdamW, Optimizer, Sgd};
+use fullshard_parallel::{FsdpConfig, MeshSpec, Placement, PlacementOptions, Remat, Settings};
+use fullshard_step::{BatchShape, StepSpec};
+use fullshard_train::{Metrics, Runner};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// The vocabulary is not a multiple of the devices, nor is the width of three.
+const GPT2: &str = r#"{"model_type": "gpt2", "vocab_size": 131, "n_positions": 32, "n_embd": 40,
+    "n_layer": 2, "n_head": 8, "n_inner": 56, "resid_pdrop": 0.1, "embd_pdrop": 0.1,
+    "attn_pdrop": 0.1}"#;
+const LLAMA: &str = r#"{"model_type": "llama", "vocab_size": 1031, "max_position_embeddings": 32,
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 16,
+    "num_key_value_heads": 8, "intermediate_size": 40, "tie_word_embeddings": false}"#;
+const STEPS: usize = 10;
+
+/// The options with their choices; a case has one of each.
+const CHOICES: [(&str, &[&str]); 9] = [
+    ("model", &["gpt2", "llama"]),
+    (
+        "mesh",
+        &[
+            "tensor_8",
+            "fsdp_4_tensor_2",
+            "fsdp_3_tensor_2",
+            "tensor_4_fsdp_2",
+            "data_2_fsdp_2_tensor_2",
+        ],
+    ),
+    ("tokens", &["replicated", "sharded"]),
+    ("rows", &["flat", "batched"]),
+    ("strategy", &["full_shard", "weight_update", "hybrid_shard", "no_shard"]),
+    ("layout", &["flat", "dim_0", "flattened"]),
+    ("layers", &["unrolled", "scanned"]),
+    ("remat", &["none", "full"]),
+    ("run", &["one_adamw", "two_adafactor", "no_sync_sgd"]),
+];
+
+/// A case: one choice per option.
+type Case = [&'static str; CHOICES.len()];
+
+macro_rules! cases {
+    ($($(#[$tier:meta])? $name:ident: [$($choice:tt)*];)*) => {
+        const CASES: &[Case] = &[$([$(stringify!($choice)),*]),*];
+
+        $(
+            #[test]
+            $(#[$tier])?
+            fn $name() {
+                check([$(stringify!($choice)),*]);
+            }
+        )*
+    };
+}
+
+#[rustfmt::skip]
+cases! {
+    // model, mesh, tokens, rows, strategy, layout, layers, remat, run
+    gpt2_tensor_8:                [gpt2  tensor_8               replicated flat    full_shard    flat      unrolled none one_adamw];
+    gpt2_tensor_8_sequence:       [gpt2  tensor_8               sharded    flat    full_shard    flat      unrolled none one_adamw];
+    gpt2_fsdp_3_tensor_2:         [gpt2  fsdp_3_tensor_2        sharded    batched full_shard    dim_0     scanned  full two_adafactor];
+    llama_fsdp_4_tensor_2:        [llama fsdp_4_tensor_2        sharded    flat    full_shard    flat      scanned  none one_adamw];
+    llama_tensor_4_fsdp_2:        [llama tensor_4_fsdp_2        replicated batched weight_update flattened unrolled full no_sync_sgd];
+    llama_data_2_fsdp_2_tensor_2: [llama data_2_fsdp_2_tensor_2 sharded    flat    hybrid_shard  flat      unrolled none two_adafactor];
+}
+
+fn choice(case: &Case, name: &str) -> &'static str {
+    case[CHOICES.iter().position(|(known, _)| *known == name).unwrap()]
+}
+
+/// `data_2_fsdp_4` as `data=2,fsdp=4`.
+fn mesh(words: &str) -> MeshSpec {
+    let words: Vec<&str> = words.split('_').collect();
+    let axes: Vec<String> = words.chunks(2).map(|axis| axis.join("=")).collect();
+    axes.join(",").parse().unwrap()
+}
+
+fn options(case: &Case) -> PlacementOptions {
+    let layout = choice(case, "layout");
+    let settings = Settings {
+        shard_param_on_dim_0: layout == "dim_0",
+        flatten_parameters: layout == "flattened",
+        ..Settings::default()
+    };
+    PlacementOptions {
+        strategy: choice(case, "strategy").parse().unwrap(),
+        sequence_parallel: choice(case, "tokens") == "sharded",
+        config: FsdpConfig { settings, ..FsdpConfig::default() },
+        remat: Some(if choice(case, "remat") == "full" { Remat::Full } else { Remat::None }),
+        scan_layers: choice(case, "layers") == "scanned",
+        lowering: LoweringOptions {
+            flatten_batch: choice(case, "rows") == "flat",
+            ..LoweringOptions::default()
+        },
+        ..PlacementOptions::default()
+    }
+}
+
+fn optimizer(case: &Case) -> Box<dyn Optimizer> {
+    match choice(case, "run") {
+        "two_adafactor" => Box::new(Adafactor::trainer()),
+        "no_sync_sgd" => {
+            Box::new(Sgd { momentum: 0.9, dampening: 0.0, nesterov: false, weight_decay: 0.0 })
+        }
+        _ => Box::new(AdamW::default()),
+    }
+}
+
+fn batch(case: &Case) -> BatchShape {
+    let accumulation = if choice(case, "run") == "one_adamw" { 1 } else { 2 };
+    let sync_each_microbatch = choice(case, "run") != "no_sync_sgd";
+    BatchShape { sequences: 24 / accumulation, tokens: 16, accumulation, sync_each_microbatch }
+}
+
+fn trained(spec: &StepSpec) -> Vec<Metrics> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let compiler = compiler(spec.placement.devices());
+    let mut runner = Runner::new(&compiler, spec, 42).unwrap();
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let step = |step: usize| {
+        let tokens = tokens(spec.batch, spec.model.dimensions().vocabulary, step % 3);
+        runner.step(&[&tokens, &tokens], 1e-3).unwrap().wait().unwrap()
+    };
+    (0..STEPS).map(step).collect()
+}
+
+fn spec_of(case: &Case, mesh: &MeshSpec, options: &PlacementOptions) -> StepSpec {
+    let model = model(if choice(case, "model") == "gpt2" { GPT2 } else { LLAMA });
+    let mesh = mesh.resolve(mesh.devices().unwrap()).unwrap();
+    let placement = Placement::on_mesh(&model.tree(), &mesh, options).unwrap();
+    StepSpec::new(model, placement, optimizer(case), batch(case), Some(1.0)).unwrap()
+}
+
+/// The same model, batches and optimizer on one device, unrolled. Dropout draws by position in the
+/// activations, so their rows are the case's own, and so is accumulation.
+fn one_device(case: &Case) -> Vec<Metrics> {
+    static RUNS: Mutex<Option<HashMap<String, Vec<Metrics>>>> = Mutex::new(None);
+    let key = format!("{} {} {}", choice(case, "model"), choice(case, "run"), choice(case, "rows"));
+    let mut runs = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
+    let lowering = options(case).lowering;
+    let run = || {
+        let options = PlacementOptions { lowering, ..PlacementOptions::default() };
+        trained(&spec_of(case, &mesh("fsdp_1"), &options))
+    };
+    runs.get_or_insert_default().entry(key).or_insert_with(run).clone()
+}
+
+fn check(case: Case) {
+    let expected = one_device(&case);
+    let found = trained(&spec_of(&case, &mesh(choice(&case, "mesh")), &options(&case)));
+    assert_eq!(found.len(), expected.len());
+    for (step, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        let off = |found: f32, expected: f32| (found / expected - 1.0).abs();
+        let fine = off(found.loss, expected.loss) < 1e-5
+            && off(found.gradient_norm, expected.gradient_norm) < 1e-4
+            && found.labels == expected.labels;
+        assert!(fine, "{case:?}, step {step}: {found:?}, expected {expected:?}");
+    }
+}
