@@ -17,40 +17,71 @@ const DRAW_ROUNDS: usize = 13;
 /// The number of values of one word of a counter.
 const WORD: u128 = 1 << 32;
 
-/// Random numbers to draw with a key: the dimensions of the full tensor, and its sharding.
+/// Random numbers to draw with a key: the dimensions of the full tensor, and the part of each to draw.
 ///
 /// All draws use the same bits, so draw once with each key.
 #[derive(Debug, Clone)]
 pub struct Draw {
     key: Key,
     dims: Vec<usize>,
-    groups: Vec<Option<Group>>,
+    parts: Vec<Part>,
+}
+
+/// The part of a dimension that this device draws.
+#[derive(Debug, Clone)]
+enum Part {
+    Full,
+    /// The shard of this device in a group.
+    Shard(Group),
+    /// The positions in a vector.
+    Positions(Tensor),
 }
 
 impl Draw {
     pub(super) fn new(key: Key, dims: &[usize]) -> Draw {
-        Draw { key, dims: dims.to_vec(), groups: vec![None; dims.len()] }
+        Draw { key, dims: dims.to_vec(), parts: vec![Part::Full; dims.len()] }
     }
 
     /// In a manual region, draws only this device's shard along a dimension sharded over these
     /// axes: the same values as in the full tensor.
     pub fn shard(mut self, dim: usize, group: &Group) -> Result<Draw> {
         let fits = self.dims.get(dim).is_some_and(|size| size.is_multiple_of(group.size()));
-        let used = self.groups.iter().flatten().any(|other| other.shares_axis(group));
-        if !fits || used || self.groups[dim].is_some() {
+        let used = self.parts.iter().any(|part| match part {
+            Part::Shard(other) => other.shares_axis(group),
+            _ => false,
+        });
+        if !fits || used || !matches!(self.parts[dim], Part::Full) {
             let (dims, parts) = (&self.dims, group.size());
             let why = if used { ": an axis is already used" } else { "" };
             let reason = format!("cannot shard dimension {dim} of {dims:?} {parts} ways{why}");
             return Err(Error::new("draw", reason));
         }
-        self.groups[dim] = Some(group.clone());
+        self.parts[dim] = Part::Shard(group.clone());
         Ok(self)
     }
 
-    /// The dimensions of this device's shard.
+    /// Draws only some positions along a dimension, given as integers `[count]`: the same values as
+    /// in the full tensor.
+    pub fn at(mut self, dim: usize, positions: &Tensor) -> Result<Draw> {
+        let is_vector = positions.rank() == 1 && positions.dtype().is_integer();
+        if !is_vector || !matches!(self.parts.get(dim), Some(Part::Full)) {
+            let (dims, positions) = (&self.dims, positions.ty());
+            let reason =
+                format!("cannot draw positions {positions} of dimension {dim} of {dims:?}");
+            return Err(Error::new("draw", reason));
+        }
+        self.parts[dim] = Part::Positions(positions.convert(DType::U32)?);
+        Ok(self)
+    }
+
+    /// The dimensions of the part that this device draws.
     pub fn local_dims(&self) -> Vec<usize> {
-        let parts = self.groups.iter().map(|group| group.as_ref().map_or(1, Group::size));
-        self.dims.iter().zip(parts).map(|(dim, parts)| dim / parts).collect()
+        let local = |(&dim, part): (&usize, &Part)| match part {
+            Part::Full => dim,
+            Part::Shard(group) => dim / group.size(),
+            Part::Positions(positions) => positions.dims()[0],
+        };
+        self.dims.iter().zip(&self.parts).map(local).collect()
     }
 
     /// Random `u32`s.
@@ -144,16 +175,22 @@ impl Draw {
         let mut index = zeros(DType::U32, &local)?;
         let mut stride = 1_usize;
         for dim in (start..limit).rev() {
-            let mut position = iota(DType::U32, &[local[dim]], 0)?;
-            if let Some(group) = &self.groups[dim] {
-                let shard = group.index()?.convert(DType::U32)?;
-                position = (position + (shard * local[dim] as f64)?)?;
-            }
+            let position = self.positions(dim, local[dim])?;
             let position = (position * stride as f64)?.broadcast_dims(&local, &[dim])?;
             index = (index + position)?;
             stride = stride.saturating_mul(self.dims[dim]);
         }
         Ok(index)
+    }
+
+    /// The positions of this device's elements along a dimension.
+    fn positions(&self, dim: usize, count: usize) -> Result<Tensor> {
+        if let Part::Positions(positions) = &self.parts[dim] {
+            return Ok(positions.clone());
+        }
+        let position = iota(DType::U32, &[count], 0)?;
+        let Part::Shard(group) = &self.parts[dim] else { return Ok(position) };
+        position + (group.index()?.convert(DType::U32)? * count as f64)?
     }
 }
 
