@@ -22,11 +22,11 @@ use super::fused::{Kernel as FusedKernel, unsupported_reason as fused_reason};
 use super::{BLOCK, Form, Heads, Pattern, Scores};
 use crate::layers::{checkpoint, dims, upcast};
 use blocks::{Blocks, DropoutMask};
-use chunk::{Chunk, Pair, merge, stack, unstack};
+use chunk::{Chunk, Pair, merge, select_all, stack, unstack};
 use fullshard_graph::{
     DType, Error, Group, Key, Result, Tensor, barrier, concatenate, custom_vjp, zeros,
 };
-use passing::{Arriving, Leaving, Owner};
+use passing::{Owner, for_others};
 
 /// How the keys and values of other devices reach this one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -186,20 +186,24 @@ impl<'a> Attention<'a> {
         let mut early = kernel.forward(&queries.early, &own.early, true)?;
         let mut late = kernel.forward(&queries.late, &own.late, true)?;
         late = merge(&late, &kernel.forward(&queries.late, &own.early, false)?)?;
-        let mut arriving = Arriving::new(self.context, &keys)?;
-        for step in 1..self.context.group.size() {
-            let owner = Owner::new(&self.context.group, &device, step)?;
-            let keys = self.keys(&arriving.next(&owner, &late[0])?, &owner.index)?;
+        let step = |mut early: Vec<Tensor>, owner: &Owner, keys: &Tensor| {
+            let (mut late, before) = (early.split_off(2), &owner.is_before);
+            let keys = self.keys(keys, &owner.index)?;
             late = merge(&late, &kernel.forward(&queries.late, &keys.early, false)?)?;
-            let before = &owner.is_before;
             let (queries, keys) = (queries.select(before)?, keys.select(before)?);
             let part = kernel.forward(&queries, &keys, false)?;
-            let merged = merge(&chunk::select_all(before, &early, &late)?, &part)?;
-            early = chunk::select_all(before, &merged, &early)?;
-            late = chunk::select_all(before, &late, &merged)?;
-        }
-        let attn_out = concatenate(&[&early[0], &late[0]], 2)?.convert(query.dtype())?;
-        Ok(vec![attn_out, concatenate(&[&early[1], &late[1]], 2)?])
+            let merged = merge(&select_all(before, &early, &late)?, &part)?;
+            early = select_all(before, &merged, &early)?;
+            early.extend(select_all(before, &late, &merged)?);
+            Ok((early, None))
+        };
+        early.extend(late);
+        let (parts, _) = for_others(self.context, &keys, None, early, &step)?;
+        let [early, early_stats, late, late_stats] = &parts[..] else {
+            return Err(invalid("two chunks"));
+        };
+        let attn_out = concatenate(&[early, late], 2)?.convert(query.dtype())?;
+        Ok(vec![attn_out, concatenate(&[early_stats, late_stats], 2)?])
     }
 
     /// The gradients of queries, keys and values, given those, the output and the statistics, and
@@ -222,26 +226,29 @@ impl<'a> Attention<'a> {
         let early = kernel.gradients(&queries.early, &own.early, true)?;
         let late = kernel.gradients(&queries.late, &own.late, true)?;
         let across = kernel.gradients(&queries.late, &own.early, false)?;
-        let mut of_queries = Pair { early: early.query, late: (late.query + across.query)? };
+        let of_queries = vec![early.query, (late.query + across.query)?];
         let of_keys = Pair { early: (early.keys + across.keys)?, late: late.keys };
-        let mut arriving = Arriving::new(self.context, keys)?;
-        let mut leaving = Leaving::new(self.context, &device, of_keys.join(3)?, keys)?;
-        for step in 1..self.context.group.size() {
-            let owner = Owner::new(&self.context.group, &device, step)?;
-            let keys = self.keys(&arriving.next(&owner, &of_queries.late)?, &owner.index)?;
+        let step = |of_queries: Vec<Tensor>, owner: &Owner, keys: &Tensor| {
+            let [early, late] = of_queries.try_into().map_err(|_| invalid("two chunks"))?;
+            let keys = self.keys(keys, &owner.index)?;
             let first = kernel.gradients(&queries.late, &keys.early, false)?;
             let before = &owner.is_before;
             let (queries, keys) = (queries.select(before)?, keys.select(before)?);
             let second = kernel.gradients(&queries, &keys, false)?;
-            of_queries.late = (of_queries.late + first.query)?;
-            of_queries = of_queries.add(before, &second.query)?;
+            let of_queries = Pair { early, late: (late + first.query)? };
+            let Pair { early, late } = of_queries.add(before, &second.query)?;
             let none = zeros(first.keys.dtype(), first.keys.dims())?;
             let of_keys = Pair { early: first.keys, late: none }.add(before, &second.keys)?;
-            leaving.add(&owner, &of_keys.join(3)?)?;
-        }
-        let [of_key, of_value] = unstack(&leaving.home()?)?;
-        let of_query = of_queries.join(2)?.convert(query.dtype())?;
-        Ok(vec![of_query, of_key.convert(key.dtype())?, of_value.convert(value.dtype())?])
+            Ok((vec![early, late], Some(of_keys.join(3)?)))
+        };
+        let own = Some(of_keys.join(3)?);
+        let (of_queries, of_keys) = for_others(self.context, keys, own, of_queries, &step)?;
+        let [of_key, of_value] = unstack(&of_keys.ok_or_else(|| invalid("gradients"))?)?;
+        let of_query = concatenate(&of_queries.iter().collect::<Vec<_>>(), 2)?;
+        [(of_query, query), (of_key, key), (of_value, value)]
+            .into_iter()
+            .map(|(gradient, x)| gradient.convert(x.dtype()))
+            .collect()
     }
 
     /// The chunks of this device's queries, and of other tensors of the same rows.

@@ -146,7 +146,8 @@ impl Block<'_> {
             Ok(Rows { tensors, first, key: key.clone(), value: value.clone() })
         };
         let (at_once, mut parts) = (self.blocks.rows, Vec::new());
-        let times = range.len() / at_once;
+        // One time needs no loop.
+        let times = if range.len() > at_once { range.len() / at_once } else { 0 };
         let rest = range.start + times * at_once;
         if times > 0 {
             let stacked = self.narrow(range.start..rest)?;
