@@ -26,7 +26,7 @@ mod draw;
 pub use draw::Draw;
 
 use crate::error::{Error, Result};
-use crate::ops::{barrier, constant, full, zeros};
+use crate::ops::{barrier, concatenate, constant, full, zeros};
 use crate::tensor::Tensor;
 use fullshard_core::{DType, TensorType};
 
@@ -100,6 +100,13 @@ impl Key {
     /// The key of a constant seed: that of [`Key::new`] with the high word first.
     pub fn constant(seed: u64) -> Result<Key> {
         Key::new(&constant(&[2], &[(seed >> 32) as u32, seed as u32])?)
+    }
+
+    /// The seed of this key, `u32[2]`: [`Key::new`] of it is the same key. Regions that cannot
+    /// capture values take it as an input.
+    pub fn seed(&self) -> Result<Tensor> {
+        let [first, second] = &self.words;
+        concatenate(&[&first.reshape(&[1])?, &second.reshape(&[1])?], 0)
     }
 
     /// The key for a name, such as `h.3.attn.dropout`.

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod common;
+#[path = "attention/context.rs"]
+mod context;
 #[path = "attention/dropout.rs"]
 mod dropout;
 #[path = "attention/masks.rs"]

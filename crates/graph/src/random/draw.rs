@@ -17,43 +17,52 @@ const DRAW_ROUNDS: usize = 13;
 /// The number of values of one word of a counter.
 const WORD: u128 = 1 << 32;
 
-/// Random numbers to draw with a key: the dimensions of the full tensor, and its sharding.
+/// Random numbers to draw with a key: the dimensions of the full tensor, and the part of each to draw.
 ///
 /// All draws use the same bits, so draw once with each key.
 #[derive(Debug, Clone)]
 pub struct Draw {
     key: Key,
     dims: Vec<usize>,
-    groups: Vec<Option<Group>>,
-    /// The index in the full tensor of each local element along a dim, if not from a group.
-    positions: Vec<Option<Tensor>>,
+    parts: Vec<Part>,
+}
+
+/// The part of a dimension that this device draws.
+#[derive(Debug, Clone)]
+enum Part {
+    Full,
+    /// The shard of this device in a group.
+    Shard(Group),
+    /// The positions in a vector.
+    Positions(Tensor),
 }
 
 impl Draw {
     pub(super) fn new(key: Key, dims: &[usize]) -> Draw {
-        let rank = dims.len();
-        Draw { key, dims: dims.to_vec(), groups: vec![None; rank], positions: vec![None; rank] }
+        Draw { key, dims: dims.to_vec(), parts: vec![Part::Full; dims.len()] }
     }
 
     /// In a manual region, draws only this device's shard along a dimension sharded over these
     /// axes: the same values as in the full tensor.
     pub fn shard(self, dim: usize, group: &Group) -> Result<Draw> {
-        let fits = self.dims.get(dim).is_some_and(|size| size.is_multiple_of(group.size()));
-        if !fits {
-            return Err(self.cannot_shard(dim, group, ""));
+        match self.dims.get(dim).is_some_and(|size| size.is_multiple_of(group.size())) {
+            true => self.shard_padded(dim, group),
+            false => Err(self.cannot_shard(dim, group, "")),
         }
-        self.shard_padded(dim, group)
     }
 
-    /// As [`Draw::shard`], for a dimension that need not be a multiple of its shards: each has the
-    /// same size, and values past the end of the full tensor are padding, with any value.
+    /// As [`Draw::shard`], for a dimension that need not be a multiple of its shards: all have the
+    /// same size, and what is past the end of the full tensor is padding, of any value.
     pub fn shard_padded(mut self, dim: usize, group: &Group) -> Result<Draw> {
-        let used = self.groups.iter().flatten().any(|other| other.shares_axis(group));
-        if used || dim >= self.dims.len() || self.groups[dim].is_some() {
+        let used = self.parts.iter().any(|part| match part {
+            Part::Shard(other) => other.shares_axis(group),
+            _ => false,
+        });
+        if used || !matches!(self.parts.get(dim), Some(Part::Full)) {
             let why = if used { ": an axis is already used" } else { "" };
             return Err(self.cannot_shard(dim, group, why));
         }
-        self.groups[dim] = Some(group.clone());
+        self.parts[dim] = Part::Shard(group.clone());
         Ok(self)
     }
 
@@ -62,25 +71,28 @@ impl Draw {
         Error::new("draw", format!("cannot shard dimension {dim} of {dims:?} {parts} ways{why}"))
     }
 
-    /// Draws only the elements at these positions of a dimension of the full tensor, `[count]`
-    /// integers: the same values as in the full tensor.
+    /// Draws only some positions along a dimension, given as integers `[count]`: the same values as
+    /// in the full tensor.
     pub fn at(mut self, dim: usize, positions: &Tensor) -> Result<Draw> {
-        if dim >= self.dims.len() || self.groups[dim].is_some() || positions.rank() != 1 {
-            let reason = format!("positions {} in dimension {dim} of {:?}", positions.ty(), self.dims);
+        let is_vector = positions.rank() == 1 && positions.dtype().is_integer();
+        if !is_vector || !matches!(self.parts.get(dim), Some(Part::Full)) {
+            let (dims, positions) = (&self.dims, positions.ty());
+            let reason =
+                format!("cannot draw positions {positions} of dimension {dim} of {dims:?}");
             return Err(Error::new("draw", reason));
         }
-        self.positions[dim] = Some(positions.clone());
+        self.parts[dim] = Part::Positions(positions.convert(DType::U32)?);
         Ok(self)
     }
 
-    /// The dimensions of this device's shard.
+    /// The dimensions of the part that this device draws.
     pub fn local_dims(&self) -> Vec<usize> {
-        let local = |dim: usize| match (&self.positions[dim], &self.groups[dim]) {
-            (Some(positions), _) => positions.dims()[0],
-            (None, Some(group)) => self.dims[dim].div_ceil(group.size()),
-            (None, None) => self.dims[dim],
+        let local = |(&dim, part): (&usize, &Part)| match part {
+            Part::Full => dim,
+            Part::Shard(group) => dim.div_ceil(group.size()),
+            Part::Positions(positions) => positions.dims()[0],
         };
-        (0..self.dims.len()).map(local).collect()
+        self.dims.iter().zip(&self.parts).map(local).collect()
     }
 
     /// Random `u32`s.
@@ -174,19 +186,22 @@ impl Draw {
         let mut index = zeros(DType::U32, &local)?;
         let mut stride = 1_usize;
         for dim in (start..limit).rev() {
-            let mut position = match &self.positions[dim] {
-                Some(positions) => positions.convert(DType::U32)?,
-                None => iota(DType::U32, &[local[dim]], 0)?,
-            };
-            if let Some(group) = &self.groups[dim] {
-                let shard = group.index()?.convert(DType::U32)?;
-                position = (position + (shard * local[dim] as f64)?)?;
-            }
+            let position = self.positions(dim, local[dim])?;
             let position = (position * stride as f64)?.broadcast_dims(&local, &[dim])?;
             index = (index + position)?;
             stride = stride.saturating_mul(self.dims[dim]);
         }
         Ok(index)
+    }
+
+    /// The positions of this device's elements along a dimension.
+    fn positions(&self, dim: usize, count: usize) -> Result<Tensor> {
+        if let Part::Positions(positions) = &self.parts[dim] {
+            return Ok(positions.clone());
+        }
+        let position = iota(DType::U32, &[count], 0)?;
+        let Part::Shard(group) = &self.parts[dim] else { return Ok(position) };
+        position + (group.index()?.convert(DType::U32)? * count as f64)?
     }
 }
 

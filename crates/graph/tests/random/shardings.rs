@@ -2,7 +2,7 @@
 
 use super::common::run;
 use super::results;
-use fullshard_graph::{DType, Draw, Key, Mesh, MeshExt, Program, Result, Tensor};
+use fullshard_graph::{DType, Draw, Key, Mesh, MeshExt, Program, Result, Tensor, constant};
 
 pub const ROWS: usize = 24;
 pub const COLUMNS: usize = 40;
@@ -60,6 +60,20 @@ fn numbers_are_the_same_on_every_mesh() {
             assert!(found == unsharded, "kind {i} sharded {dims:?} over {axes:?}");
         }
     }
+}
+
+#[test]
+fn positions_have_the_numbers_of_the_full_tensor() {
+    let rows = [5_i32, 0, 23, 7];
+    let unsharded = results(|| Ok(vec![Key::constant(11)?.draw(&[ROWS, COLUMNS]).bits()?]));
+    let found = results(|| {
+        let key = Key::new(&Key::constant(11)?.seed()?)?;
+        let draw = key.draw(&[ROWS, COLUMNS]).at(0, &constant(&[4], &rows)?)?;
+        Ok(vec![draw.bits()?])
+    });
+    let (all, found) = (unsharded[0].to_f64().unwrap(), found[0].to_f64().unwrap());
+    let expected = rows.map(|row| &all[row as usize * COLUMNS..(row as usize + 1) * COLUMNS]);
+    assert_eq!(found, expected.concat());
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! Attention in equivalent forms: [`reference()`] saves all probabilities, [`blockwise`] saves none
 //! and skips those that a [`Mask`] excludes for a whole block, and [`fused()`] is a kernel that
-//! does the same for causal masks, on platforms that have one.
+//! does the same for causal masks, on platforms that have one. [`context`] is attention over
+//! sequences that are sharded over devices.
 //!
 //! Each form draws a different dropout mask, with the same probability.
 
+pub mod context;
 mod fused;
 mod mask;
 

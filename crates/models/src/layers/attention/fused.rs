@@ -77,7 +77,8 @@ pub fn unsupported_reason(
 /// dropout, and must be unique in the program.
 pub fn fused(heads: &Heads, scores: Form, name: &str) -> Result<Tensor> {
     let factor = scores.factor.ok_or_else(|| invalid("scores with a static scale"))?;
-    let kernel = Kernel { factor, dropout: scores.dropout, seed: seed(scores.dropout, name) };
+    let seed = seed(scores.dropout, name);
+    let kernel = Kernel { factor, causal: true, dropout: scores.dropout, seed };
     let swap_heads = |x: &Tensor| x.transpose(&[0, 2, 1, 3]);
     let inputs = [swap_heads(&heads.query)?, swap_heads(&heads.key)?, swap_heads(&heads.value)?];
     let [query, key, value] = &inputs;
@@ -91,7 +92,11 @@ pub fn fused(heads: &Heads, scores: Form, name: &str) -> Result<Tensor> {
         &[query, key, value, &stats, &attn_out],
         |inputs| Ok(vec![result(&inputs)?]),
         |inputs| Ok((vec![result(&inputs)?], inputs)),
-        |residuals, gradients| kernel.gradients(&residuals, &gradients[0]),
+        |residuals, gradients| {
+            let zeros = residuals[3..].iter().map(|output| zeros(output.dtype(), output.dims()));
+            let [query, key, value] = kernel.gradients(&residuals, &gradients[0])?;
+            [Ok(query), Ok(key), Ok(value)].into_iter().chain(zeros).collect()
+        },
     )?;
     swap_heads(&results.pop().ok_or_else(|| invalid("one result"))?)
 }
@@ -111,9 +116,11 @@ fn seed(dropout: f64, name: &str) -> u32 {
 
 /// The kernel's parameters in both directions.
 #[derive(Clone, Copy)]
-struct Kernel {
+pub(super) struct Kernel {
     /// The scale of scores.
     factor: f64,
+    /// Whether the mask is causal; otherwise there is none.
+    causal: bool,
     /// The dropout probability.
     dropout: f64,
     /// The dropout mask is determined by this and the number of runs of the call.
@@ -121,9 +128,14 @@ struct Kernel {
 }
 
 impl Kernel {
+    /// The kernel of a block of scores without dropout.
+    pub(super) fn block(factor: f64, causal: bool) -> Kernel {
+        Kernel { factor, causal, dropout: 0.0, seed: DEFAULT_SEED }
+    }
+
     /// The output, `[batch, sequence, heads, head]`, and the softmax statistics that the backward
     /// pass needs.
-    fn forward(&self, inputs: &[Tensor]) -> Result<(Tensor, Tensor)> {
+    pub(super) fn forward(&self, inputs: &[Tensor]) -> Result<(Tensor, Tensor)> {
         let &[batch, sequence, heads, _] = inputs[0].dims() else {
             return Err(invalid("four dims"));
         };
@@ -138,8 +150,9 @@ impl Kernel {
         Ok((results[0].transpose(&[0, 2, 1, 3])?, results[1].clone()))
     }
 
-    /// The gradients of queries, keys and values, and zeros for statistics and output.
-    fn gradients(&self, residuals: &[Tensor], gradient: &Tensor) -> Result<Vec<Tensor>> {
+    /// The gradients of queries, keys and values, given those, the statistics, the output and its
+    /// gradient.
+    pub(super) fn gradients(&self, residuals: &[Tensor], gradient: &Tensor) -> Result<[Tensor; 3]> {
         let [query, key, value, stats, attn_out] = residuals else {
             return Err(invalid("five residuals"));
         };
@@ -149,9 +162,8 @@ impl Kernel {
             .backend_config(&self.config(residuals, &BACKWARD_MATMULS), JSON_CONFIG)
             .layouts(&operands, &[TRANSPOSED, TRANSPOSED, TRANSPOSED, &[0]])
             .call(&[query, key, value, stats, gradient, attn_out], &types)?;
-        let gradients = results[..3].iter().map(|gradient| gradient.transpose(&[0, 2, 1, 3]));
-        let zeros = [stats, attn_out].map(|output| zeros(output.dtype(), output.dims()));
-        gradients.chain(zeros).collect()
+        let swap_heads = |i: usize| results[i].transpose(&[0, 2, 1, 3]);
+        Ok([swap_heads(0)?, swap_heads(1)?, swap_heads(2)?])
     }
 
     /// The call target of a direction.
@@ -184,7 +196,7 @@ impl Kernel {
                 "is_dynamic_dimension": [false, false, false, false],
             },
             "is_flash_attention": true,
-            "mask_type": "CAUSAL",
+            "mask_type": if self.causal { "CAUSAL" } else { "NO_MASK" },
             "dropout_rate": self.dropout,
             "seed": self.seed,
             "sliding_window_length": 0,

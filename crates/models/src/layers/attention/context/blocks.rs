@@ -1,0 +1,296 @@
+//! A block of scores, chunk by chunk, in matmuls: some rows at a time, so that the scores of long
+//! chunks are never all in memory.
+
+use super::chunk::{Chunk, stack, unstack};
+use super::{Dropout, Gradients};
+use crate::layers::attention::{Heads, Mask, attn_out, grouped};
+use crate::layers::{dims, min_finite, upcast, upcast_dtype};
+use fullshard_graph::{
+    Comparison, DType, Draw, Error, Group, Key, Result, Tensor, concatenate, constant, einsum,
+    full, iota, scan, select, zeros,
+};
+use std::ops::Range;
+
+/// The most groups of rows of a causal block. Those of a group have the same keys, up to the last
+/// that any of them attends to, so more groups compute less of the masked part.
+const GROUPS: usize = 8;
+
+/// The dimension of rows in grouped queries.
+const ROWS: usize = 3;
+
+/// The form of attention in matmuls.
+#[derive(Clone)]
+pub(super) struct Blocks<'a> {
+    /// The scale of scores.
+    pub scale: Tensor,
+    /// Whether the matmuls of scores are in `f32`.
+    pub upcast: bool,
+    /// The rows whose scores are in memory.
+    pub rows: usize,
+    /// The dropout of probabilities, if any.
+    pub dropout: Option<DropoutMask<'a>>,
+}
+
+/// The dropout mask of a full sequence.
+#[derive(Clone)]
+pub(super) struct DropoutMask<'a> {
+    pub shards: &'a Dropout,
+    pub seed: Tensor,
+    pub probability: f64,
+    pub sequence: usize,
+}
+
+/// A block of scores: a chunk of queries by a chunk of keys.
+struct Block<'a> {
+    blocks: &'a Blocks<'a>,
+    /// Tensors of the rows, with heads in groups that share keys.
+    tensors: Vec<Tensor>,
+    key: Tensor,
+    value: Tensor,
+    /// The positions of the first row and of the first key in the sequence.
+    starts: [&'a Tensor; 2],
+    causal: bool,
+}
+
+/// Some rows of a block, and the keys that they attend to.
+struct Rows {
+    /// Tensors of the rows.
+    tensors: Vec<Tensor>,
+    /// The first row in its chunk.
+    first: Tensor,
+    key: Tensor,
+    value: Tensor,
+}
+
+/// Carries from rows to rows, and results of rows.
+type Results = (Vec<Tensor>, Vec<Tensor>);
+
+impl Blocks<'_> {
+    /// The output of a block and the softmax statistics.
+    pub fn forward(&self, queries: &Chunk, keys: &Chunk, causal: bool) -> Result<Vec<Tensor>> {
+        let block = self.block(queries, keys, causal)?;
+        let mut parts = Vec::new();
+        for range in block.row_groups() {
+            let (_, part) = block.run(&range, vec![], |_, rows| block.row_outputs(&rows))?;
+            parts.push(part);
+        }
+        let [attn_out, stats] = joined(&parts)?;
+        let dims = queries.tensors[0].dims();
+        Ok(vec![attn_out.reshape(dims)?, stats.reshape(&dims[..3])?])
+    }
+
+    /// The gradients of a block.
+    pub fn gradients(&self, queries: &Chunk, keys: &Chunk, causal: bool) -> Result<Gradients> {
+        let mut block = self.block(queries, keys, causal)?;
+        let [query, attn_out, stats, gradient] = &block.tensors[..] else { return Err(invalid()) };
+        // What the gradient of a softmax subtracts, one number per row.
+        let delta = (upcast(attn_out)? * upcast(gradient)?)?.sum(&[4])?;
+        block.tensors = vec![query.clone(), stats.clone(), gradient.clone(), delta];
+        let mut sum = zeros(upcast_dtype(block.key.dtype()), keys.tensors[0].dims())?;
+        let mut parts = Vec::new();
+        for range in block.row_groups() {
+            let count = block.key_count(&range);
+            let [batch, heads, chunk, head] = dims("key", &block.key)?;
+            let none = zeros(sum.dtype(), &[batch, heads, count, head])?;
+            let carries = vec![none.clone(), none];
+            let (of_keys, part) =
+                block.run(&range, carries, |sums, rows| block.row_gradients(&sums, &rows))?;
+            let [key, value] = &of_keys[..] else { return Err(invalid()) };
+            let rest = [0, 0, 0, (chunk - count) as i64, 0];
+            sum = (sum + stack(key, value)?.pad(0.0, &[0; 5], &rest, &[0; 5])?)?;
+            parts.push(part);
+        }
+        let [query] = joined(&parts)?;
+        Ok(Gradients { query: query.reshape(queries.tensors[0].dims())?, keys: sum })
+    }
+
+    fn block<'a>(&'a self, queries: &'a Chunk, keys: &'a Chunk, causal: bool) -> Result<Block<'a>> {
+        let [key, value] = unstack(&keys.tensors[0])?;
+        let heads = Heads { query: queries.tensors[0].clone(), key, value };
+        let Heads { query, key, value } = grouped(&heads, &Mask::full())?;
+        let tensors = queries.tensors.iter().map(|x| {
+            let split = query.dims()[..2].iter().chain(&query.dims()[2..3]).chain(&x.dims()[2..]);
+            x.reshape(&split.copied().collect::<Vec<_>>())
+        });
+        let tensors = tensors.collect::<Result<Vec<_>>>()?;
+        let starts = [&queries.start, &keys.start];
+        Ok(Block { blocks: self, tensors, key, value, starts, causal })
+    }
+}
+
+impl Block<'_> {
+    /// The groups of rows that have the same keys.
+    fn row_groups(&self) -> Vec<Range<usize>> {
+        let (count, rows) = (self.tensors[0].dims()[ROWS], self.blocks.rows);
+        let groups = if self.causal { GROUPS } else { 1 };
+        let size = count.div_ceil(rows).div_ceil(groups) * rows;
+        (0..count).step_by(size).map(|start| start..count.min(start + size)).collect()
+    }
+
+    /// The number of keys of a group of rows.
+    fn key_count(&self, rows: &Range<usize>) -> usize {
+        if self.causal { rows.end } else { self.key.dims()[2] }
+    }
+
+    /// Runs `body` on a group of rows, some at a time, in a loop if that is several times.
+    fn run(
+        &self,
+        range: &Range<usize>,
+        mut carries: Vec<Tensor>,
+        body: impl Fn(Vec<Tensor>, Rows) -> Result<Results>,
+    ) -> Result<Results> {
+        let count = self.key_count(range);
+        let (key, value) = (self.key.narrow(2, 0, count)?, self.value.narrow(2, 0, count)?);
+        let rows = |mut tensors: Vec<Tensor>| {
+            let first = tensors.pop().ok_or_else(invalid)?;
+            Ok(Rows { tensors, first, key: key.clone(), value: value.clone() })
+        };
+        let (at_once, mut parts) = (self.blocks.rows, Vec::new());
+        // One time needs no loop.
+        let times = if range.len() > at_once { range.len() / at_once } else { 0 };
+        let rest = range.start + times * at_once;
+        if times > 0 {
+            let stacked = self.narrow(range.start..rest)?;
+            let stacked = stacked.iter().map(|x| split_rows(x, times));
+            let mut stacked = stacked.collect::<Result<Vec<_>>>()?;
+            let first = (iota(DType::I32, &[times], 0)? * at_once as f64)?;
+            stacked.push((first + range.start as f64)?);
+            let inputs: Vec<&Tensor> = stacked.iter().collect();
+            let looped = scan(&carries.iter().collect::<Vec<_>>(), &inputs);
+            let results = looped.run(|carries, slices| body(carries, rows(slices)?))?;
+            carries = results.carries;
+            parts.push(results.stacked.iter().map(join_rows).collect::<Result<Vec<_>>>()?);
+        }
+        if rest < range.end {
+            let mut tensors = self.narrow(rest..range.end)?;
+            tensors.push(constant(&[], &[rest as i32])?);
+            let (next, results) = body(carries, rows(tensors)?)?;
+            carries = next;
+            parts.push(results);
+        }
+        Ok((carries, concatenated(&parts)?))
+    }
+
+    fn narrow(&self, rows: Range<usize>) -> Result<Vec<Tensor>> {
+        self.tensors.iter().map(|x| x.narrow(ROWS, rows.start, rows.end)).collect()
+    }
+
+    fn row_outputs(&self, rows: &Rows) -> Result<Results> {
+        let logits = self.logits(rows)?;
+        let stats = logits.logsumexp(4)?;
+        let probabilities = (logits - stats.expand(4)?)?.exp()?.convert(rows.value.dtype())?;
+        let attn_out = attn_out(&self.dropped(&probabilities, rows)?, &rows.value)?;
+        Ok((vec![], vec![upcast(&attn_out)?, stats]))
+    }
+
+    /// Adds to the gradients of keys and values, and returns that of the queries of rows.
+    fn row_gradients(&self, sums: &[Tensor], rows: &Rows) -> Result<Results> {
+        let ([of_key, of_value], [_, stats, gradient, delta]) = (sums, &rows.tensors[..]) else {
+            return Err(invalid());
+        };
+        let probabilities = (self.logits(rows)? - stats.expand(4)?)?.exp()?;
+        let dropped = self.dropped(&probabilities.convert(rows.value.dtype())?, rows)?;
+        let of_value = (of_value + upcast(&of_keys(&dropped, gradient)?)?)?;
+        let through = upcast(&einsum("bgrqd,bgkd->bgrqk", gradient, &rows.value)?)?;
+        let through = (self.dropped(&through, rows)? - delta.expand(4)?)?;
+        let [query, key] = self.operands(rows)?;
+        let of_logits = ((probabilities * through)? * &self.blocks.scale)?;
+        let of_logits = of_logits.convert(query.dtype())?;
+        let of_key = (of_key + upcast(&of_keys(&of_logits, &query)?)?)?;
+        Ok((vec![of_key, of_value], vec![upcast(&attn_out(&of_logits, &key)?)?]))
+    }
+
+    /// Queries and keys in the dtype of the matmuls of scores.
+    fn operands(&self, rows: &Rows) -> Result<[Tensor; 2]> {
+        let query = rows.tensors.first().ok_or_else(invalid)?;
+        match self.blocks.upcast {
+            true => Ok([upcast(query)?, upcast(&rows.key)?]),
+            false => Ok([query.clone(), rows.key.clone()]),
+        }
+    }
+
+    /// The masked scores of rows, `[batch, key heads, group, rows, keys]`.
+    fn logits(&self, rows: &Rows) -> Result<Tensor> {
+        let [query, key] = self.operands(rows)?;
+        let logits = upcast(&einsum("bgrqd,bgkd->bgrqk", &query, &key)?)?;
+        let logits = (logits * &self.blocks.scale)?;
+        if !self.causal {
+            return Ok(logits);
+        }
+        let dims = [logits.dims()[3], logits.dims()[4]];
+        let query = (iota(DType::I32, &dims, 0)? + &rows.first)?;
+        let allowed = iota(DType::I32, &dims, 1)?.compare(Comparison::LessEqual, &query)?;
+        select(&allowed, &logits, &full(logits.dtype(), &[], min_finite(logits.dtype()))?)
+    }
+
+    /// Applies the dropout mask to the probabilities of rows, or to their gradient.
+    fn dropped(&self, x: &Tensor, rows: &Rows) -> Result<Tensor> {
+        let Some(mask) = &self.blocks.dropout else { return Ok(x.clone()) };
+        let [batch, groups, shared, queries, keys] = dims("probabilities", x)?;
+        let heads = groups * shared;
+        let positions = |count, start: &Tensor| iota(DType::I32, &[count], 0)? + start;
+        let draw = mask.draw(batch, heads)?;
+        let draw = draw.at(2, &positions(queries, &(self.starts[0] + &rows.first)?)?)?;
+        let draw = draw.at(3, &positions(keys, self.starts[1])?)?;
+        let x = &x.reshape(&[batch, heads, queries, keys])?;
+        let dropped = draw.dropout(x, mask.probability)?;
+        dropped.reshape(&[batch, groups, shared, queries, keys])
+    }
+}
+
+impl DropoutMask<'_> {
+    /// The mask of all queries and keys for this device's rows of the batch and heads.
+    fn draw(&self, batch: usize, heads: usize) -> Result<Draw> {
+        let size = |group: &Option<Group>| group.as_ref().map_or(1, Group::size);
+        let (batch, heads) = (batch * size(&self.shards.batch), heads * size(&self.shards.heads));
+        let mut draw = Key::new(&self.seed)?.draw(&[batch, heads, self.sequence, self.sequence]);
+        for (dim, group) in [&self.shards.batch, &self.shards.heads].into_iter().enumerate() {
+            if let Some(group) = group {
+                draw = draw.shard(dim, group)?;
+            }
+        }
+        Ok(draw)
+    }
+}
+
+/// The sums over rows, for each key, of the rows weighted by their scores.
+fn of_keys(scores: &Tensor, rows: &Tensor) -> Result<Tensor> {
+    einsum("bgrqk,bgrqd->bgkd", scores, rows)
+}
+
+fn invalid() -> Error {
+    Error::new("attention", "a block has queries, keys and values")
+}
+
+/// Splits rows into blocks along a new first dimension.
+fn split_rows(x: &Tensor, blocks: usize) -> Result<Tensor> {
+    let mut split = x.dims().to_vec();
+    split[ROWS] /= blocks;
+    split.insert(ROWS, blocks);
+    let mut order: Vec<usize> = (0..split.len()).collect();
+    order[..=ROWS].rotate_right(1);
+    x.reshape(&split)?.transpose(&order)
+}
+
+/// The inverse of [`split_rows`].
+fn join_rows(x: &Tensor) -> Result<Tensor> {
+    let mut order: Vec<usize> = (0..x.rank()).collect();
+    order[..=ROWS].rotate_left(1);
+    let split = x.transpose(&order)?;
+    let mut dims = split.dims().to_vec();
+    let blocks = dims.remove(ROWS);
+    dims[ROWS] *= blocks;
+    split.reshape(&dims)
+}
+
+/// The results of all rows from those of parts, each a list.
+fn concatenated(parts: &[Vec<Tensor>]) -> Result<Vec<Tensor>> {
+    let count = parts.first().map_or(0, Vec::len);
+    let result =
+        |i: usize| concatenate(&parts.iter().map(|part| &part[i]).collect::<Vec<_>>(), ROWS);
+    (0..count).map(result).collect()
+}
+
+fn joined<const COUNT: usize>(parts: &[Vec<Tensor>]) -> Result<[Tensor; COUNT]> {
+    concatenated(parts)?.try_into().map_err(|_| invalid())
+}
