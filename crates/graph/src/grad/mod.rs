@@ -9,6 +9,7 @@ mod branches;
 mod cut;
 mod functions;
 mod loops;
+mod manual;
 mod partition;
 mod regions;
 mod rules;
