@@ -122,7 +122,8 @@ fn check_automatic(op: &str, sharding: &Sharding) -> Result<()> {
     let axes = sharding.dims().iter().flatten().map(|&axis| sharding.mesh().axis_name(axis));
     match axes.into_iter().find(|axis| is_manual(axis)) {
         Some(axis) => {
-            let reason = format!("{sharding} names axis `{axis}`, which is manual here; leave it out");
+            let reason =
+                format!("{sharding} names axis `{axis}`, which is manual here; leave it out");
             Err(Error::new(op, reason))
         }
         None => Ok(()),

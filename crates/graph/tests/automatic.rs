@@ -59,17 +59,14 @@ fn nested(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
 
 fn unrolled(layer: &Layer<'_>, x: &Tensor, stacked: &[Tensor]) -> Result<Tensor> {
     (0..LAYERS).try_fold(x.clone(), |x, i| {
-        let of_layer = |tensor: &Tensor| {
-            tensor.narrow(0, i, i + 1)?.reshape(&tensor.dims()[1..])
-        };
+        let of_layer = |tensor: &Tensor| tensor.narrow(0, i, i + 1)?.reshape(&tensor.dims()[1..]);
         layer(&x, &of_layer(&stacked[0])?, &of_layer(&stacked[1])?)
     })
 }
 
 fn scanned(layer: &Layer<'_>, x: &Tensor, stacked: &[Tensor]) -> Result<Tensor> {
-    let results = scan(&[x], &[&stacked[0], &stacked[1]]).run(|carries, slices| {
-        Ok((vec![layer(&carries[0], &slices[0], &slices[1])?], vec![]))
-    })?;
+    let results = scan(&[x], &[&stacked[0], &stacked[1]])
+        .run(|carries, slices| Ok((vec![layer(&carries[0], &slices[0], &slices[1])?], vec![])))?;
     Ok(results.carries[0].clone())
 }
 
@@ -82,18 +79,14 @@ fn recomputed(layer: &Layer<'_>, x: &Tensor, stacked: &[Tensor]) -> Result<Tenso
 }
 
 fn called(layer: &Layer<'_>, x: &Tensor, stacked: &[Tensor]) -> Result<Tensor> {
-    let types = [x.ty().clone()].into_iter().chain(
-        stacked.iter().map(|it| TensorType::new(it.dtype(), &it.dims()[1..])),
-    );
+    let types = [x.ty().clone()]
+        .into_iter()
+        .chain(stacked.iter().map(|it| TensorType::new(it.dtype(), &it.dims()[1..])));
     let types: Vec<TensorType> = types.collect();
     let function = Function::new("layer", &types, |inputs| {
         Ok(vec![layer(&inputs[0], &inputs[1], &inputs[2])?])
     })?;
-    unrolled(
-        &|x, weight, bias| Ok(function.call(&[x, weight, bias])?.remove(0)),
-        x,
-        stacked,
-    )
+    unrolled(&|x, weight, bias| Ok(function.call(&[x, weight, bias])?.remove(0)), x, stacked)
 }
 
 /// The loss and the gradients of `x`, weights and biases of a stack, as `f64`.
@@ -118,9 +111,10 @@ fn on_mesh(stack: &Stack<'_>, layer: &Layer<'_>) -> Program {
     let weights = sharding(&[&[], &["fsdp"], &["tensor"]]);
     let local_weights = sharding(&[&[], &["fsdp"], &[]]);
     let biases = sharding(&[&[], &["tensor"]]);
-    let arguments = DIMS.iter().zip([&rows, &weights, &biases]).map(|(dims, sharding)| {
-        Argument::new(TensorType::new(DType::F64, dims)).sharded(sharding)
-    });
+    let arguments = DIMS
+        .iter()
+        .zip([&rows, &weights, &biases])
+        .map(|(dims, sharding)| Argument::new(TensorType::new(DType::F64, dims)).sharded(sharding));
     let arguments: Vec<Argument> = arguments.collect();
     let program = Program::trace("stack", &arguments, |inputs| {
         let replicated = mesh().replicated(2);
@@ -294,8 +288,7 @@ fn rejects_regions_over_manual_axes() {
     let region = |axes: &'static [&'static str], dims: &[&[&str]]| {
         let (mesh, sharding) = (mesh(), sharding(dims));
         error_of(move |x| {
-            let result =
-                mesh.manual(axes, &[(x, sharding.clone())], &[sharding], Ok);
+            let result = mesh.manual(axes, &[(x, sharding.clone())], &[sharding], Ok);
             Ok(result?.remove(0))
         })
     };
@@ -328,9 +321,8 @@ fn rows_of_matmul(per_shard: bool) -> Program {
             return square(&x);
         }
         let shards = [(&x, rows.clone())];
-        let results = mesh().per_shard(&shards, std::slice::from_ref(&rows), |x| {
-            Ok(vec![square(&x[0])?])
-        });
+        let results =
+            mesh().per_shard(&shards, std::slice::from_ref(&rows), |x| Ok(vec![square(&x[0])?]));
         Ok(results?.remove(0))
     });
     let dialect = Dialect { matmul_custom_calls: true, ..Dialect::default() };

@@ -48,8 +48,7 @@ pub(super) fn manual(
         let of_inputs = region.inputs.iter().zip(&parts.has_gradient).filter(|(_, has)| **has);
         let gradients: Vec<Sharding> = of_inputs.map(|(sharding, _)| sharding.clone()).collect();
         let axes = names(&region.mesh, &region.axes);
-        let body =
-            with_manual(axes, || backward_body(&region, &parts, &of_results, &gradients))?;
+        let body = with_manual(axes, || backward_body(&region, &parts, &of_results, &gradients))?;
         let backward = region.with(shardings, gradients, body);
         let gradients = emit_region(backward, &operands.iter().collect::<Vec<_>>())?;
         Ok(scatter_gradients(gradients, &parts.has_gradient))

@@ -1,7 +1,9 @@
 //! Forward passes of regions, each with its backward rule.
 
 use super::partition::differentiate;
-use super::{Cotangent, Inputs, RegionRule, Tape, branches, functions, inline, loops, manual, replay};
+use super::{
+    Cotangent, Inputs, RegionRule, Tape, branches, functions, inline, loops, manual, replay,
+};
 use crate::control::{Memory, Policy, call_graph};
 use crate::error::{Error, Result};
 use crate::graph::{Graph, Node};

@@ -79,11 +79,11 @@ impl Annotations {
             [activation(), activation()].into_iter().chain(weights).collect();
         let rows = sharding(&[&["fsdp"], &[], &[]]);
         let local = [rows.clone(), rows.clone()].into_iter();
-        let local: Vec<Sharding> =
-            local.chain((0..6).map(|i| of_weight(i, true, false))).collect();
+        let local: Vec<Sharding> = local.chain((0..6).map(|i| of_weight(i, true, false))).collect();
         let program = Program::trace("block", &arguments, |inputs| {
             let shards: Vec<_> = inputs.iter().zip(local.iter().cloned()).collect();
-            let outputs: Vec<Sharding> = [&rows].into_iter().chain([&rows]).chain(&local[2..]).cloned().collect();
+            let outputs: Vec<Sharding> =
+                [&rows].into_iter().chain([&rows]).chain(&local[2..]).cloned().collect();
             mesh().manual(&["fsdp"], &shards, &outputs, |locals| {
                 let inputs: Vec<&Tensor> = [&locals[0]].into_iter().chain(&locals[2..]).collect();
                 let (results, pullback) = vjp(&inputs, |values| {
@@ -114,9 +114,11 @@ impl Annotations {
         let group = mesh().over(&["fsdp"])?;
         let weights = values[1..].iter().enumerate().map(|(i, shard)| {
             let kept = of_weight(i, false, true);
-            let full = mesh().per_shard(&[(shard, kept.clone())], &[kept], |shard| {
-                Ok(vec![group.all_gather(&shard[0], WEIGHTS[i].1)?])
-            })?.remove(0);
+            let full = mesh()
+                .per_shard(&[(shard, kept.clone())], &[kept], |shard| {
+                    Ok(vec![group.all_gather(&shard[0], WEIGHTS[i].1)?])
+                })?
+                .remove(0);
             if self.weights { full.constrain(&of_weight(i, false, true)) } else { Ok(full) }
         });
         let w = weights.collect::<Result<Vec<Tensor>>>()?;
@@ -131,15 +133,15 @@ impl Annotations {
                 let qkv = einsum("bsw,wchd->cbshd", &h, &w[1])?;
                 self.attention(&qkv)
             })?;
-            let out = module("c_proj", || {
-                when(self.outputs, einsum("bshd,hdw->bsw", &mixed, &w[2])?)
-            })?;
+            let out =
+                module("c_proj", || when(self.outputs, einsum("bshd,hdw->bsw", &mixed, &w[2])?))?;
             when(self.residual, (x + out)?)
         })?;
         module("mlp", || {
             let h = full((x.rms_normalize(1e-5)? * &w[3])?)?;
             let up = module("up", || h.linear(&w[4]))?;
-            let up = if self.inner { up.constrain(&sharding(&[&[], &[], &["tensor"]]))? } else { up };
+            let up =
+                if self.inner { up.constrain(&sharding(&[&[], &[], &["tensor"]]))? } else { up };
             let up = up.gelu_tanh()?;
             let out = module("down", || when(self.outputs, up.linear(&w[5])?))?;
             when(self.residual, (x + out)?)
@@ -156,7 +158,11 @@ impl Annotations {
                 .remove(0));
         }
         let mixed = attend(&qkv)?;
-        if self.mixed { mixed.constrain(&sharding(&[&[], &[], &["tensor"], &[]])) } else { Ok(mixed) }
+        if self.mixed {
+            mixed.constrain(&sharding(&[&[], &[], &["tensor"], &[]]))
+        } else {
+            Ok(mixed)
+        }
     }
 }
 

@@ -28,10 +28,7 @@ fn embed(form: Form, table: &Tensor, tokens: &Tensor) -> Result<Tensor> {
         Form::Gather | Form::Select => table.take(tokens),
         Form::OneHot => one_hot(tokens)?.convert(DType::F32)?.linear(table),
         Form::PerShard => {
-            let inputs = [
-                (table, sharding(&[&["tensor"], &[]])),
-                (tokens, sharding(&[&[], &[]])),
-            ];
+            let inputs = [(table, sharding(&[&["tensor"], &[]])), (tokens, sharding(&[&[], &[]]))];
             let outputs = [sharding(&[&[], &[], &[]])];
             let rows = mesh().per_shard(&inputs, &outputs, |inputs| {
                 let group = mesh().over(&["tensor"])?;
@@ -59,9 +56,7 @@ fn cross_entropy(form: Form, logits: &Tensor, labels: &Tensor) -> Result<Tensor>
             logits.take_along(&labels.expand(2)?, 2)?.reshape(&dims)?
         }
         Form::OneHot => (logits * one_hot(labels)?.convert(DType::F32)?)?.sum(&[2])?,
-        Form::Select => {
-            select(&one_hot(labels)?, logits, &zeros(DType::F32, &[])?)?.sum(&[2])?
-        }
+        Form::Select => select(&one_hot(labels)?, logits, &zeros(DType::F32, &[])?)?.sum(&[2])?,
     };
     (logits.logsumexp(2)? - of_label)?.sum_all()
 }
