@@ -4,6 +4,7 @@ use fullshard::format;
 use fullshard::plan::MemoryEstimate;
 use fullshard::{Error, Result};
 use fullshard_checkpoint::check_place;
+use fullshard_plan::ModuleCollectives;
 use signal_hook::consts::SIGPIPE;
 use std::fmt;
 use std::io::{self, Write};
@@ -85,6 +86,32 @@ pub fn print_estimate(estimate: &MemoryEstimate) {
     say!("{:<20} {} per device", "estimated memory", format::bytes(estimate.total));
     for part in estimate.parts() {
         say!("  {:<18} {}", part.what, format::bytes(part.bytes));
+    }
+}
+
+/// Maximum number of printed modules that cause collectives.
+const MODULES: usize = 12;
+
+/// The modules that cause collectives, most bytes first.
+pub fn print_by_module(rows: &[ModuleCollectives]) {
+    if rows.is_empty() {
+        return;
+    }
+    show!("\ncollectives by module          axis  group   count bytes/step  module");
+    for row in rows.iter().take(MODULES) {
+        let (bytes, cause) = (format::bytes(row.bytes), row.cause());
+        show!(
+            "  {:<20} {:>12} {:>6} {:>7} {bytes:>10}  {cause}",
+            row.kind,
+            row.axis,
+            row.group,
+            row.count
+        );
+    }
+    if let Some(rest) = rows.get(MODULES..).filter(|rest| !rest.is_empty()) {
+        let count: u64 = rest.iter().map(|row| row.count).sum();
+        let bytes = format::bytes(rest.iter().map(|row| row.bytes).sum());
+        show!("  {:<20} {:>12} {:>6} {count:>7} {bytes:>10}", "the rest", "", "");
     }
 }
 

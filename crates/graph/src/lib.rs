@@ -27,7 +27,8 @@
 //!   [`Function`] emits a function once for all its calls, [`custom_vjp`] defines a custom
 //!   gradient, [`cond`] and [`while_loop`] branch and loop.
 //! - [`Mesh`] names the axes of a device mesh; [`MeshExt::manual`] runs a region on each device
-//!   with [`Group`]'s collectives, and [`Tensor::constrain`] adds a sharding constraint.
+//!   with [`Group`]'s collectives. Over the axes that it leaves automatic the compiler shards what
+//!   [`Tensor::constrain`] annotates, and [`MeshExt::per_shard`] runs what it cannot shard.
 //! - [`Key`] generates random numbers from a seed, a name and an index. They are the same on any
 //!   mesh and when recomputed.
 //! - [`module`] names a part of a program; errors and compiled instructions carry the name.
@@ -37,6 +38,7 @@ mod control;
 mod error;
 mod grad;
 mod graph;
+mod manual;
 mod mesh;
 mod named;
 mod op;

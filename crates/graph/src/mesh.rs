@@ -2,12 +2,12 @@
 //! collectives.
 
 use crate::error::{Error, Result};
-use crate::op::{Axes, Collective, Manual, Op, Reduction};
+use crate::manual;
+use crate::op::{Axes, Collective, Op, Reduction};
 use crate::ops::zeros;
 use crate::tensor::Tensor;
-use crate::trace::{self, emit, emit_one, trace_graph};
+use crate::trace::{self, emit_one};
 use fullshard_core::{DType, Mesh, MeshError, Sharding, TensorType};
-use std::rc::Rc;
 
 /// Tracing over a mesh.
 pub trait MeshExt {
@@ -19,13 +19,29 @@ pub trait MeshExt {
 
     /// Runs `trace` on every device with its own shard of each input; `outputs` are the shardings
     /// of the results. Only `axes` are manual: over the others tensors stay global and the compiler
-    /// shards them.
+    /// shards them. Inside such a region those can be made manual in turn, by a second region whose
+    /// shardings do not name axes that are manual already.
+    ///
+    /// A result that an axis does not shard must be the same on all devices along it. Gradients
+    /// pass through; gradients inside are those of the sum of the results of all devices. Values
+    /// used in `trace` that are no inputs are replicated.
     fn manual(
         &self,
         axes: &[&str],
         inputs: &[(&Tensor, Sharding)],
         outputs: &[Sharding],
         trace: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,
+    ) -> Result<Vec<Tensor>>;
+
+    /// Runs a function that the compiler cannot shard, such as a custom call, on the shards of
+    /// inputs that lie on each device, so that nothing is gathered: a manual region over all axes
+    /// that the shardings name and that are automatic here. Without any it is called as it is, on
+    /// inputs that are shards already.
+    fn per_shard(
+        &self,
+        inputs: &[(&Tensor, Sharding)],
+        outputs: &[Sharding],
+        function: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,
     ) -> Result<Vec<Tensor>>;
 }
 
@@ -46,44 +62,17 @@ impl MeshExt for Mesh {
         outputs: &[Sharding],
         trace: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,
     ) -> Result<Vec<Tensor>> {
-        let mesh_error = |error: MeshError| Error::new("manual", error.to_string());
-        let axes = self.positions(axes).map_err(mesh_error)?;
-        let shardings = inputs.iter().map(|(_, sharding)| sharding).chain(outputs);
-        if shardings.into_iter().any(|sharding| sharding.mesh() != self) {
-            return Err(Error::new("manual", "a sharding uses another mesh"));
-        }
-        let local = inputs
-            .iter()
-            .map(|(tensor, sharding)| {
-                Ok(Rc::new(sharding.local(tensor.ty(), &axes).map_err(mesh_error)?))
-            })
-            .collect::<Result<Vec<_>>>()?;
-        let names = axes.iter().map(|&axis| self.axis_name(axis).to_owned()).collect();
-        let traced = trace::with_manual(names, || trace_graph("manual", &local, trace))?;
-        let mut operands: Vec<&Tensor> = inputs.iter().map(|(tensor, _)| *tensor).collect();
-        operands.extend(&traced.captured);
-        let mut shardings: Vec<Sharding> =
-            inputs.iter().map(|(_, sharding)| sharding.clone()).collect();
-        // Captured values are replicated.
-        shardings.extend(traced.captured.iter().map(|tensor| self.replicated(tensor.rank())));
-        if outputs.len() != traced.graph.results.len() {
-            let (found, expected) = (traced.graph.results.len(), outputs.len());
-            return Err(Error::new("manual", format!("{found} results for {expected} shardings")));
-        }
-        let types = traced.graph.result_types();
-        let types = types
-            .iter()
-            .zip(outputs)
-            .map(|(ty, sharding)| sharding.global(ty, &axes).map_err(mesh_error))
-            .collect::<Result<Vec<_>>>()?;
-        let manual = Manual {
-            mesh: self.clone(),
-            axes,
-            inputs: shardings,
-            outputs: outputs.to_vec(),
-            body: Rc::new(traced.graph),
-        };
-        emit("manual", Op::Manual(Rc::new(manual)), &operands, types)
+        let axes = self.positions(axes).map_err(|error| Error::new("manual", error.to_string()))?;
+        manual::region(self, &axes, inputs, outputs, trace)
+    }
+
+    fn per_shard(
+        &self,
+        inputs: &[(&Tensor, Sharding)],
+        outputs: &[Sharding],
+        function: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,
+    ) -> Result<Vec<Tensor>> {
+        manual::per_shard(self, inputs, outputs, function)
     }
 }
 
@@ -241,17 +230,6 @@ impl Axes {
     /// The devices of each group, in the order of the axes.
     pub(crate) fn groups(&self) -> Vec<Vec<usize>> {
         self.mesh.groups(&self.axes)
-    }
-}
-
-impl Tensor {
-    /// Constrains how the compiler shards this value over the automatic axes of a mesh.
-    pub fn constrain(&self, sharding: &Sharding) -> Result<Tensor> {
-        if sharding.rank() != self.rank() {
-            let reason = format!("{sharding} for {}", self.ty());
-            return Err(Error::new("constrain", reason));
-        }
-        emit_one("constrain", Op::Constrain(sharding.clone()), &[self], self.ty().clone())
     }
 }
 

@@ -101,7 +101,7 @@ pub(crate) enum Op {
         axes: Axes,
     },
     Manual(Rc<Manual>),
-    Constrain(Sharding),
+    Constrain(Constraint),
 }
 
 impl Op {
@@ -124,7 +124,7 @@ impl Op {
         match self {
             Op::Collective(_, axes) | Op::AxisIndex { axes } => Some(&axes.mesh),
             Op::Manual(manual) => Some(&manual.mesh),
-            Op::Constrain(sharding) => Some(sharding.mesh()),
+            Op::Constrain(constraint) => Some(constraint.sharding.mesh()),
             _ => None,
         }
     }
@@ -312,6 +312,14 @@ pub(crate) struct Manual {
     pub inputs: Vec<Sharding>,
     pub outputs: Vec<Sharding>,
     pub body: Rc<Graph>,
+}
+
+/// How the compiler is to shard a value over automatic axes.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Constraint {
+    pub sharding: Sharding,
+    /// Whether the compiler chooses for dimensions that the sharding does not name.
+    pub open: bool,
 }
 
 /// The axes of a mesh that a collective runs over.

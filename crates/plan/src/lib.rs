@@ -18,7 +18,7 @@ mod search;
 pub mod staging;
 
 pub use breakdown::{Breakdown, BreakdownError, KernelTime, Kind, KindTime, ModuleShare};
-pub use compiled::{AheadCompiler, CompiledStep, compiled, update_bytes};
+pub use compiled::{AheadCompiler, CompiledStep, collectives_by_module, compiled, update_bytes};
 pub use describe::{Budget, memory_fix, one_unit, wrap_fix};
 pub use error::Error;
 pub use html::page;
@@ -26,7 +26,7 @@ pub use machine::{Machine, MachineError};
 pub use network::{Dcn, Fabric, Network, Side, Span, Streams};
 pub use quick::{MemoryEstimate, quick};
 pub use report::{
-    Basis, CollectiveTime, LargeBuffer, MachineSummary, Memory, ModuleTime, Part, Rates, Report,
-    Time, Warning,
+    Basis, CollectiveTime, LargeBuffer, MachineSummary, Memory, ModuleCollectives, ModuleTime,
+    Part, Rates, Report, Time, Warning,
 };
 pub use search::{Callbacks, Candidate, Frontier, Point, Progress, Space, search};

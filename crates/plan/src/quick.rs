@@ -47,6 +47,7 @@ pub fn quick(spec: &StepSpec, machine: &Machine) -> Result<Report, Error> {
         time,
         rates,
         collectives,
+        collectives_by_module: Vec::new(),
         warnings: Vec::new(),
         notes: notes(spec, machine),
     };

@@ -26,6 +26,8 @@ pub struct Report {
     pub rates: Rates,
     /// The collectives.
     pub collectives: Vec<CollectiveTime>,
+    /// The same by the modules that cause them, most bytes first; empty for a quick plan.
+    pub collectives_by_module: Vec<ModuleCollectives>,
     /// Warnings, with fixes.
     pub warnings: Vec<Warning>,
     /// Limits of the figures.
@@ -190,6 +192,50 @@ impl CollectiveTime {
             && group(self) == group(other)
             && self.axis == other.axis
             && self.dims == other.dims
+    }
+}
+
+/// The collectives of one kind over the same axes that a module causes. Those that the compiler
+/// inserted to reshard a tensor belong to the module of the op that needed it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ModuleCollectives {
+    /// The path of the module, with a `*` for the layer number; empty for none.
+    pub module: String,
+    /// Whether this is its backward pass.
+    pub backward: bool,
+    /// The kind by its XLA name, such as `all-gather`.
+    pub kind: String,
+    /// The mesh axes whose group communicates, as in [`CollectiveTime::axis`].
+    pub axis: String,
+    /// Devices in a group.
+    pub group: usize,
+    /// Number per step.
+    pub count: u64,
+    /// Bytes per step of the full tensors.
+    pub bytes: u64,
+    /// The most collectives that the compiler combined into one of them; the module is that of the
+    /// first.
+    pub combined: usize,
+}
+
+impl ModuleCollectives {
+    /// The module, its pass and the number combined: `h.*.mlp, backward, first of 2`.
+    pub fn cause(&self) -> String {
+        let module = if self.module.is_empty() { "(no module)" } else { &self.module };
+        let backward = if self.backward { ", backward" } else { "" };
+        match self.combined {
+            0 | 1 => format!("{module}{backward}"),
+            combined => format!("{module}{backward}, first of {combined}"),
+        }
+    }
+
+    /// The row of this module, kind and group.
+    pub(crate) fn is_like(&self, other: &ModuleCollectives) -> bool {
+        let key = |it: &ModuleCollectives| (it.backward, it.group);
+        key(self) == key(other)
+            && self.module == other.module
+            && self.kind == other.kind
+            && self.axis == other.axis
     }
 }
 

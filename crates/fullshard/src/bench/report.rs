@@ -9,7 +9,7 @@ use crate::units;
 use fullshard_optim::Optimizer;
 use fullshard_pjrt::hlo::{self, CollectiveSummary};
 use fullshard_pjrt::{CompiledMemory, MemoryStats};
-use fullshard_plan::{Breakdown, MemoryEstimate};
+use fullshard_plan::{Breakdown, MemoryEstimate, ModuleCollectives, collectives_by_module};
 use fullshard_step::{Chip, Flops, ModelSummary, StepSettings, StepSpec, UnitRow, utilization};
 use fullshard_train::{Compiler, Measured, Runner};
 use serde::Serialize;
@@ -86,6 +86,8 @@ pub struct StepReport {
     pub memory: MemoryReport,
     /// The collectives of the compiled step.
     pub collectives: Vec<CollectiveReport>,
+    /// The same by the modules that cause them, most bytes first.
+    pub collectives_by_module: Vec<ModuleCollectives>,
     /// Losses.
     pub loss: FirstAndLast,
     /// Gradient norms.
@@ -250,6 +252,7 @@ impl StepReport {
                 device: device.memory_stats().ok(),
             },
             collectives: collectives(&module, spec.iterations_per_loop),
+            collectives_by_module: collectives_by_module(spec, &module),
             loss: FirstAndLast { first: first.loss, last: last.loss },
             gradient_norm: FirstAndLast { first: first.gradient_norm, last: last.gradient_norm },
             time: measured,

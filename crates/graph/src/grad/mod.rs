@@ -9,6 +9,7 @@ mod branches;
 mod cut;
 mod functions;
 mod loops;
+mod manual;
 mod partition;
 mod regions;
 mod rules;
@@ -183,7 +184,8 @@ impl Tape {
             let reached: Vec<Cotangent> =
                 node.outputs.iter().map(|value| sums[value.index()].take()).collect();
             let Some(first) = reached.iter().flatten().next() else { continue };
-            let gradients = with_path(backward_path(&node.path), || match &entry.region {
+            let path = backward_path(&node.path);
+            let gradients = with_path(path.clone(), || match &entry.region {
                 Some(rule) => {
                     let mut input =
                         |i: usize| Ok(saved.get_all(&node.inputs[i..=i], first)?.remove(0));
@@ -204,7 +206,8 @@ impl Tape {
                 node.inputs.iter().zip(gradients).zip(&entry.needs_grad)
             {
                 if *needs_grad {
-                    accumulate(&mut sums[input.index()], gradient)?;
+                    let sum = &mut sums[input.index()];
+                    with_path(path.clone(), || accumulate(sum, gradient))?;
                 }
             }
         }

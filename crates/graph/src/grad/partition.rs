@@ -170,6 +170,7 @@ pub(super) fn is_cheap(op: &Op) -> bool {
             | Op::Pad { .. }
             | Op::Reverse { .. }
             | Op::Reduce { .. }
+            | Op::Constrain(_)
     )
 }
 

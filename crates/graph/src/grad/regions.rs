@@ -1,7 +1,9 @@
 //! Forward passes of regions, each with its backward rule.
 
 use super::partition::differentiate;
-use super::{Cotangent, Inputs, RegionRule, Tape, branches, functions, inline, loops, replay};
+use super::{
+    Cotangent, Inputs, RegionRule, Tape, branches, functions, inline, loops, manual, replay,
+};
 use crate::control::{Memory, Policy, call_graph};
 use crate::error::{Error, Result};
 use crate::graph::{Graph, Node};
@@ -33,10 +35,7 @@ pub(super) fn forward(
             let rule = unsupported("while", "a loop of unknown length; use a scan");
             (replay(graph, node, inputs)?, rule)
         }
-        Op::Manual(_) => {
-            let rule = unsupported("manual", "a manual region; take the gradient inside it");
-            (replay(graph, node, inputs)?, rule)
-        }
+        Op::Manual(region) => manual::manual(region, inputs, needs_grad, reached)?,
         _ => return Ok((replay(graph, node, inputs)?, None)),
     };
     Ok((outputs, Some(rule)))

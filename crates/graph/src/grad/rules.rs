@@ -60,7 +60,7 @@ pub(super) fn backward(
         }
         Op::Name(_) | Op::Move(_) => one(cotangent.clone()),
         Op::StopGradient | Op::Bitcast => Ok(vec![None]),
-        Op::Constrain(sharding) => one(cotangent.constrain(sharding)?),
+        Op::Constrain(it) => one(cotangent.constrained(&it.sharding, it.open)?),
         Op::Collective(collective, axes) => {
             one(through_collective(collective, &Group::from_axes(axes), cotangent)?)
         }

@@ -22,7 +22,7 @@ use types::{mlir, types_of};
 
 /// The program as text.
 pub(crate) fn write(program: &Program) -> String {
-    let mut writer = Writer::new(program.dialect);
+    let mut writer = Writer::new(program.dialect, program.mesh.clone());
     let main = writer.function("main", &program.graph, |writer| {
         let arguments = program.graph.parameters.iter().zip(&program.arguments);
         let arguments: Vec<String> = arguments
@@ -96,6 +96,7 @@ type Names = Vec<Option<Rc<str>>>;
 
 struct Writer {
     dialect: Dialect,
+    mesh: Option<Mesh>,
     body: String,
     indent: usize,
     next_value: usize,
@@ -116,9 +117,10 @@ struct Function {
 }
 
 impl Writer {
-    fn new(dialect: Dialect) -> Writer {
+    fn new(dialect: Dialect, mesh: Option<Mesh>) -> Writer {
         Writer {
             dialect,
+            mesh,
             body: String::new(),
             indent: 2,
             next_value: 0,
@@ -207,7 +209,8 @@ impl Writer {
             names[parameter.index()] = Some(name.clone());
         }
         let live = graph.live_nodes();
-        let custom_calls = self.dialect.matmul_custom_calls;
+        // The compiler does not shard a custom call, but gathers its operands.
+        let custom_calls = self.dialect.matmul_custom_calls && self.is_local();
         let producers = if custom_calls { view::producers(graph) } else { Vec::new() };
         for (_, node) in graph.nodes.iter().enumerate().filter(|(i, _)| live[*i]) {
             let inputs = lookup(&names, &node.inputs);
@@ -253,6 +256,7 @@ impl Writer {
             Op::Collective(_, axes) if axes.size() == 1 => inputs.to_vec(),
             Op::Manual(manual) if manual.mesh.devices() == 1 => self.graph(&manual.body, inputs),
             Op::Manual(manual) => self.manual(manual, &context),
+            Op::Constrain(_) if self.is_local() => inputs.to_vec(),
             Op::AxisIndex { axes } => vec![self.axis_index(axes, &context)],
             op => self.plain(op, &context),
         }
@@ -313,6 +317,12 @@ impl Writer {
         write(self);
         self.indent -= 1;
         std::mem::replace(&mut self.body, outer)
+    }
+
+    /// Whether tensors here are those of one device: no axis of several devices is automatic.
+    fn is_local(&self) -> bool {
+        let sizes = self.mesh.iter().flat_map(Mesh::axes).map(|(_, size)| size).enumerate();
+        sizes.filter(|(_, size)| *size > 1).all(|(axis, _)| self.manual_axes.contains(&axis))
     }
 
     fn margin(&self) -> String {

@@ -139,7 +139,8 @@ impl Writer {
             }
             Op::CustomCall(call) => (custom_call(call, &operands), from_to),
             Op::Move(memory) => (move_to(*memory, &operands), from_to),
-            Op::Constrain(sharding) => {
+            Op::Constrain(constraint) => {
+                let sharding = super::regions::constraint(constraint);
                 (format!("sdy.sharding_constraint {first} <@mesh, {sharding}>"), ty)
             }
             Op::Collective(collective, axes) => {

@@ -3,7 +3,7 @@
 use super::types::{mlir, types_of};
 use super::{Context, Writer};
 use crate::graph::Graph;
-use crate::op::{Manual, Scan};
+use crate::op::{Constraint, Manual, Scan};
 use fullshard_core::{DType, Sharding, TensorType};
 use std::rc::Rc;
 
@@ -280,7 +280,9 @@ impl Writer {
             .zip(&parameters)
             .map(|(name, ty)| format!("{name}: {}", mlir(ty)))
             .collect();
-        let all_manual = manual.axes.len() == manual.mesh.axes().count();
+        let outer = self.manual_axes.clone();
+        self.manual_axes.extend(&manual.axes);
+        let all_manual = self.is_local();
         let shardings = |shardings: &[Sharding]| {
             let text = |sharding: &Sharding| match all_manual {
                 true => sharding.to_string(),
@@ -296,8 +298,6 @@ impl Writer {
             .map(|&axis| format!("\"{}\"", manual.mesh.axis_name(axis)))
             .collect();
         let margin = self.margin();
-        let outer = self.manual_axes.clone();
-        self.manual_axes.extend(&manual.axes);
         let body = self.nested(|writer| {
             let results = writer.graph(&manual.body, &names);
             let types = types_of(&manual.body.result_types());
@@ -328,6 +328,14 @@ fn starts(index: &Rc<str>, zero: &Rc<str>, rank: usize) -> String {
     let rest = std::iter::repeat_n(zero, rank.saturating_sub(1));
     let starts: Vec<&str> = [index].into_iter().chain(rest).map(|name| &**name).collect();
     starts.join(", ")
+}
+
+/// The sharding of a constraint, in which open dimensions are those that it does not name.
+pub(super) fn constraint(constraint: &Constraint) -> String {
+    match constraint.open {
+        true => constraint.sharding.to_string().replace("{}", "{?}"),
+        false => constraint.sharding.to_string(),
+    }
 }
 
 /// A sharding in which the automatic axes may also shard every dimension.

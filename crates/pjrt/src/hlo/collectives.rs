@@ -56,6 +56,12 @@ pub struct Collective {
     pub members: Members,
     /// The id of the chain of instructions that implement it, if several do.
     pub chain: Option<String>,
+    /// The path of the op in the frontend, as in [`Metadata::op_name`](super::Metadata): of the
+    /// first, if several were combined. Of a collective that the partitioner inserted it is the
+    /// path of the op that needed it.
+    pub op_name: String,
+    /// Number of collectives that the compiler combined into it.
+    pub combined: usize,
 }
 
 /// The collective that an instruction starts, itself or through a call in place.
@@ -71,6 +77,8 @@ pub fn collective(module: &Module, instruction: &Instruction) -> Option<Collecti
             bytes: key.bytes,
             members: Members::of(instruction),
             chain,
+            op_name: first_name(&instruction.metadata.op_name).to_owned(),
+            combined: combined(key.kind, instruction),
         });
     }
     let called = instruction.called.iter().filter(|_| runs_in_place(instruction));
@@ -79,6 +87,25 @@ pub fn collective(module: &Module, instruction: &Instruction) -> Option<Collecti
     let found = inside.find_map(|inner| collective(module, inner))?;
     let asynchronous = found.asynchronous || instruction.opcode == "async-start";
     Some(Collective { asynchronous, ..found })
+}
+
+/// Compilers name a combined collective `(first:second)`.
+fn combined_names(op_name: &str) -> Option<std::str::Split<'_, char>> {
+    Some(op_name.strip_prefix('(')?.strip_suffix(')')?.split(':'))
+}
+
+fn first_name(op_name: &str) -> &str {
+    combined_names(op_name).and_then(|mut names| names.next()).unwrap_or(op_name)
+}
+
+/// The number of collectives in one, by its operands or by its name: some compilers concatenate the
+/// operands. An all-to-all has an operand per device.
+fn combined(kind: CollectiveKind, instruction: &Instruction) -> usize {
+    let operands = match kind {
+        CollectiveKind::AllToAll => 1,
+        _ => instruction.operands.len().max(1),
+    };
+    operands.max(combined_names(&instruction.metadata.op_name).map_or(1, Iterator::count))
 }
 
 /// What identifies identical collectives.
@@ -250,4 +277,17 @@ fn summaries(computation: &Computation, counts: &Counts, runs: &Runs) -> Vec<Col
         runs: runs.count(computation.id),
     };
     rows.into_iter().map(summary).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn combined_collectives_are_named_after_the_first() {
+        assert_eq!(first_name("(backward.mlp.up:mlp.down)"), "backward.mlp.up");
+        assert_eq!(first_name("while/body/mlp.down"), "while/body/mlp.down");
+        assert_eq!(combined_names("(a:b:c)").map(Iterator::count), Some(3));
+        assert!(combined_names("a").is_none());
+    }
 }

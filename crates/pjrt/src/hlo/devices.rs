@@ -168,10 +168,13 @@ impl ReplicaGroups {
         if let Some(axes) = &instruction.mesh_axes_replica_group_list {
             return mesh::replica_groups(axes);
         }
-        if let Some(iota) = &instruction.iota_collective_device_list {
+        // Older compilers have the iota inside the list.
+        let list = instruction.collective_device_list.as_ref();
+        let inner = list.and_then(|list| list.iota_replica_group_list.as_ref());
+        if let Some(iota) = instruction.iota_collective_device_list.as_ref().or(inner) {
             return Self::from_iota(iota);
         }
-        let groups = match &instruction.collective_device_list {
+        let groups = match list {
             Some(list) => &list.replica_groups,
             None => &instruction.replica_groups,
         };

@@ -1,5 +1,6 @@
 //! Plans from compiled step programs.
 
+mod collectives;
 mod cost;
 mod liveness;
 mod memory;
@@ -21,7 +22,8 @@ pub use update::update_bytes;
 use crate::describe::Budget;
 use crate::error::Error;
 use crate::machine::Machine;
-use crate::report::{Basis, MachineSummary, Rates, Report};
+use crate::report::{Basis, MachineSummary, ModuleCollectives, Rates, Report};
+use fullshard_pjrt::hlo::Module;
 use fullshard_pjrt::plugins::Platform;
 use fullshard_step::StepSpec;
 
@@ -76,9 +78,17 @@ pub fn compiled(
         rates: Rates::new(spec, machine, simulation.time.step, budget),
         time: simulation.time,
         collectives: simulation.collective_times,
+        collectives_by_module: collectives_by_module(spec, &step.module),
         warnings,
         notes,
     })
+}
+
+/// The collectives per step of a compiled step program, by the modules that cause them, most bytes
+/// first.
+pub fn collectives_by_module(spec: &StepSpec, module: &Module) -> Vec<ModuleCollectives> {
+    let paths = Paths::new(spec.model.as_ref());
+    collectives::by_module(module, &spec.placement.mesh, &paths, spec.iterations_per_loop)
 }
 
 fn gib(bytes: u64) -> f64 {

@@ -2,11 +2,11 @@
 
 use super::paths::Paths;
 use super::source::{AheadCompiler, CompiledStep};
-use super::{compiled, liveness, time};
+use super::{collectives_by_module, compiled, liveness, time};
 use crate::describe::Budget;
 use crate::machine::Machine;
 use crate::network::Network;
-use crate::report::Report;
+use crate::report::{ModuleCollectives, Report};
 use fullshard_graph::Mesh;
 use fullshard_models::from_json;
 use fullshard_optim::AdamW;
@@ -136,4 +136,30 @@ fn liveness_matches_the_compiler() {
     assert!(part(&full, "gradients") > 0.9 * part(&full, "parameters"));
     let largest = &none.memory.largest[0];
     assert!(largest.module.starts_with("transformer.h.*"), "{largest:?}");
+}
+
+/// Every collective of a step belongs to the module that needs it, in its pass.
+#[test]
+fn collectives_belong_to_modules() {
+    let (machine, spec) = (Machine::parse("cpu:2").unwrap(), spec(Remat::Full, 2));
+    let module = compile(&spec, &machine).module;
+    let rows = collectives_by_module(&spec, &module);
+    let total = |rows: &[ModuleCollectives]| -> (u64, u64) {
+        (rows.iter().map(|row| row.count).sum(), rows.iter().map(|row| row.bytes).sum())
+    };
+    let all = collectives(&module).into_iter().map(|it| (it.count * it.runs.unwrap(), it.bytes));
+    let expected = all.fold((0, 0), |(counts, bytes), (count, each)| {
+        (counts + count, bytes + count * each.unwrap())
+    });
+    assert_eq!(total(&rows), expected);
+    assert!(rows.is_sorted_by(|a, b| a.bytes >= b.bytes));
+    let block = rows.iter().filter(|row| row.module.starts_with("transformer.h.*"));
+    let kinds = |backward: bool| -> Vec<&str> {
+        block.clone().filter(|row| row.backward == backward).map(|row| &*row.kind).collect()
+    };
+    assert!(kinds(false).iter().all(|kind| *kind == "all-gather"), "{rows:?}");
+    assert!(!kinds(false).is_empty() && kinds(true).contains(&"all-gather"), "{rows:?}");
+    let reduced = rows.iter().filter(|row| row.kind == "reduce-scatter");
+    assert!(reduced.clone().count() > 0 && reduced.clone().all(|row| row.backward), "{rows:?}");
+    assert!(rows.iter().all(|row| row.group == 2 && row.axis == "fsdp"), "{rows:?}");
 }

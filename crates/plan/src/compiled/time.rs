@@ -312,7 +312,8 @@ fn is_start(instruction: &Instruction) -> bool {
     instruction.opcode.ends_with("-start")
 }
 
-fn is_end(instruction: &Instruction) -> bool {
+/// Whether it ends one.
+pub(super) fn is_end(instruction: &Instruction) -> bool {
     instruction.opcode.ends_with("-done") || instruction.opcode == "async-update"
 }
 

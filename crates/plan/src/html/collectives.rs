@@ -3,7 +3,7 @@
 use super::format::{Escaped, bytes, plural, seconds};
 use super::table as folding;
 use super::torus;
-use crate::report::{CollectiveTime, MachineSummary, Report};
+use crate::report::{CollectiveTime, MachineSummary, ModuleCollectives, Report};
 use std::fmt::Write;
 
 pub fn section(report: &Report) -> String {
@@ -25,9 +25,10 @@ pub fn section(report: &Report) -> String {
     };
     format!(
         "<section id=\"communication\">\n<h2>Communication</h2>\n<p class=\"lead\">{sentence}</p>\n\
-         <div class=\"two\">\n<div>{drawing}</div>\n<div>{}</div>\n</div>\n{}</section>\n",
+         <div class=\"two\">\n<div>{drawing}</div>\n<div>{}</div>\n</div>\n{}{}</section>\n",
         links(machine, collective_times),
-        table(machine, collective_times)
+        table(machine, collective_times),
+        by_module(&report.collectives_by_module)
     )
 }
 
@@ -140,6 +141,30 @@ fn table(machine: &MachineSummary, collective_times: &[CollectiveTime]) -> Strin
                     <th class=\"number\">per step</th><th class=\"number\">size</th>\
                     <th class=\"number\">total time</th><th class=\"number\">hidden</th>";
     format!("<h3>Collectives</h3>\n{}", folding::table(headings, &rows))
+}
+
+/// The modules that cause collectives.
+fn by_module(rows: &[ModuleCollectives]) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let row = |it: &ModuleCollectives| {
+        format!(
+            "<tr class=\"cause\"><td><code>{}</code></td><td><code>{}</code></td><td>{}</td>\
+             <td class=\"number\">{}</td><td class=\"number\">{}</td>\
+             <td class=\"number\">{}</td></tr>\n",
+            Escaped(&it.cause()),
+            Escaped(&it.kind),
+            Escaped(&it.axis),
+            it.group,
+            it.count,
+            bytes(it.bytes)
+        )
+    };
+    let rows: Vec<String> = rows.iter().map(row).collect();
+    let headings = "<th>module</th><th>kind</th><th>axis</th><th class=\"number\">devices</th>\
+                    <th class=\"number\">per step</th><th class=\"number\">bytes per step</th>";
+    format!("<h3>Collectives by module</h3>\n{}", folding::table(headings, &rows))
 }
 
 /// Devices around a switch.

@@ -2,8 +2,8 @@
 
 use super::page;
 use crate::report::{
-    Basis, CollectiveTime, LargeBuffer, MachineSummary, Memory, ModuleTime, Part, Rates, Report,
-    Time, Warning,
+    Basis, CollectiveTime, LargeBuffer, MachineSummary, Memory, ModuleCollectives, ModuleTime,
+    Part, Rates, Report, Time, Warning,
 };
 use crate::search::{Candidate, Frontier, Point};
 use fullshard_parallel::{Remat, Strategy};
@@ -61,6 +61,21 @@ fn collective(kind: &str, group: usize, count: u64, bytes: u64) -> CollectiveTim
         seconds,
         hidden: 0.6 * seconds,
     }
+}
+
+/// An all-gather of a module, and one that was combined with others.
+fn causes() -> Vec<ModuleCollectives> {
+    let cause = |module: &str, backward, combined| ModuleCollectives {
+        module: module.into(),
+        backward,
+        kind: "all-gather".into(),
+        axis: "fsdp".into(),
+        group: 64,
+        count: 24,
+        bytes: GIB,
+        combined,
+    };
+    vec![cause("transformer.h.*.mlp.c_fc", false, 1), cause("transformer.h.*.attn", true, 3)]
 }
 
 /// A plan of a slice, with all fields set.
@@ -145,6 +160,7 @@ fn on_torus() -> Report {
             days: Some(42.3),
             cost_usd: Some(310_000.0),
         },
+        collectives_by_module: causes(),
         collectives: vec![
             collective("all-gather", 64, 98, 384 << 20),
             collective("reduce-scatter", 64, 49, 384 << 20),
@@ -237,6 +253,16 @@ fn page_has_every_section() {
     assert_eq!(page.matches("class=\"collective\"").count(), 3);
     assert_eq!(page.matches("class=\"found\"").count(), 7);
     assert_eq!(page.matches("<td class=\"meter\">").count(), 10);
+}
+
+#[test]
+fn modules_that_cause_collectives_are_listed() {
+    let page = page(&on_torus(), None);
+    assert_eq!(page.matches("class=\"cause\"").count(), 2);
+    assert!(page.contains("transformer.h.*.attn, backward, first of 3"));
+    let mut quick = on_torus();
+    quick.collectives_by_module.clear();
+    assert!(!super::page(&quick, None).contains("Collectives by module"));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Prints a benchmark.
 
 use super::breakdown;
-use crate::output::{print_estimate, show};
+use crate::output::{print_by_module, print_estimate, show};
 use fullshard::bench::{
     CheckpointReport, CollectiveReport, PlanReport, PlannedCollective, StepReport,
 };
@@ -86,6 +86,7 @@ pub fn measured(report: &StepReport) {
     }
     memory(report);
     collectives(&report.collectives);
+    print_by_module(&report.collectives_by_module);
     show!();
     speed(report);
     for (what, values) in [("loss", &report.loss), ("gradient norm", &report.gradient_norm)] {

@@ -1,6 +1,6 @@
 //! Prints a plan.
 
-use crate::output::show;
+use crate::output::{print_by_module, show};
 use fullshard::format;
 use fullshard_plan::{Basis, Report};
 
@@ -14,6 +14,7 @@ pub fn report(report: &Report) {
     time(report);
     rates(report);
     collectives(report);
+    print_by_module(&report.collectives_by_module);
     for warning in &report.warnings {
         show!("\nwarning: {}\n  fix: {}", warning.what, warning.fix);
     }

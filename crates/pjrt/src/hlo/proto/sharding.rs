@@ -93,6 +93,8 @@ pub struct ReplicaGroup {
 pub struct CollectiveDeviceList {
     #[prost(message, repeated, tag = "1")]
     pub replica_groups: Vec<ReplicaGroup>,
+    #[prost(message, optional, tag = "2")]
+    pub iota_replica_group_list: Option<IotaReplicaGroupList>,
 }
 
 #[derive(Clone, PartialEq, Message)]
