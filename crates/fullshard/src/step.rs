@@ -1,11 +1,12 @@
 //! Builds the step spec of a run config. Everything is validated here, before any device is used.
 
-use crate::config::{Compute, RunConfig, Scan};
+use crate::config::{Compute, ContextChoice, RunConfig, Scan};
 use crate::error::{Error, Result};
 use crate::format;
 use fullshard_core::Platform;
 use fullshard_data::hub::MAIN;
 use fullshard_models::AnyModel;
+use fullshard_models::layers::attention::context::ContextMethod;
 use fullshard_models::layers::{attention, fp8};
 use fullshard_parallel::rules::FSDP;
 use fullshard_parallel::{Placement, PlacementOptions, Staging};
@@ -241,6 +242,10 @@ impl RunConfig {
             strategy: self.strategy()?,
             rules: self.sharding_rules()?,
             sequence_parallel: self.mesh.sequence_parallel && model.has_residual_stream(),
+            context_method: match self.mesh.context_method {
+                ContextChoice::Gather => ContextMethod::Gather,
+                ContextChoice::Ring => ContextMethod::Ring,
+            },
             staging: Staging::Flat,
             gather_staging: Staging::Flat,
             config: self.fsdp.resolve(self.precision.compute.unwrap_or(Compute::Float32))?,

@@ -66,6 +66,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod context_parallel;
 mod declare;
 mod fields;
 pub mod gpt2;
@@ -83,6 +84,7 @@ mod tensor_parallel;
 mod tracer;
 
 pub use config::{ConfigError, default_config, from_file, from_json};
+pub use context_parallel::ContextAxis;
 pub use declare::{Declared, declare};
 pub use fields::Fields;
 pub use layers::loss::{IGNORED, label_count};

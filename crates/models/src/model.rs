@@ -181,7 +181,11 @@ impl<T: Task, M: Model<T>> AnyModel for Erased<M, T> {
 
     fn loss(&self, nn: &Scope<'_>, batch: &[Tensor]) -> Result<Loss> {
         let (inputs, labels) = self.split(batch)?;
-        self.model.loss(nn, &T::Inputs::from_tensors(inputs)?, &T::Labels::from_tensors(labels)?)
+        let inputs = match nn.context() {
+            Some(context) => self.task.own_tokens(context, inputs)?,
+            None => inputs.to_vec(),
+        };
+        self.model.loss(nn, &T::Inputs::from_tensors(&inputs)?, &T::Labels::from_tensors(labels)?)
     }
 
     fn logits(&self, nn: &Scope<'_>, inputs: &[Tensor]) -> Result<Tensor> {

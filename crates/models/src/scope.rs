@@ -3,11 +3,12 @@
 //! A parameter is declared where it is used, with its name, shape and initializer. The module tree
 //! comes from tracing the model once without values.
 
+use crate::context_parallel::ContextAxis;
 use crate::lowering::LoweringOptions;
 use crate::module::{Initializer, Parameter, join};
 use crate::tensor_parallel::TensorParallel;
 use crate::tracer::{Activations, Declaration, Layer, Place, Tracer};
-use fullshard_graph::{DType, Error, Result, Tensor, constant, module};
+use fullshard_graph::{DType, Error, Key, Result, Tensor, constant, module};
 
 /// A module being traced.
 pub struct Scope<'a> {
@@ -171,6 +172,16 @@ impl<'a> Scope<'a> {
     /// Whether all of this is recomputed in the backward pass.
     pub fn is_recomputed(&self) -> bool {
         self.tracer.is_recomputed()
+    }
+
+    /// The devices that share sequences, if each has only some tokens of them.
+    pub fn context(&self) -> Option<&ContextAxis> {
+        self.tracer.context()
+    }
+
+    /// The key of a dropout with a name unique in this module; none when not training.
+    pub(crate) fn dropout_key(&self, name: &str) -> Result<Option<Key>> {
+        self.tracer.dropout_key(&self.place, name)
     }
 
     /// The slices of layers that devices compute with, if they do not have full ones.

@@ -7,6 +7,7 @@ mod causal_lm;
 
 pub use causal_lm::CausalLm;
 
+use crate::context_parallel::ContextAxis;
 use fullshard_graph::{DType, Error, Result, Tensor, TensorType};
 
 /// Inputs, labels and loss.
@@ -28,6 +29,13 @@ pub trait Task: std::fmt::Debug {
     /// The number of labels that count, one `f32`. There may be more than one leading dimension:
     /// microbatches are stacked.
     fn label_count(&self, labels: &Self::Labels) -> Result<Tensor>;
+
+    /// The tokens of the inputs that this device has, if sequences are sharded. Labels stay full.
+    fn own_tokens(&self, context: &ContextAxis, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        let _ = (context, inputs);
+        let reason = format!("sequences of the task {} cannot be sharded", self.name());
+        Err(Error::new("context", reason + "; leave `context` out of the mesh"))
+    }
 
     /// The loss of a model's output on a batch.
     fn loss(&self, output: &Tensor, labels: &Self::Labels) -> Result<Loss>;

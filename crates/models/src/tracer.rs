@@ -1,10 +1,11 @@
 //! Tracers: return the parameters of a model and decide how its modules and layers are run.
 
+use crate::context_parallel::ContextAxis;
 use crate::layers::attention::Form;
 use crate::lowering::LoweringOptions;
 use crate::module::{Parameter, join};
 use crate::tensor_parallel::TensorParallel;
-use fullshard_graph::{DType, Result, Tensor};
+use fullshard_graph::{DType, Key, Result, Tensor};
 
 /// A place in a model.
 ///
@@ -121,6 +122,16 @@ pub trait Tracer {
     /// Whether everything being traced is recomputed in the backward pass.
     fn is_recomputed(&self) -> bool {
         false
+    }
+
+    /// The devices that share sequences, if each has only some tokens of them.
+    fn context(&self) -> Option<&ContextAxis> {
+        None
+    }
+
+    /// The key of a dropout with a name unique in its module; none when not training.
+    fn dropout_key(&self, _: &Place, _: &str) -> Result<Option<Key>> {
+        Ok(None)
     }
 
     /// The slices of layers that devices compute with, if they do not have full ones.

@@ -13,6 +13,7 @@ use crate::staged::Staging;
 use crate::wrap::{self, Unit};
 use fullshard_core::Layout;
 use fullshard_graph::{DType, Dialect, Group, Mesh, MeshExt, Sharding};
+use fullshard_models::layers::attention::context::ContextMethod;
 use fullshard_models::{LoweringOptions, Module, Parameter};
 use std::collections::HashMap;
 
@@ -23,6 +24,8 @@ pub struct PlacementOptions {
     pub strategy: Strategy,
     /// Whether tokens of norms and residuals are sharded over the devices of tensor parallelism.
     pub sequence_parallel: bool,
+    /// How attention gets the keys and values of other devices along the axis `context`.
+    pub context_method: ContextMethod,
     /// Sharding rules instead of those of the strategy.
     pub rules: Option<Rules>,
     /// How reductions over several mesh axes run.

@@ -5,10 +5,11 @@ use crate::layout::ShardedParam;
 use crate::placement::{PlacedUnit, Placement};
 use crate::slices::TensorAxes;
 use fullshard_graph::{
-    DType, Error, Group, Key, Result, Tensor, barrier, custom_vjp, iota, remat, scan, transient,
+    DType, Draw, Error, Group, Key, Result, Tensor, barrier, constant, custom_vjp, iota, remat,
+    scan, transient,
 };
 use fullshard_models::{
-    Activations, Body, Layer, LayerBody, LoweringOptions, Parameter, Place, TensorParallel, Tracer,
+    Activations, Body, ContextAxis, Layer, LayerBody, LoweringOptions, Parameter, Place, TensorParallel, Tracer,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -24,6 +25,7 @@ pub struct Sharded<'a> {
     /// Whether the surrounding computation is rematerialized anyway.
     in_remat: Cell<bool>,
     tensor: Option<TensorParallel>,
+    context: Option<ContextAxis>,
 }
 
 impl<'a> Sharded<'a> {
@@ -37,6 +39,11 @@ impl<'a> Sharded<'a> {
             in_remat: Cell::new(false),
             tensor: placement.tensor.as_ref().map(|TensorAxes { axes, names, sequence_parallel }| {
                 TensorParallel::new(placement.group(axes), names.clone(), *sequence_parallel)
+            }),
+            context: (placement.context_shards() > 1).then(|| {
+                let group = placement.group(&placement.context_axes);
+                let method = placement.options.context_method;
+                ContextAxis::new(group, method, placement.sample_group())
             }),
         };
         sharded.shards.replace(named(&placement.parameters, shards));
@@ -219,6 +226,40 @@ impl<'a> Sharded<'a> {
         groups
     }
 
+    /// Random numbers for the residual stream if sequences are sharded: those of this device's
+    /// positions, `[tokens, width]` or `[batch, sequence, width]`.
+    fn residual_draw(&self, key: &Key, x: &Tensor, context: &ContextAxis) -> Result<Draw> {
+        let tensor = self.tensor.as_ref().filter(|tensor| tensor.is_sequence_parallel());
+        let (dim, samples) = (x.rank() - 2, &context.samples);
+        let shards = tensor.map_or(1, |tensor| tensor.group().size());
+        let length = context.length();
+        let sequence = length / context.group.size();
+        let positions = context.positions(sequence)?;
+        let own = |positions: &Tensor| match tensor {
+            Some(tensor) => {
+                let count = positions.dims()[0] / shards;
+                let start = (tensor.group().index()? * count as f64)?;
+                positions.dynamic_slice(&[&start], &[count])
+            }
+            None => Ok(positions.clone()),
+        };
+        let mut dims = x.dims().to_vec();
+        if dim == 1 {
+            dims[0] *= samples.size();
+            dims[1] = length;
+            let draw = key.draw(&dims).at(1, &own(&positions)?)?;
+            return if samples.size() > 1 { draw.shard(0, samples) } else { Ok(draw) };
+        }
+        let batch = x.dims()[0] * shards / sequence;
+        dims[0] = batch * samples.size() * length;
+        let mut first = (iota(DType::I32, &[batch, 1], 0)? * length as f64)?;
+        if samples.size() > 1 {
+            first = (first + (samples.index()? * (batch * length) as f64)?)?;
+        }
+        let rows = (first + positions.expand(0)?)?.reshape(&[batch * sequence])?;
+        key.draw(&dims).at(0, &own(&rows)?)
+    }
+
     /// Replaces shards.
     fn set_shards(&self, parameters: &[&ShardedParam], shards: Vec<Tensor>) {
         let names = parameters.iter().map(|param| param.name.clone());
@@ -344,21 +385,31 @@ impl Tracer for Sharded<'_> {
         of: Activations,
         probability: f64,
     ) -> Result<Tensor> {
-        let Some(key) = &self.dropout else { return Ok(x.clone()) };
-        let key = key.named(&format!("{}.{name}", place.path))?;
-        let key = match &place.layer {
-            Some(Layer::Known(index)) => {
-                key.fold(&fullshard_graph::constant(&[], &[*index as i32])?)?
-            }
-            Some(Layer::Traced(index)) => key.fold(index)?,
-            None => key,
-        };
+        let Some(key) = self.dropout_key(place, name)? else { return Ok(x.clone()) };
+        if let (Activations::Residual, Some(context)) = (of, &self.context) {
+            return self.residual_draw(&key, x, context)?.dropout(x, probability);
+        }
         let groups = self.activation_groups(x, of);
         let full = x.dims().iter().zip(&groups).map(|(size, group)| size * group.size());
         let draw = key.draw(&full.collect::<Vec<_>>());
         let sharded = groups.iter().enumerate().filter(|(_, group)| group.size() > 1);
         let draw = sharded.into_iter().try_fold(draw, |draw, (dim, group)| draw.shard(dim, group));
         draw?.dropout(x, probability)
+    }
+
+    fn dropout_key(&self, place: &Place, name: &str) -> Result<Option<Key>> {
+        let Some(key) = &self.dropout else { return Ok(None) };
+        let key = key.named(&format!("{}.{name}", place.path))?;
+        let key = match &place.layer {
+            Some(Layer::Known(index)) => key.fold(&constant(&[], &[*index as i32])?)?,
+            Some(Layer::Traced(index)) => key.fold(index)?,
+            None => key,
+        };
+        Ok(Some(key))
+    }
+
+    fn context(&self) -> Option<&ContextAxis> {
+        self.context.as_ref()
     }
 
     fn tensor_parallel(&self) -> Option<&TensorParallel> {

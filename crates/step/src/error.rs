@@ -6,6 +6,44 @@ use fullshard_parallel::Remat;
 /// Why a step is not possible.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// A sequence that cannot be sharded over the context axis.
+    #[error(
+        "sequences of {tokens} tokens cannot be shared by the {context} devices of the mesh axis \
+         `context`: each has two chunks, so choose a multiple of {}, such as --block_size {}",
+        2 * context,
+        if *below == 0 { *above } else { *below }
+    )]
+    Context {
+        /// Tokens per sequence.
+        tokens: usize,
+        /// Devices along the axis.
+        context: usize,
+        /// The next shorter length that would do, or zero.
+        below: usize,
+        /// The next longer one.
+        above: usize,
+    },
+    /// Tokens that cannot be sharded for sequence parallelism.
+    #[error(
+        "the {tokens} tokens of a device group are not a multiple of the {devices} devices of the \
+         mesh axis `tensor`, over which sequence parallelism shards them: change --block_size or \
+         --per_device_train_batch_size, or turn it off (--sequence_parallel false)"
+    )]
+    SequenceParallel {
+        /// Tokens of a microbatch that the devices of the axis share.
+        tokens: usize,
+        /// Devices along the axis.
+        devices: usize,
+    },
+    /// Sequence parallelism of a model without a residual stream.
+    #[error(
+        "{class} declares no residual stream whose tokens could be sharded: turn sequence \
+         parallelism off (--sequence_parallel false)"
+    )]
+    NoResidualStream {
+        /// The class of the model.
+        class: &'static str,
+    },
     /// The batch cannot be sharded over the devices.
     #[error(
         "a batch of {batch} sequences cannot be sharded over {devices} devices: make it a multiple \

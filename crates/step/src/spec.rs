@@ -56,6 +56,7 @@ impl StepSpec {
         if !batch.sequences.is_multiple_of(devices) {
             return Err(Error::Batch { batch: batch.sequences, devices });
         }
+        check_tokens(model.as_ref(), &placement, batch)?;
         let positions = model.dimensions().positions;
         if batch.tokens > positions {
             return Err(Error::Sequence { sequence: batch.tokens, positions });
@@ -91,7 +92,13 @@ impl StepSpec {
         }
         let (head, form) = (self.model.dimensions().head, self.model.attention_form());
         let (dtype, tokens) = (self.placement.comm.compute, self.batch.tokens);
-        attention::unsupported_reason(dtype, tokens, head, form, options.scan_layers)
+        match self.placement.context_shards() {
+            1 => attention::unsupported_reason(dtype, tokens, head, form, options.scan_layers),
+            shards => {
+                let chunk = tokens / (2 * shards);
+                attention::context::unsupported_reason(dtype, chunk, head, form)
+            }
+        }
     }
 
     /// The tokens of a microbatch that each device computes.
@@ -126,6 +133,36 @@ impl StepSpec {
     /// Whether weight decay applies to a trained parameter.
     pub(crate) fn decays(&self, param: &ShardedParam) -> bool {
         decays(&param.template, param.class)
+    }
+}
+
+/// Rejects sequences whose tokens cannot be sharded as the placement requires.
+fn check_tokens(
+    model: &dyn AnyModel,
+    placement: &Placement,
+    batch: BatchShape,
+) -> Result<(), Error> {
+    let context = placement.context_shards();
+    let least = 2 * context;
+    if context > 1 && !batch.tokens.is_multiple_of(least) {
+        let below = batch.tokens / least * least;
+        return Err(Error::Context { tokens: batch.tokens, context, below, above: below + least });
+    }
+    let Some(tensor) = placement.tensor.as_ref().filter(|it| it.sequence_parallel) else {
+        return Ok(());
+    };
+    if !model.has_residual_stream() {
+        return Err(Error::NoResidualStream { class: model.class() });
+    }
+    let devices = placement.mesh.group_size(&tensor.axes);
+    let sequences = match placement.options.lowering.flatten_batch {
+        true => batch.sequences / placement.batch_shards(),
+        false => 1,
+    };
+    let tokens = sequences * batch.tokens / context;
+    match tokens.is_multiple_of(devices) {
+        true => Ok(()),
+        false => Err(Error::SequenceParallel { tokens, devices }),
     }
 }
 

@@ -8,6 +8,7 @@ mod common;
 
 use common::*;
 use fullshard_models::LoweringOptions;
+use fullshard_models::layers::attention::context::ContextMethod;
 use fullshard_optim::{Adafactor, AdamW, Optimizer, Sgd};
 use fullshard_parallel::{FsdpConfig, MeshSpec, Placement, PlacementOptions, Remat, Settings};
 use fullshard_step::{BatchShape, StepSpec};
@@ -25,7 +26,7 @@ const LLAMA: &str = r#"{"model_type": "llama", "vocab_size": 1031, "max_position
 const STEPS: usize = 10;
 
 /// The options with their choices; a case has one of each.
-const CHOICES: [(&str, &[&str]); 9] = [
+const CHOICES: [(&str, &[&str]); 10] = [
     ("model", &["gpt2", "llama"]),
     (
         "mesh",
@@ -35,10 +36,14 @@ const CHOICES: [(&str, &[&str]); 9] = [
             "fsdp_3_tensor_2",
             "tensor_4_fsdp_2",
             "data_2_fsdp_2_tensor_2",
+            "context_8",
+            "fsdp_2_context_4",
+            "context_2_fsdp_2_tensor_2",
         ],
     ),
     ("tokens", &["replicated", "sharded"]),
     ("rows", &["flat", "batched"]),
+    ("context", &["gather", "ring"]),
     ("strategy", &["full_shard", "weight_update", "hybrid_shard", "no_shard"]),
     ("layout", &["flat", "dim_0", "flattened"]),
     ("layers", &["unrolled", "scanned"]),
@@ -65,13 +70,14 @@ macro_rules! cases {
 
 #[rustfmt::skip]
 cases! {
-    // model, mesh, tokens, rows, strategy, layout, layers, remat, run
-    gpt2_tensor_8:                [gpt2  tensor_8               replicated flat    full_shard    flat      unrolled none one_adamw];
-    gpt2_tensor_8_sequence:       [gpt2  tensor_8               sharded    flat    full_shard    flat      unrolled none one_adamw];
-    gpt2_fsdp_3_tensor_2:         [gpt2  fsdp_3_tensor_2        sharded    batched full_shard    dim_0     scanned  full two_adafactor];
-    llama_fsdp_4_tensor_2:        [llama fsdp_4_tensor_2        sharded    flat    full_shard    flat      scanned  none one_adamw];
-    llama_tensor_4_fsdp_2:        [llama tensor_4_fsdp_2        replicated batched weight_update flattened unrolled full no_sync_sgd];
-    llama_data_2_fsdp_2_tensor_2: [llama data_2_fsdp_2_tensor_2 sharded    flat    hybrid_shard  flat      unrolled none two_adafactor];
+    // model, mesh, tokens, rows, context, strategy, layout, layers, remat, run
+    gpt2_tensor_8:         [gpt2  tensor_8                  replicated flat    gather full_shard    flat      unrolled none one_adamw];
+    gpt2_context_8:        [gpt2  context_8                 replicated flat    gather full_shard    flat      unrolled none one_adamw];
+    gpt2_context_4:        [gpt2  fsdp_2_context_4          replicated batched ring   full_shard    flat      scanned  none one_adamw];
+    gpt2_all:              [gpt2  context_2_fsdp_2_tensor_2 sharded    flat    ring   full_shard    flat      unrolled none one_adamw];
+    llama_context_8:       [llama context_8                 replicated flat    ring   full_shard    flat      scanned  none one_adamw];
+    llama_all:             [llama context_2_fsdp_2_tensor_2 sharded    batched gather hybrid_shard  dim_0     scanned  full no_sync_sgd];
+    gpt2_fsdp_3_tensor_2:  [gpt2  fsdp_3_tensor_2           sharded    batched gather full_shard    dim_0     scanned  full two_adafactor];
 }
 
 fn choice(case: &Case, name: &str) -> &'static str {
@@ -95,6 +101,10 @@ fn options(case: &Case) -> PlacementOptions {
     PlacementOptions {
         strategy: choice(case, "strategy").parse().unwrap(),
         sequence_parallel: choice(case, "tokens") == "sharded",
+        context_method: match choice(case, "context") {
+            "ring" => ContextMethod::Ring,
+            _ => ContextMethod::Gather,
+        },
         config: FsdpConfig { settings, ..FsdpConfig::default() },
         remat: Some(if choice(case, "remat") == "full" { Remat::Full } else { Remat::None }),
         scan_layers: choice(case, "layers") == "scanned",

@@ -3,7 +3,7 @@
 
 use super::source::ConfigSource;
 use super::types::{
-    CollectiveChoice, Compute, ResumeFrom, SaveDtype, SaveWhen, Scan, Size, When, WrapClasses,
+    CollectiveChoice, Compute, ContextChoice, ResumeFrom, SaveDtype, SaveWhen, Scan, Size, When, WrapClasses,
 };
 use fullshard_core::{MeshSpec, Platform};
 use fullshard_data::hub::{MAIN, Token};
@@ -113,6 +113,10 @@ super::section! {
         /// Beside tensor parallelism (a mesh axis tensor), shard the tokens of norms and residuals
         /// over its devices too.
         sequence_parallel: bool = true, "sequence_parallel", "BOOL";
+        /// With context parallelism (a mesh axis context), how attention gets the keys and values
+        /// of other devices: all-gathered (gather), or passed around a ring (ring), which needs
+        /// less memory.
+        context_method: ContextChoice = ContextChoice::Gather, "context_method", "HOW";
     }
 }
 

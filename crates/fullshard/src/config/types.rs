@@ -49,6 +49,16 @@ choices! {
 }
 
 choices! {
+    /// How keys and values reach the devices that share a sequence.
+    ContextChoice {
+        /// All at once.
+        Gather = "gather",
+        /// Around a ring.
+        Ring = "ring",
+    }
+}
+
+choices! {
     /// The dtype of saved weights.
     SaveDtype {
         /// As trained.

@@ -13,6 +13,7 @@ pub use fused::{GRAPHS_WITHOUT_CUDNN, fused, unsupported_reason};
 pub use mask::{Mask, Pattern};
 
 use super::{checkpoint, dims, flatten_tokens, min_finite, upcast, upcast_dtype};
+use crate::context_parallel::ContextAxis;
 use crate::scope::Scope;
 use crate::tracer::{Activations, Declaration};
 use fullshard_graph::{
@@ -121,6 +122,9 @@ impl Scores {
 /// Attention, `[batch, heads, sequence, head]`, in the best supported form.
 pub fn attention(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Tensor> {
     scope.declare(Declaration::Attention(scores.form()))?;
+    if let Some(axis) = scope.context() {
+        return context_attention(scope, heads, scores, axis);
+    }
     let [_, _, sequence, head] = dims("query", &heads.query)?;
     let dropout = if scope.is_training() { scores.dropout } else { 0.0 };
     let (form, dtype) = (Form { dropout, ..scores.form() }, heads.query.dtype());
@@ -134,6 +138,27 @@ pub fn attention(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Te
         false => reference(scope, heads, scores)?,
     };
     attn_out.named(checkpoint::ATTN_OUT)
+}
+
+/// Attention over sequences that are sharded.
+fn context_attention(
+    scope: &Scope<'_>,
+    heads: &Heads,
+    scores: &Scores,
+    axis: &ContextAxis,
+) -> Result<Tensor> {
+    let key = if scores.dropout > 0.0 { scope.dropout_key(DROPOUT)? } else { None };
+    let dropout = key.map(|key| context::Dropout {
+        key,
+        batch: Some(axis.samples.clone()).filter(|group| group.size() > 1),
+        heads: scope.tensor_parallel().map(|tensor| tensor.group().clone()),
+    });
+    let context = context::ContextParallel {
+        fused: scope.lowering().fused_attention,
+        dropout,
+        ..context::ContextParallel::new(&axis.group, axis.method)
+    };
+    context::attention(heads, scores, &context)
 }
 
 /// Attention by its definition.

@@ -53,16 +53,22 @@ impl Embedding {
         })
     }
 
-    /// The first `count` rows of the layer with a name: the positions of a sequence.
+    /// The rows of the `count` positions of a sequence, or of this device's tokens of it, in the
+    /// layer with a name.
     pub fn first_rows(&self, nn: &Scope<'_>, name: &str, count: usize) -> Result<Tensor> {
         nn.module(name, CLASS, |nn| {
             let rows = self.rows;
             let table = self.table(nn, &[dim_names::POSITIONS, dim_names::EMBED])?;
-            if count > rows {
-                let reason = format!("a sequence of {count} is longer than the {rows} positions");
+            let sequence = nn.context().map_or(count, |context| context.sequence(count));
+            if sequence > rows {
+                let reason =
+                    format!("a sequence of {sequence} is longer than the {rows} positions");
                 return Err(Error::new("embedding", reason));
             }
-            table.narrow(0, 0, count)
+            match nn.context() {
+                Some(context) => table.take(&context.positions(count)?),
+                None => table.narrow(0, 0, count),
+            }
         })
     }
 

@@ -51,16 +51,18 @@ pub fn apply(
         let tensor = scope.tensor_parallel().filter(|tensor| tensor.slices(&VOCAB));
         let options = scope.lowering();
         let rows = head.dims()[0];
+        let labels = &predicted(scope, labels)?;
         let size = chunk_size(labels.ty().elements(), rows, options.large_chunks);
         let tile = if options.padded_vocabulary { TILE } else { 1 };
         let loss = if let Some(tensor) = tensor {
             vocab_parallel(tensor, hidden, &head, labels, vocabulary, [size, tile])?
         } else if vocabulary < CHUNKED_FROM {
-            reference(&hidden.linear(&head.t()?)?, labels)?
+            cross_entropy(&hidden.linear(&head.t()?)?, labels)?
         } else if options.loss_custom_call && custom_call::supports(hidden.dtype()) {
-            loss_custom_call(hidden, &head, labels, size)?
+            custom_call::apply(&flatten_tokens(hidden)?, &head, labels, size)?
         } else {
-            chunked(hidden, &head, labels, size, tile)?
+            let vocabulary = Vocabulary { size: rows, tensor: None };
+            chunked_over(vocabulary, &flatten_tokens(hidden)?, &head, labels, [size, tile])?
         };
         Ok(vec![loss.sum, loss.count])
     })?;
@@ -99,13 +101,13 @@ pub fn chunked(
     tile: usize,
 ) -> Result<Loss> {
     let vocabulary = Vocabulary { size: head.dims()[0], tensor: None };
-    chunked_over(vocabulary, &flatten_tokens(hidden)?, head, labels, [size, tile])
+    chunked_over(vocabulary, &flatten_tokens(hidden)?, head, &shifted(labels)?, [size, tile])
 }
 
 /// The loss in chunks with a head of which each device has a slice of the rows. Logits are not
 /// gathered: devices share the largest logit of each token, the sum of exponentials and the logit
-/// of the label.
-pub fn vocab_parallel(
+/// of the label. Labels are shifted and flat.
+fn vocab_parallel(
     tensor: &TensorParallel,
     hidden: &Tensor,
     head: &Tensor,
@@ -125,10 +127,10 @@ fn chunked_over(
     labels: &Tensor,
     [size, tile]: [usize; 2],
 ) -> Result<Loss> {
-    let (labels, size) = (shifted(labels)?, size.max(1));
+    let size = size.max(1);
     let chunks = |inputs: &[Tensor]| Chunks::of(inputs, size, tile, vocabulary);
     let results = custom_vjp(
-        &[hidden, head, &labels],
+        &[hidden, head, labels],
         |inputs| chunks(&inputs)?.loss(),
         |inputs| chunks(&inputs)?.loss_and_gradients(),
         scaled_gradients,
@@ -164,12 +166,27 @@ pub fn label_count(labels: &Tensor, vocabulary: usize) -> Result<Tensor> {
     label_mask(&predicted, vocabulary)?.convert(DType::F32)?.sum_all()
 }
 
+/// Flattened labels, each at the index of the token that predicts it: of this device's tokens.
+fn predicted(scope: &Scope<'_>, labels: &Tensor) -> Result<Tensor> {
+    let next = next_labels(labels)?;
+    let next = match scope.context() {
+        Some(context) => context.own_tokens(&next, 1)?,
+        None => next,
+    };
+    next.reshape(&[next.ty().elements()])
+}
+
 /// Flattened labels, each at the index of the token that predicts it.
 fn shifted(labels: &Tensor) -> Result<Tensor> {
+    let next = next_labels(labels)?;
+    next.reshape(&[next.ty().elements()])
+}
+
+/// Labels `[batch, sequence]`, each at the index of the token that predicts it.
+fn next_labels(labels: &Tensor) -> Result<Tensor> {
     let [batch, sequence] = dims("labels", labels)?;
     let ignored = full(labels.dtype(), &[batch, 1], f64::from(IGNORED))?;
-    let next = concatenate(&[&labels.narrow(1, 1, sequence)?, &ignored], 1)?;
-    next.reshape(&[batch * sequence])
+    concatenate(&[&labels.narrow(1, 1, sequence)?, &ignored], 1)
 }
 
 /// Which labels count: those in the vocabulary.

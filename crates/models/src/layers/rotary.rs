@@ -81,7 +81,7 @@ impl Rotary {
         }
     }
 
-    /// The angles of the positions of a sequence, computed in `f32` in a module with a name and the
+    /// The angles of the positions of a sequence, or of this device's tokens of it, computed in `f32` in a module with a name and the
     /// model's class for it.
     pub fn angles(
         &self,
@@ -92,9 +92,16 @@ impl Rotary {
     ) -> Result<Angles> {
         let tables = nn.module_outputs(name, class, |nn| {
             let pairs = self.head / 2;
+            let full = nn.context().map_or(sequence, |context| context.sequence(sequence));
             let frequencies: Vec<f32> =
-                self.frequencies(sequence).iter().map(|&frequency| frequency as f32).collect();
-            let positions = iota(DType::F32, &[sequence, pairs], 0)?;
+                self.frequencies(full).iter().map(|&frequency| frequency as f32).collect();
+            let positions = match nn.context() {
+                Some(context) => {
+                    let positions = context.positions(sequence)?.convert(DType::F32)?;
+                    positions.expand(1)?.broadcast_to(&[sequence, pairs])?
+                }
+                None => iota(DType::F32, &[sequence, pairs], 0)?,
+            };
             let angles = (positions * constant(&[1, pairs], &frequencies)?)?;
             let attention_scaling = self.attention_scaling();
             let table = |table: Tensor| nn.buffer(&(table * attention_scaling)?);

@@ -1,6 +1,7 @@
 //! Causal language modeling.
 
 use super::{InputSpec, Loss, Task};
+use crate::context_parallel::ContextAxis;
 use crate::layers::loss;
 use fullshard_graph::{DType, Result, Tensor};
 
@@ -30,6 +31,10 @@ impl Task for CausalLm {
 
     fn label_count(&self, labels: &Tensor) -> Result<Tensor> {
         loss::label_count(labels, self.vocabulary)
+    }
+
+    fn own_tokens(&self, context: &ContextAxis, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        inputs.iter().map(|tokens| context.own_tokens(tokens, 1)).collect()
     }
 
     /// From logits `[batch, sequence, vocabulary]`.

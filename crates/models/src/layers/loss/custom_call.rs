@@ -23,9 +23,19 @@ pub fn loss_custom_call(
     labels: &Tensor,
     size: usize,
 ) -> Result<Loss> {
-    let (hidden, labels, size) = (flatten_tokens(hidden)?, shifted(labels)?, size.max(1));
+    apply(&flatten_tokens(hidden)?, head, &shifted(labels)?, size)
+}
+
+/// The loss of flat hidden states with labels that are shifted and flat.
+pub(super) fn apply(
+    hidden: &Tensor,
+    head: &Tensor,
+    labels: &Tensor,
+    size: usize,
+) -> Result<Loss> {
+    let size = size.max(1);
     let results = custom_vjp(
-        &[&hidden, head, &labels],
+        &[hidden, head, labels],
         |inputs| {
             let vocabulary = Vocabulary { size: inputs[1].dims()[0], tensor: None };
             Chunks::of(&inputs, size, 1, vocabulary)?.loss()
