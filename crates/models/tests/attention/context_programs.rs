@@ -3,23 +3,27 @@
 
 use super::context::{GATHER, METHODS, RING, causal, loaded, mesh};
 use fullshard_graph::{
-    Argument, DType, Group, MeshExt, Program, Tensor, TensorType, value_and_grad,
+    Argument, DType, Group, MeshExt, Policy, Program, Tensor, TensorType, remat, value_and_grad,
 };
 use fullshard_models::layers::attention::context::{
     ContextParallel, attention, unsupported_reason,
 };
 use fullshard_models::layers::attention::{Form, Heads};
+use fullshard_models::layers::checkpoint;
 use fullshard_pjrt::hlo::{CollectiveKind, Module, collectives, runs_per_launch};
 use fullshard_pjrt::plugins::Platform;
 use fullshard_pjrt::{CompileOptions, LoadedExecutable};
 use fullshard_testing::compile_ahead;
 
-/// The program of sharded inputs: the gradients, or the output.
+const OUTPUT: Option<Policy> = None;
+const GRADIENTS: Option<Policy> = Some(Policy::Everything);
+
+/// The program of sharded inputs: the gradients, with what a policy saves, or the output.
 fn program(
     devices: usize,
     [heads, key_heads, sequence, head]: [usize; 4],
     dtype: DType,
-    gradients: bool,
+    policy: Option<Policy>,
     context: impl Fn(&Group) -> ContextParallel,
 ) -> Program {
     let mesh = mesh(devices);
@@ -28,7 +32,7 @@ fn program(
         Argument::new(TensorType::new(dtype, &[1, heads, sequence, head])).sharded(&sharding)
     };
     let arguments = [argument(heads), argument(key_heads), argument(key_heads)];
-    let outputs = vec![sharding.clone(); if gradients { 3 } else { 1 }];
+    let outputs = vec![sharding.clone(); if policy.is_some() { 3 } else { 1 }];
     let program = Program::trace("long", &arguments, |inputs| {
         let sharded: Vec<_> = inputs.iter().map(|input| (input, sharding.clone())).collect();
         mesh.manual(&["context"], &sharded, &outputs, |shards| {
@@ -38,13 +42,14 @@ fn program(
                 let scores = causal(query.dtype())?;
                 attention(&Heads { query, key, value }, &scores, &context)
             };
-            if !gradients {
-                return Ok(vec![attend(shards)?]);
-            }
+            let Some(policy) = policy else { return Ok(vec![attend(shards)?]) };
             // The gradient of the output depends on the output, as in a model.
-            let inputs: Vec<&Tensor> = shards.iter().collect();
-            let loss = |inputs| attend(inputs)?.square()?.sum_all();
-            Ok(value_and_grad(&inputs, loss)?.1)
+            let loss = |inputs: Vec<Tensor>| {
+                let inputs: Vec<&Tensor> = inputs.iter().collect();
+                let results = remat(policy, &inputs, |inputs| Ok(vec![attend(inputs)?]))?;
+                results[0].square()?.sum_all()
+            };
+            Ok(value_and_grad(&shards.iter().collect::<Vec<_>>(), loss)?.1)
         })
     });
     program.unwrap().sharded_results(&outputs).unwrap().on_mesh(&mesh).unwrap()
@@ -77,8 +82,8 @@ fn devices_share_the_causal_work() {
     const SEQUENCE: usize = 512;
     let shape = [2, 1, SEQUENCE, 8];
     for (devices, method, matmuls) in [(2, GATHER, 2.0), (4, RING, 7.0), (8, GATHER, 7.0)] {
-        let gradients = matmuls > 2.0;
-        let program = program(devices, shape, DType::F32, gradients, |group| ContextParallel {
+        let policy = if matmuls > 2.0 { GRADIENTS } else { OUTPUT };
+        let program = program(devices, shape, DType::F32, policy, |group| ContextParallel {
             block: 16,
             ..ContextParallel::new(group, method)
         });
@@ -94,7 +99,7 @@ fn devices_share_the_causal_work() {
 fn memory_per_device_falls_with_devices() {
     for method in METHODS {
         let found = [2, 4, 8].map(|devices| {
-            let program = program(devices, [2, 2, 4096, 64], DType::F32, true, |group| {
+            let program = program(devices, [2, 2, 4096, 64], DType::F32, GRADIENTS, |group| {
                 ContextParallel::new(group, method)
             });
             loaded(&program).executable().memory().unwrap().temporaries
@@ -120,18 +125,18 @@ fn communicated(module: &Module) -> [u64; 3] {
 #[test]
 fn keys_and_values_are_communicated_together() {
     const DEVICES: usize = 4;
-    let found = |method, gradients| {
-        let program = program(DEVICES, [2, 1, 64, 8], DType::F32, gradients, |group| {
+    let found = |method, policy| {
+        let program = program(DEVICES, [2, 1, 64, 8], DType::F32, policy, |group| {
             ContextParallel::new(group, method)
         });
         communicated(&module(&loaded(&program)))
     };
     let hops = DEVICES as u64 - 1;
-    assert_eq!(found(GATHER, false), [1, 0, 0]);
-    assert_eq!(found(RING, false), [0, 0, hops]);
+    assert_eq!(found(GATHER, OUTPUT), [1, 0, 0]);
+    assert_eq!(found(RING, OUTPUT), [0, 0, hops]);
     // The CPU compiler drops barriers, and merges the collectives outside the loops of both passes.
-    let [1..=2, 1, 0] = found(GATHER, true) else { panic!("other collectives") };
-    let [0, 0, permutes] = found(RING, true) else { panic!("other collectives") };
+    let [1..=2, 1, 0] = found(GATHER, GRADIENTS) else { panic!("other collectives") };
+    let [0, 0, permutes] = found(RING, GRADIENTS) else { panic!("other collectives") };
     // Gradients begin with an empty sum, so they take one more.
     assert!((3 * hops..=3 * hops + 1).contains(&permutes), "{permutes} permutes");
 }
@@ -142,7 +147,7 @@ fn kernel_compiles_for_gpus() {
     const DEVICES: usize = 4;
     // Of a device's own chunks three blocks, of the others two in a loop; the last is outside.
     for (method, calls) in [(GATHER, 5), (RING, 7)] {
-        let program = program(DEVICES, [4, 2, 1024, 64], DType::Bf16, true, |group| {
+        let program = program(DEVICES, [4, 2, 1024, 64], DType::Bf16, GRADIENTS, |group| {
             ContextParallel { fused: true, ..ContextParallel::new(group, method) }
         });
         let text = program.to_text();
@@ -163,6 +168,18 @@ fn kernel_compiles_for_gpus() {
 }
 
 #[test]
+fn saved_outputs_are_not_recomputed() {
+    let calls = |policy| {
+        let program = program(4, [4, 2, 1024, 64], DType::Bf16, Some(policy), |group| {
+            ContextParallel { fused: true, ..ContextParallel::new(group, GATHER) }
+        });
+        program.to_text().matches("@__cudnn$fmhaSoftmax(").count()
+    };
+    assert_eq!(calls(Policy::Nothing), 10);
+    assert_eq!(calls(Policy::saving(&[checkpoint::ATTN_OUT])), 5);
+}
+
+#[test]
 fn what_the_kernel_does_not_support_is_computed_in_blocks() {
     let form = Form { factor: Some(0.7), ..Form::default() };
     assert_eq!(unsupported_reason(DType::Bf16, 128, 64, form), None);
@@ -170,7 +187,7 @@ fn what_the_kernel_does_not_support_is_computed_in_blocks() {
     assert!(odd.contains("127 is odd"), "{odd}");
     let dropping = unsupported_reason(DType::Bf16, 128, 64, Form { dropout: 0.1, ..form }).unwrap();
     assert!(dropping.contains("by position"), "{dropping}");
-    let program = program(2, [2, 1, 64, 8], DType::F32, true, |group| ContextParallel {
+    let program = program(2, [2, 1, 64, 8], DType::F32, GRADIENTS, |group| ContextParallel {
         fused: true,
         ..ContextParallel::new(group, RING)
     });
