@@ -5,6 +5,8 @@
 mod common;
 #[path = "attention/context.rs"]
 mod context;
+#[path = "attention/context_programs.rs"]
+mod context_programs;
 #[path = "attention/dropout.rs"]
 mod dropout;
 #[path = "attention/masks.rs"]

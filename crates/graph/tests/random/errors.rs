@@ -20,6 +20,8 @@ fn invalid_draws_are_rejected() {
         key.draw(&[4, 2]).shard(0, &group)?.shard(1, &group)?.bits()
     };
     assert!(error(&twice).ends_with("dimension 1 of [4, 2] 2 ways: an axis is already used"));
+    let matrix = |key: &Key, _: &Mesh| key.draw(&[4]).at(0, &ones(DType::I32, &[2, 2])?)?.bits();
+    assert_eq!(error(&matrix), "draw: cannot draw positions s32[2,2] of dimension 0 of [4]");
     let integer = |key: &Key, _: &Mesh| key.draw(&[2]).uniform(DType::I32);
     assert_eq!(error(&integer), "uniform: cannot draw s32; draw f32 and convert");
     let limits = |key: &Key, _: &Mesh| key.draw(&[2]).truncated_normal(DType::F32, 2.0, -2.0);

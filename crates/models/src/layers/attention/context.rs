@@ -19,7 +19,7 @@ mod zigzag;
 pub use zigzag::{Zigzag, chunk_length};
 
 use super::fused::{Kernel as FusedKernel, unsupported_reason as fused_reason};
-use super::{BLOCK, Form, Heads, Pattern, Scores};
+use super::{BLOCK, Form, Heads, Pattern, Scores, grouped};
 use crate::layers::{checkpoint, dims, upcast};
 use blocks::{Blocks, DropoutMask};
 use chunk::{Chunk, Pair, merge, select_all, stack, unstack};
@@ -51,7 +51,7 @@ pub struct ContextParallel {
     pub fused: bool,
     /// The queries whose scores are in memory, without the kernel.
     pub block: usize,
-    /// The dropout mask in training.
+    /// The dropout mask in training, with the probability of [`Scores`].
     pub dropout: Option<Dropout>,
 }
 
@@ -77,13 +77,13 @@ impl ContextParallel {
 /// of a length.
 pub fn unsupported_reason(dtype: DType, chunk: usize, head: usize, scores: Form) -> Option<String> {
     if scores.dropout > 0.0 {
-        return Some("the kernel would drop the same probabilities in every block".into());
+        return Some("the dropout masks of blocks are drawn by position".into());
     }
     fused_reason(dtype, chunk, head, scores, false)
 }
 
-/// Causal attention of the shards of sequences, `[batch, heads, shard, head]`, in the order of
-/// [`Zigzag`]. The scale of scores has no gradient.
+/// Causal attention of the shards of sequences, `[batch, heads, shard, head]`, all in the order of
+/// [`Zigzag`]. Each form and method gives the same result. The scale of scores has no gradient.
 pub fn attention(heads: &Heads, scores: &Scores, context: &ContextParallel) -> Result<Tensor> {
     let attention = Attention::new(heads, scores, context)?;
     let constants = attention.constants()?;
@@ -139,11 +139,8 @@ impl<'a> Attention<'a> {
     fn new(heads: &Heads, scores: &'a Scores, context: &'a ContextParallel) -> Result<Self> {
         check_mask(scores)?;
         let [_, _, shard, head] = dims("query", &heads.query)?;
-        if heads.key.dims().get(2) != Some(&shard) || heads.key.ty() != heads.value.ty() {
-            let (key, value) = (heads.key.ty(), heads.value.ty());
-            let reason = format!("keys {key} and values {value} of {shard} queries");
-            return Err(Error::new("attention", reason));
-        }
+        // Checks the dims of keys and values.
+        grouped(heads, &scores.mask)?;
         let zigzag = Zigzag::new(&context.group, shard * context.group.size())?;
         let dropout = if context.dropout.is_some() { scores.dropout } else { 0.0 };
         let form = Form { dropout, ..scores.form() };

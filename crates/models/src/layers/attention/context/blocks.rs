@@ -1,5 +1,5 @@
-//! A block of scores, chunk by chunk, in matmuls: some rows at a time, so that the scores of long
-//! chunks are never all in memory.
+//! Blocks of scores, a chunk of queries by a chunk of keys, in matmuls: some rows at a time, so that
+//! the scores of long chunks are never all in memory.
 
 use super::chunk::{Chunk, stack, unstack};
 use super::{Dropout, Gradients};
@@ -109,7 +109,7 @@ impl Blocks<'_> {
         let heads = Heads { query: queries.tensors[0].clone(), key, value };
         let Heads { query, key, value } = grouped(&heads, &Mask::full())?;
         let tensors = queries.tensors.iter().map(|x| {
-            let split = query.dims()[..2].iter().chain(&query.dims()[2..3]).chain(&x.dims()[2..]);
+            let split = query.dims()[..3].iter().chain(&x.dims()[2..]);
             x.reshape(&split.copied().collect::<Vec<_>>())
         });
         let tensors = tensors.collect::<Result<Vec<_>>>()?;
@@ -175,6 +175,7 @@ impl Block<'_> {
         self.tensors.iter().map(|x| x.narrow(ROWS, rows.start, rows.end)).collect()
     }
 
+    /// The output of rows and their statistics.
     fn row_outputs(&self, rows: &Rows) -> Result<Results> {
         let logits = self.logits(rows)?;
         let stats = logits.logsumexp(4)?;
