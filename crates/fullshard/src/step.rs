@@ -118,6 +118,17 @@ impl RunConfig {
                 hybrid && axes > 0 && !replicas,
                 "no axis besides fsdp has replicas; add one, such as --mesh data=2,fsdp=-1",
             ),
+            (
+                "--sequence_parallel",
+                !self.mesh.sequence_parallel && spec.placement.tensor.is_none(),
+                "the mesh has no axis tensor",
+            ),
+            (
+                "--context_method",
+                self.mesh.context_method != ContextChoice::Gather
+                    && spec.placement.context_shards() == 1,
+                "the mesh has no axis context",
+            ),
             ("--model_revision", self.model.revision != MAIN && no_model, NO_HUB),
             (
                 "--token",

@@ -181,14 +181,31 @@ const VALID: &str = r#"activations = [["batch", "*"]]"#;
 
 rejected! {
     rejects_an_unknown_axis: "rules.toml"
-        Some("activations = [[\"batch\", \"*\"]]\nparameters = [[\"flat\", \"tensor\"]]"), [],
-        ["rule `flat` of", "no axis `tensor` in [\"data\", \"fsdp\"]", "name axes of --mesh"];
+        Some("activations = [[\"batch\", \"*\"]]\nparameters = [[\"flat\", \"model\"]]"), [],
+        ["rule `flat` of", "no axis `model` in [\"data\", \"fsdp\"]", "name axes of --mesh"];
+    rejects_tensor_beside_other_axes: "rules.toml"
+        Some("activations = [[\"batch\", \"*\"]]\nparameters = [[\"mlp\", [\"tensor\", \"fsdp\"]]]"),
+        [("mesh", "data=2,fsdp=2,tensor=2")],
+        ["rule `mlp` of", "has `tensor` beside other axes", "write a rule for `tensor` alone"];
+    rejects_sharded_tokens_without_a_sliced_head: "rules.toml"
+        Some("activations = [[\"batch\", \"*\"], [\"norm_sequence\", \"tensor\"]]\nparameters = [[\"mlp\", \"tensor\"]]"),
+        [("mesh", "data=2,fsdp=2,tensor=2")],
+        ["rule `norm_sequence` of", "needs a sliced head", "[\"vocab\", \"tensor\"]"];
+    rejects_a_tensor_axis_that_slices_nothing: "rules.toml"
+        Some(VALID), [("mesh", "data=2,fsdp=2,tensor=2")],
+        ["mesh axis `tensor` does not shard", "it slices named dims of parameters"];
+    rejects_a_context_axis_that_shards_nothing: "rules.toml"
+        Some(VALID), [("mesh", "data=2,fsdp=2,context=2")],
+        ["mesh axis `context` does not shard", "it shards the rule `sequence`"];
+    rejects_another_axis_for_sequences: "rules.toml"
+        Some(r#"activations = [["batch", "*"], ["sequence", "fsdp"]]"#), [],
+        ["rule `sequence` of", "has axis `fsdp`", "only `context` shards `sequence`"];
     rejects_an_unknown_dimension: "rules.toml"
         Some("activations = [[\"batch\", \"*\"]]\nparameters = [[\"embd\", \"fsdp\"]]"), [],
         ["rule `embd` of", "did you mean `embed`?", "the names are dim_0, embed, flat, "];
     rejects_an_unknown_dimension_of_activations: "rules.toml"
-        Some(r#"activations = [["batch", "*"], ["sequence", "fsdp"]]"#), [],
-        ["rule `sequence` of", "the names are batch"];
+        Some(r#"activations = [["batch", "*"], ["sequences", "fsdp"]]"#), [],
+        ["rule `sequences` of", "did you mean `sequence`?", "the names are batch"];
     rejects_an_axis_that_does_not_shard_the_batch: "rules.toml"
         Some(r#"activations = [["batch", "fsdp"]]"#), [],
         ["mesh axis `data` does not shard the batch", "add it to the rule `batch`"];

@@ -71,13 +71,76 @@ macro_rules! cases {
 #[rustfmt::skip]
 cases! {
     // model, mesh, tokens, rows, context, strategy, layout, layers, remat, run
-    gpt2_tensor_8:         [gpt2  tensor_8                  replicated flat    gather full_shard    flat      unrolled none one_adamw];
-    gpt2_context_8:        [gpt2  context_8                 replicated flat    gather full_shard    flat      unrolled none one_adamw];
-    gpt2_context_4:        [gpt2  fsdp_2_context_4          replicated batched ring   full_shard    flat      scanned  none one_adamw];
-    gpt2_all:              [gpt2  context_2_fsdp_2_tensor_2 sharded    flat    ring   full_shard    flat      unrolled none one_adamw];
-    llama_context_8:       [llama context_8                 replicated flat    ring   full_shard    flat      scanned  none one_adamw];
-    llama_all:             [llama context_2_fsdp_2_tensor_2 sharded    batched gather hybrid_shard  dim_0     scanned  full no_sync_sgd];
-    gpt2_fsdp_3_tensor_2:  [gpt2  fsdp_3_tensor_2           sharded    batched gather full_shard    dim_0     scanned  full two_adafactor];
+    gpt2_tensor_8_full_shard_unrolled_one_adamw:                          [gpt2  tensor_8                  sharded    flat    gather full_shard    flat      unrolled none one_adamw];
+    gpt2_fsdp_3_tensor_2_full_shard_scanned_two_adafactor:                [gpt2  fsdp_3_tensor_2           sharded    batched gather full_shard    dim_0     scanned  full two_adafactor];
+    gpt2_fsdp_2_context_4_hybrid_shard_scanned_no_sync_sgd:               [gpt2  fsdp_2_context_4          replicated flat    ring   hybrid_shard  flattened scanned  none no_sync_sgd];
+    llama_data_2_fsdp_2_tensor_2_weight_update_unrolled_one_adamw:        [llama data_2_fsdp_2_tensor_2    replicated batched gather weight_update flat      unrolled full one_adamw];
+    llama_context_8_full_shard_unrolled_two_adafactor:                    [llama context_8                 replicated batched gather full_shard    flat      unrolled none two_adafactor];
+    llama_context_2_fsdp_2_tensor_2_full_shard_scanned_one_adamw:         [llama context_2_fsdp_2_tensor_2 sharded    flat    ring   full_shard    flat      scanned  none one_adamw];
+    gpt2_context_2_fsdp_2_tensor_2_no_shard_unrolled_no_sync_sgd:         [gpt2  context_2_fsdp_2_tensor_2 sharded    batched gather no_shard      dim_0     unrolled full no_sync_sgd];
+    #[ignore = "long: all pairs of settings"]
+    long_llama_fsdp_4_tensor_2_hybrid_shard_unrolled_two_adafactor:       [llama fsdp_4_tensor_2           sharded    batched ring   hybrid_shard  flattened unrolled full two_adafactor];
+    #[ignore = "long: all pairs of settings"]
+    long_llama_tensor_4_fsdp_2_no_shard_scanned_two_adafactor:            [llama tensor_4_fsdp_2           replicated flat    ring   no_shard      dim_0     scanned  none two_adafactor];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_context_8_weight_update_scanned_no_sync_sgd:                [gpt2  context_8                 sharded    flat    ring   weight_update flattened scanned  full no_sync_sgd];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_tensor_4_fsdp_2_hybrid_shard_unrolled_one_adamw:            [gpt2  tensor_4_fsdp_2           sharded    batched gather hybrid_shard  flattened unrolled full one_adamw];
+    #[ignore = "long: all pairs of settings"]
+    long_llama_fsdp_3_tensor_2_weight_update_unrolled_no_sync_sgd:        [llama fsdp_3_tensor_2           replicated flat    ring   weight_update flat      unrolled none no_sync_sgd];
+    #[ignore = "long: all pairs of settings"]
+    long_llama_fsdp_2_context_4_weight_update_unrolled_two_adafactor:     [llama fsdp_2_context_4          sharded    batched gather weight_update dim_0     unrolled full two_adafactor];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_fsdp_4_tensor_2_no_shard_scanned_one_adamw:                 [gpt2  fsdp_4_tensor_2           replicated flat    gather no_shard      dim_0     scanned  none one_adamw];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_data_2_fsdp_2_tensor_2_full_shard_scanned_no_sync_sgd:      [gpt2  data_2_fsdp_2_tensor_2    sharded    flat    ring   full_shard    flattened scanned  none no_sync_sgd];
+    #[ignore = "long: all pairs of settings"]
+    long_llama_tensor_8_no_shard_scanned_no_sync_sgd:                     [llama tensor_8                  replicated batched ring   no_shard      flattened scanned  full no_sync_sgd];
+    #[ignore = "long: all pairs of settings"]
+    long_llama_tensor_8_hybrid_shard_scanned_two_adafactor:               [llama tensor_8                  replicated flat    ring   hybrid_shard  dim_0     scanned  none two_adafactor];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_fsdp_2_context_4_no_shard_scanned_one_adamw:                [gpt2  fsdp_2_context_4          replicated flat    gather no_shard      flat      scanned  full one_adamw];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_context_2_fsdp_2_tensor_2_hybrid_shard_scanned_two_adafactor:[gpt2  context_2_fsdp_2_tensor_2 replicated batched gather hybrid_shard  flat      scanned  full two_adafactor];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_fsdp_4_tensor_2_full_shard_scanned_no_sync_sgd:             [gpt2  fsdp_4_tensor_2           replicated batched ring   full_shard    flat      scanned  full no_sync_sgd];
+    #[ignore = "long: all pairs of settings"]
+    long_llama_fsdp_3_tensor_2_hybrid_shard_unrolled_one_adamw:           [llama fsdp_3_tensor_2           sharded    batched ring   hybrid_shard  flattened unrolled none one_adamw];
+    #[ignore = "long: all pairs of settings"]
+    long_llama_tensor_4_fsdp_2_weight_update_unrolled_no_sync_sgd:        [llama tensor_4_fsdp_2           sharded    flat    ring   weight_update flat      unrolled full no_sync_sgd];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_context_8_no_shard_scanned_one_adamw:                       [gpt2  context_8                 replicated batched gather no_shard      dim_0     scanned  none one_adamw];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_data_2_fsdp_2_tensor_2_no_shard_unrolled_two_adafactor:     [gpt2  data_2_fsdp_2_tensor_2    sharded    flat    gather no_shard      dim_0     unrolled full two_adafactor];
+    #[ignore = "long: all pairs of settings"]
+    long_llama_context_2_fsdp_2_tensor_2_weight_update_scanned_one_adamw: [llama context_2_fsdp_2_tensor_2 replicated flat    ring   weight_update flattened scanned  none one_adamw];
+    #[ignore = "long: all pairs of settings"]
+    long_llama_data_2_fsdp_2_tensor_2_hybrid_shard_scanned_two_adafactor: [llama data_2_fsdp_2_tensor_2    replicated flat    ring   hybrid_shard  dim_0     scanned  none two_adafactor];
+    #[ignore = "long: all pairs of settings"]
+    long_llama_tensor_4_fsdp_2_full_shard_unrolled_two_adafactor:         [llama tensor_4_fsdp_2           sharded    batched ring   full_shard    dim_0     unrolled none two_adafactor];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_context_8_hybrid_shard_unrolled_two_adafactor:              [gpt2  context_8                 sharded    flat    gather hybrid_shard  flattened unrolled none two_adafactor];
+    #[ignore = "long: all pairs of settings"]
+    long_llama_fsdp_3_tensor_2_no_shard_scanned_two_adafactor:            [llama fsdp_3_tensor_2           sharded    batched ring   no_shard      flattened scanned  full two_adafactor];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_fsdp_4_tensor_2_weight_update_scanned_one_adamw:            [gpt2  fsdp_4_tensor_2           sharded    batched gather weight_update flattened scanned  none one_adamw];
+    #[ignore = "long: all pairs of settings"]
+    long_llama_fsdp_2_context_4_full_shard_unrolled_two_adafactor:        [llama fsdp_2_context_4          sharded    batched ring   full_shard    flattened unrolled none two_adafactor];
+    #[ignore = "long: all pairs of settings"]
+    long_llama_tensor_8_weight_update_scanned_one_adamw:                  [llama tensor_8                  sharded    flat    ring   weight_update dim_0     scanned  none one_adamw];
+}
+
+/// Every two choices of different options appear together in some case.
+#[test]
+fn every_pair_of_choices_has_a_case() {
+    for (b, (_, of_b)) in CHOICES.iter().enumerate() {
+        for (a, (_, of_a)) in CHOICES[..b].iter().enumerate() {
+            for (x, y) in of_a.iter().flat_map(|x| of_b.iter().map(move |y| (x, y))) {
+                let found = CASES.iter().any(|case| case[a] == *x && case[b] == *y);
+                assert!(found, "no case with {x} and {y}");
+            }
+        }
+    }
 }
 
 fn choice(case: &Case, name: &str) -> &'static str {
