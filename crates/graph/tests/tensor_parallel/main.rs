@@ -136,6 +136,14 @@ fn one_hot_lookup_gathers_the_table_along_a_sharded_sequence() {
     assert_eq!(found[&AllGather], (1, table), "{found:?}");
 }
 
+/// Regions inside scans inside regions, by the compilers for TPUs and GPUs.
+#[test]
+fn other_compilers_scan() {
+    for platform in [Platform::Tpu, Platform::Cuda] {
+        check(Block { layers: Some(3), ..PLAIN }, platform, &[(AllReduce, 12)]);
+    }
+}
+
 /// The same by the compilers for TPUs and GPUs, which make reduce-scatters.
 #[test]
 fn other_compilers_scatter() {
