@@ -97,11 +97,11 @@ pub fn print_by_module(rows: &[ModuleCollectives]) {
     if rows.is_empty() {
         return;
     }
-    show!("\ncollectives by module          axis  group   count bytes/step  module");
+    show!("\ncollectives by module            axis  group   count bytes/step  module");
     for row in rows.iter().take(MODULES) {
         let (bytes, cause) = (format::bytes(row.bytes), row.cause());
         show!(
-            "  {:<20} {:>12} {:>6} {:>7} {bytes:>10}  {cause}",
+            "  {:<20} {:>14} {:>6} {:>7} {bytes:>10}  {cause}",
             row.kind,
             row.axis,
             row.group,
@@ -111,7 +111,7 @@ pub fn print_by_module(rows: &[ModuleCollectives]) {
     if let Some(rest) = rows.get(MODULES..).filter(|rest| !rest.is_empty()) {
         let count: u64 = rest.iter().map(|row| row.count).sum();
         let bytes = format::bytes(rest.iter().map(|row| row.bytes).sum());
-        show!("  {:<20} {:>12} {:>6} {count:>7} {bytes:>10}", "the rest", "", "");
+        show!("  {:<20} {:>14} {:>6} {count:>7} {bytes:>10}", "the rest", "", "");
     }
 }
 

@@ -73,6 +73,17 @@ fn collectives(report: &Value, kind: &str) -> (u64, u64) {
     (sum("count"), sum("bytes_per_step"))
 }
 
+/// The same from the rows by module, which must be of one axis, most bytes first.
+fn collectives_of_modules(report: &Value, kind: &str) -> (u64, u64) {
+    let rows = report["collectives_by_module"].as_array().unwrap();
+    let bytes = |row: &Value| row["bytes"].as_u64().unwrap();
+    assert!(rows.is_sorted_by_key(|row| std::cmp::Reverse(bytes(row))), "{rows:?}");
+    let rows: Vec<&Value> = rows.iter().filter(|row| row["kind"] == kind).collect();
+    assert!(rows.iter().all(|row| row["axis"] == "fsdp" && row["group"] == 2), "{rows:?}");
+    let count = rows.iter().map(|row| row["count"].as_u64().unwrap()).sum();
+    (count, rows.into_iter().map(bytes).sum())
+}
+
 fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is not a number"))
 }
@@ -140,6 +151,12 @@ fn measures_two_devices() {
     let (gathers, gathered) = collectives(&report, "all-gather");
     assert!(gathers >= parameters && gathered >= bytes, "{gathers}, {gathered} of {bytes}");
     assert_eq!(collectives(&report, "reduce-scatter"), (parameters, bytes));
+    for kind in ["all-gather", "reduce-scatter"] {
+        assert_eq!(collectives_of_modules(&report, kind), collectives(&report, kind));
+    }
+    let printed = text(&folder.step("tiny.json", &args).stdout);
+    let table = printed.split("collectives by module").nth(1).unwrap();
+    assert!(table.contains("transformer.h.*, backward\n"), "{table}");
     let memory = &report["memory"];
     assert!(memory["arguments"].as_u64().unwrap() < 3 * 4 * TINY_PARAMETERS, "{memory}");
     assert!(memory["temporaries"].as_u64().unwrap() > 0);
@@ -159,6 +176,7 @@ fn measures_launches_of_several_steps() {
     assert_eq!(three["loss"]["first"], one["loss"]["first"]);
     for kind in ["all-gather", "reduce-scatter"] {
         assert_eq!(collectives(&three, kind), collectives(&one, kind));
+        assert_eq!(collectives_of_modules(&three, kind), collectives(&one, kind));
     }
     let time = &three["time"];
     assert_eq!(time["waited"].as_array().unwrap().len(), 2);

@@ -24,7 +24,8 @@ pub trait MeshExt {
     ///
     /// A result that an axis does not shard must be the same on all devices along it. Gradients
     /// pass through; gradients inside are those of the sum of the results of all devices. Values
-    /// used in `trace` that are no inputs are replicated.
+    /// used in `trace` that are no inputs are replicated. Rematerialization policies do not see
+    /// names inside; name the results.
     fn manual(
         &self,
         axes: &[&str],

@@ -7,7 +7,7 @@ mod common;
 use common::{assert_close, compile, eval, numbers, run};
 use fullshard_graph::{
     Argument, DType, Dialect, Error, Function, MATMUL, Mesh, MeshExt, Policy, Program, Result,
-    Sharding, Tensor, TensorType, concatenate, remat, scan, transient, value_and_grad,
+    Sharding, Tensor, TensorType, concatenate, custom_vjp, remat, scan, transient, value_and_grad,
 };
 use fullshard_pjrt::hlo::{CollectiveKind, collectives};
 use fullshard_pjrt::{CompileOptions, HostTensor};
@@ -50,8 +50,8 @@ fn nested(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
         let hidden = (locals[0].linear(&locals[1])? + &locals[2])?.tanh()?;
         let total = group.sum(&hidden.square()?.sum(&[1])?.expand(1)?)?;
         // A scalar that differs per device, and must be saved for the backward pass.
-        let scale = hidden.square()?.sum_all()?.exp()?;
-        let zero = group.sum(&((&scale / &scale)? - 1.0)?)?;
+        let local = hidden.square()?.sum_all()?;
+        let zero = group.sum(&(local.exp()?.log()? - &local)?)?;
         Ok(vec![hidden, total, zero])
     })?;
     (x + (&results[0] * &results[1])?)? + &results[2]
@@ -183,11 +183,29 @@ fn annotated(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     x + (hidden * total)?
 }
 
+/// The plain layer with its activation as a kernel would be: with a custom gradient, per shard.
+fn with_kernel(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    let columns = sharding(&[&[], &["tensor"]]);
+    let hidden = (x.linear(weight)? + bias)?;
+    let shards = [(&hidden, columns.clone())];
+    let hidden = mesh().per_shard(&shards, &[columns], |hidden| {
+        custom_vjp(
+            &[&hidden[0]],
+            |x| Ok(vec![x[0].tanh()?]),
+            |x| Ok((vec![x[0].tanh()?], vec![x[0].tanh()?])),
+            |tanh, gradients| Ok(vec![(&gradients[0] * (1.0 - &tanh[0].square()?)?)?]),
+        )
+    })?;
+    let total = hidden[0].square()?.sum(&[1])?.expand(1)?;
+    x + (&hidden[0] * total)?
+}
+
 nested_in! {
     nested_regions_unrolled: unrolled, nested;
     nested_regions_in_scans: scanned, nested;
     nested_regions_recomputed: recomputed, nested;
     nested_regions_in_functions: called, nested;
+    kernels_with_custom_gradients_per_shard: recomputed, with_kernel;
     constraints_unrolled: unrolled, annotated;
     constraints_in_scans: scanned, annotated;
     constraints_recomputed: recomputed, annotated;

@@ -11,10 +11,10 @@ pub const VOCABULARY: usize = 4096;
 /// How the rows of the table are looked up, and the logits of labels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Form {
+    /// By their indices.
     Gather,
+    /// By a matmul, or a sum over all logits.
     OneHot,
-    Select,
-    PerShard,
 }
 
 fn one_hot(tokens: &Tensor) -> Result<Tensor> {
@@ -25,38 +25,18 @@ fn one_hot(tokens: &Tensor) -> Result<Tensor> {
 
 fn embed(form: Form, table: &Tensor, tokens: &Tensor) -> Result<Tensor> {
     match form {
-        Form::Gather | Form::Select => table.take(tokens),
+        Form::Gather => table.take(tokens),
         Form::OneHot => one_hot(tokens)?.convert(DType::F32)?.linear(table),
-        Form::PerShard => {
-            let inputs = [(table, sharding(&[&["tensor"], &[]])), (tokens, sharding(&[&[], &[]]))];
-            let outputs = [sharding(&[&[], &[], &[]])];
-            let rows = mesh().per_shard(&inputs, &outputs, |inputs| {
-                let group = mesh().over(&["tensor"])?;
-                let rows = VOCABULARY / group.size();
-                let first = (group.index()? * rows as f64)?;
-                let local = (&inputs[1] - &first)?;
-                let zero = zeros(DType::I32, &[])?;
-                let inside = local.compare(Comparison::GreaterEqual, &zero)?;
-                let end = fullshard_graph::full(DType::I32, &[], rows as f64)?;
-                let inside = (inside.convert(DType::F32)?
-                    * local.compare(Comparison::Less, &end)?.convert(DType::F32)?)?;
-                let found = inputs[0].take(&local.clamp(0.0, rows as f64 - 1.0)?)?;
-                let found = (found * inside.expand(2)?)?;
-                Ok(vec![group.sum(&found)?])
-            })?;
-            Ok(rows[0].clone())
-        }
     }
 }
 
 fn cross_entropy(form: Form, logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     let of_label = match form {
-        Form::Gather | Form::PerShard => {
+        Form::Gather => {
             let dims = labels.dims().to_vec();
             logits.take_along(&labels.expand(2)?, 2)?.reshape(&dims)?
         }
-        Form::OneHot => (logits * one_hot(labels)?.convert(DType::F32)?)?.sum(&[2])?,
-        Form::Select => select(&one_hot(labels)?, logits, &zeros(DType::F32, &[])?)?.sum(&[2])?,
+        Form::OneHot => select(&one_hot(labels)?, logits, &zeros(DType::F32, &[])?)?.sum(&[2])?,
     };
     (logits.logsumexp(2)? - of_label)?.sum_all()
 }

@@ -77,7 +77,7 @@ pub fn collective(module: &Module, instruction: &Instruction) -> Option<Collecti
             bytes: key.bytes,
             members: Members::of(instruction),
             chain,
-            op_name: first_name(&instruction.metadata.op_name).to_owned(),
+            op_name: first_name(&instruction.metadata.op_name),
             combined: combined(key.kind, instruction),
         });
     }
@@ -89,13 +89,18 @@ pub fn collective(module: &Module, instruction: &Instruction) -> Option<Collecti
     Some(Collective { asynchronous, ..found })
 }
 
-/// Compilers name a combined collective `(first:second)`.
-fn combined_names(op_name: &str) -> Option<std::str::Split<'_, char>> {
-    Some(op_name.strip_prefix('(')?.strip_suffix(')')?.split(':'))
+/// The path around and the names of a combined collective, which are written `path/(first:second)`.
+fn combined_names(op_name: &str) -> Option<(&str, std::str::Split<'_, char>)> {
+    let (path, names) = op_name.strip_suffix(')')?.split_once('(')?;
+    Some((path, names.split(':')))
 }
 
-fn first_name(op_name: &str) -> &str {
-    combined_names(op_name).and_then(|mut names| names.next()).unwrap_or(op_name)
+/// The path of the first of what was combined.
+fn first_name(op_name: &str) -> String {
+    match combined_names(op_name) {
+        Some((path, mut names)) => format!("{path}{}", names.next().unwrap_or_default()),
+        None => op_name.to_owned(),
+    }
 }
 
 /// The number of collectives in one, by its operands or by its name: some compilers concatenate the
@@ -105,7 +110,8 @@ fn combined(kind: CollectiveKind, instruction: &Instruction) -> usize {
         CollectiveKind::AllToAll => 1,
         _ => instruction.operands.len().max(1),
     };
-    operands.max(combined_names(&instruction.metadata.op_name).map_or(1, Iterator::count))
+    let names = combined_names(&instruction.metadata.op_name);
+    operands.max(names.map_or(1, |(_, names)| names.count()))
 }
 
 /// What identifies identical collectives.
@@ -285,9 +291,9 @@ mod tests {
 
     #[test]
     fn combined_collectives_are_named_after_the_first() {
-        assert_eq!(first_name("(backward.mlp.up:mlp.down)"), "backward.mlp.up");
+        assert_eq!(first_name("call/(backward.mlp.up:mlp.down)"), "call/backward.mlp.up");
         assert_eq!(first_name("while/body/mlp.down"), "while/body/mlp.down");
-        assert_eq!(combined_names("(a:b:c)").map(Iterator::count), Some(3));
+        assert_eq!(combined_names("(a:b:c)").map(|(_, names)| names.count()), Some(3));
         assert!(combined_names("a").is_none());
     }
 }

@@ -70,7 +70,8 @@ fn of_computation(
         let is_new = found.chain.as_ref().is_none_or(|chain| chains.insert(chain.clone()));
         let around = owners.get(&instruction.id).cloned().unwrap_or_default();
         let owner = match paths.read(&found.op_name) {
-            Some(own) if !own.module.is_empty() => {
+            // The backward pass of no module says less than what surrounds it there.
+            Some(own) if !own.module.is_empty() || !around.backward => {
                 Owner { backward: own.backward || around.backward, ..own }
             }
             _ => around,
