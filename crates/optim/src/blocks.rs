@@ -33,7 +33,10 @@ impl Blocks {
     pub(crate) fn sums(&self, elements: &Tensor) -> Result<(Tensor, Tensor)> {
         let local = self.grid.iter().map(|dim| dim.local);
         let elements = elements.reshape(&self.with_stack(local))?;
-        Ok((self.sum_over(&elements, self.columns())?, self.sum_over(&elements, self.rows.clone())?))
+        Ok((
+            self.sum_over(&elements, self.columns())?,
+            self.sum_over(&elements, self.rows.clone())?,
+        ))
     }
 
     /// The sums over some dimensions, at their position among all.

@@ -89,9 +89,8 @@ impl CommPolicy {
     }
 
     fn unshard(&self, parameters: &[&ShardedParam], shards: &[Tensor]) -> Result<Vec<Tensor>> {
-        let merged = |(param, shard): (&&ShardedParam, &Tensor)| {
-            param.merged(&shard.convert(self.compute)?)
-        };
+        let merged =
+            |(param, shard): (&&ShardedParam, &Tensor)| param.merged(&shard.convert(self.compute)?);
         let shards = parameters.iter().zip(shards).map(merged).collect::<Result<Vec<_>>>()?;
         let mut full_params = shards.clone();
         for bucket in self.gathers(parameters) {

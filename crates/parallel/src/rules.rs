@@ -152,7 +152,11 @@ impl Rules {
         let tokens = tokens.then(|| rule(NORM_SEQUENCE, &[TENSOR]));
         let slices = SLICED.iter().filter(|_| has(TENSOR)).map(|dim| rule(dim.name, &[TENSOR]));
         Ok(Rules {
-            activations: [rule(BATCH, &[ALL_AXES])].into_iter().chain(context).chain(tokens).collect(),
+            activations: [rule(BATCH, &[ALL_AXES])]
+                .into_iter()
+                .chain(context)
+                .chain(tokens)
+                .collect(),
             parameters: slices.chain([rule(stored, axes)]).collect(),
             gather: match strategy {
                 Strategy::WeightUpdate => Gather::Step,

@@ -85,8 +85,9 @@ impl Rules {
             return Ok(());
         };
         let most = fixed().map(|(_, name, size)| units(name, *size)).min().unwrap_or(1);
-        let divides =
-            |count: &usize| fixed().all(|(_, name, size)| units(name, *size).is_multiple_of(*count));
+        let divides = |count: &usize| {
+            fixed().all(|(_, name, size)| units(name, *size).is_multiple_of(*count))
+        };
         let sizes: Vec<String> =
             (1..=most).filter(divides).map(|count| count.to_string()).collect();
         Err(Error::IndivisibleSlice {

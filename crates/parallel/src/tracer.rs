@@ -9,7 +9,8 @@ use fullshard_graph::{
     scan, transient,
 };
 use fullshard_models::{
-    Activations, Body, ContextAxis, Layer, LayerBody, LoweringOptions, Parameter, Place, TensorParallel, Tracer,
+    Activations, Body, ContextAxis, Layer, LayerBody, LoweringOptions, Parameter, Place,
+    TensorParallel, Tracer,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -37,9 +38,11 @@ impl<'a> Sharded<'a> {
             shards: RefCell::default(),
             full_params: RefCell::default(),
             in_remat: Cell::new(false),
-            tensor: placement.tensor.as_ref().map(|TensorAxes { axes, names, sequence_parallel }| {
-                TensorParallel::new(placement.group(axes), names.clone(), *sequence_parallel)
-            }),
+            tensor: placement.tensor.as_ref().map(
+                |TensorAxes { axes, names, sequence_parallel }| {
+                    TensorParallel::new(placement.group(axes), names.clone(), *sequence_parallel)
+                },
+            ),
             context: (placement.context_shards() > 1).then(|| {
                 let group = placement.group(&placement.context_axes);
                 let method = placement.options.context_method;

@@ -43,8 +43,7 @@ fn step(config: &str, sequence_parallel: bool, flatten_batch: bool) -> StepSpec 
     let lowering = LoweringOptions { flatten_batch, ..LoweringOptions::default() };
     let options = PlacementOptions { sequence_parallel, lowering, ..PlacementOptions::default() };
     let (model, mesh) = (model(config), "fsdp=2,tensor=4".parse::<MeshSpec>().unwrap());
-    let placement =
-        Placement::on_mesh(&model.tree(), &mesh.resolve(8).unwrap(), &options).unwrap();
+    let placement = Placement::on_mesh(&model.tree(), &mesh.resolve(8).unwrap(), &options).unwrap();
     StepSpec::new(model, placement, Box::new(Sgd::default()), BATCH, Some(1.0)).unwrap()
 }
 
@@ -60,7 +59,7 @@ fn compiled(spec: &StepSpec, kind: Platform) -> Module {
 
 /// The collectives over `tensor` of the size of activations by kind, and the bytes of all others.
 fn over_tensor(spec: &StepSpec, kind: Platform) -> (BTreeMap<CollectiveKind, i64>, i64) {
-    let activations = (spec.tokens_per_device() * WIDTH * 4) as u64;
+    let activations = (spec.tokens_per_device() * WIDTH) as u64;
     let module = compiled(spec, kind);
     let runs = runs_per_launch(&module);
     let (mut counts, mut others) = (BTreeMap::new(), 0);
@@ -72,9 +71,13 @@ fn over_tensor(spec: &StepSpec, kind: Platform) -> (BTreeMap<CollectiveKind, i64
             continue;
         }
         let times = runs.count(instruction.computation).unwrap() as i64;
+        // TPUs all-gather `f32` as `bf16` where it is rounded to that next.
         let bytes = found.bytes.unwrap();
-        match bytes.is_multiple_of(activations) {
-            true => *counts.entry(found.kind).or_default() += (bytes / activations) as i64 * times,
+        let elements = bytes * 8 / u64::from(found.element.unwrap().bits().unwrap());
+        match elements.is_multiple_of(activations) {
+            true => {
+                *counts.entry(found.kind).or_default() += (elements / activations) as i64 * times
+            }
             false => others += bytes as i64 * times,
         }
     }
@@ -94,8 +97,9 @@ fn check(
         [2, 3].map(|layers| over_tensor(&step(&config(layers), sequence_parallel, flat), kind));
     let kinds = three.0.iter().map(|(kind, count)| (*kind, count - two.0.get(kind).unwrap_or(&0)));
     assert_eq!(kinds.filter(|(_, count)| *count != 0).collect::<Vec<_>>(), expected);
-    // With sequence parallelism the gradients of norms and of biases after a sum.
-    let small = if sequence_parallel { 6 * WIDTH as i64 * 4 } else { 0 };
+    // A number per sliced bias for the norm of gradients; with sequence parallelism the gradients of
+    // norms and of biases after a sum too, whose shards are padded to 128 elements.
+    let small = 16 + if sequence_parallel { 6 * 128 * 4 } else { 0 };
     assert!((three.1 - two.1).abs() <= small, "{} bytes besides, then {}", two.1, three.1);
 }
 
@@ -128,8 +132,7 @@ cases! {
     long_gpt2_gathers_and_scatters_twice_per_pass_on_gpus: gpt2 Cuda true SCATTERED;
     #[ignore = "long: ahead-of-time compiles"]
     long_llama_reduces_twice_per_pass_on_tpus: llama Tpu false REDUCED;
-    #[ignore = "long: ahead-of-time compiles"]
-    long_llama_gathers_and_scatters_twice_per_pass_on_tpus: llama Tpu true SCATTERED;
+    llama_gathers_and_scatters_twice_per_pass_on_tpus: llama Tpu true SCATTERED;
     #[ignore = "long: ahead-of-time compiles"]
     long_gpt2_reduces_twice_per_pass_on_tpus: gpt2 Tpu false REDUCED;
     #[ignore = "long: ahead-of-time compiles"]

@@ -31,12 +31,12 @@ const CHOICES: [(&str, &[&str]); 10] = [
     (
         "mesh",
         &[
-            "tensor_8",
+            "fsdp_1_tensor_8",
             "fsdp_4_tensor_2",
             "fsdp_3_tensor_2",
             "tensor_4_fsdp_2",
             "data_2_fsdp_2_tensor_2",
-            "context_8",
+            "fsdp_1_context_8",
             "fsdp_2_context_4",
             "context_2_fsdp_2_tensor_2",
         ],
@@ -71,11 +71,11 @@ macro_rules! cases {
 #[rustfmt::skip]
 cases! {
     // model, mesh, tokens, rows, context, strategy, layout, layers, remat, run
-    gpt2_tensor_8_full_shard_unrolled_one_adamw:                          [gpt2  tensor_8                  sharded    flat    gather full_shard    flat      unrolled none one_adamw];
+    gpt2_tensor_8_full_shard_unrolled_one_adamw:                          [gpt2  fsdp_1_tensor_8           sharded    flat    gather full_shard    flat      unrolled none one_adamw];
     gpt2_fsdp_3_tensor_2_full_shard_scanned_two_adafactor:                [gpt2  fsdp_3_tensor_2           sharded    batched gather full_shard    dim_0     scanned  full two_adafactor];
     gpt2_fsdp_2_context_4_hybrid_shard_scanned_no_sync_sgd:               [gpt2  fsdp_2_context_4          replicated flat    ring   hybrid_shard  flattened scanned  none no_sync_sgd];
     llama_data_2_fsdp_2_tensor_2_weight_update_unrolled_one_adamw:        [llama data_2_fsdp_2_tensor_2    replicated batched gather weight_update flat      unrolled full one_adamw];
-    llama_context_8_full_shard_unrolled_two_adafactor:                    [llama context_8                 replicated batched gather full_shard    flat      unrolled none two_adafactor];
+    llama_context_8_full_shard_unrolled_two_adafactor:                    [llama fsdp_1_context_8          replicated batched gather full_shard    flat      unrolled none two_adafactor];
     llama_context_2_fsdp_2_tensor_2_full_shard_scanned_one_adamw:         [llama context_2_fsdp_2_tensor_2 sharded    flat    ring   full_shard    flat      scanned  none one_adamw];
     gpt2_context_2_fsdp_2_tensor_2_no_shard_unrolled_no_sync_sgd:         [gpt2  context_2_fsdp_2_tensor_2 sharded    batched gather no_shard      dim_0     unrolled full no_sync_sgd];
     #[ignore = "long: all pairs of settings"]
@@ -83,7 +83,7 @@ cases! {
     #[ignore = "long: all pairs of settings"]
     long_llama_tensor_4_fsdp_2_no_shard_scanned_two_adafactor:            [llama tensor_4_fsdp_2           replicated flat    ring   no_shard      dim_0     scanned  none two_adafactor];
     #[ignore = "long: all pairs of settings"]
-    long_gpt2_context_8_weight_update_scanned_no_sync_sgd:                [gpt2  context_8                 sharded    flat    ring   weight_update flattened scanned  full no_sync_sgd];
+    long_gpt2_context_8_weight_update_scanned_no_sync_sgd:                [gpt2  fsdp_1_context_8          sharded    flat    ring   weight_update flattened scanned  full no_sync_sgd];
     #[ignore = "long: all pairs of settings"]
     long_gpt2_tensor_4_fsdp_2_hybrid_shard_unrolled_one_adamw:            [gpt2  tensor_4_fsdp_2           sharded    batched gather hybrid_shard  flattened unrolled full one_adamw];
     #[ignore = "long: all pairs of settings"]
@@ -95,9 +95,9 @@ cases! {
     #[ignore = "long: all pairs of settings"]
     long_gpt2_data_2_fsdp_2_tensor_2_full_shard_scanned_no_sync_sgd:      [gpt2  data_2_fsdp_2_tensor_2    sharded    flat    ring   full_shard    flattened scanned  none no_sync_sgd];
     #[ignore = "long: all pairs of settings"]
-    long_llama_tensor_8_no_shard_scanned_no_sync_sgd:                     [llama tensor_8                  replicated batched ring   no_shard      flattened scanned  full no_sync_sgd];
+    long_llama_tensor_8_no_shard_scanned_no_sync_sgd:                     [llama fsdp_1_tensor_8           replicated batched ring   no_shard      flattened scanned  full no_sync_sgd];
     #[ignore = "long: all pairs of settings"]
-    long_llama_tensor_8_hybrid_shard_scanned_two_adafactor:               [llama tensor_8                  replicated flat    ring   hybrid_shard  dim_0     scanned  none two_adafactor];
+    long_llama_tensor_8_hybrid_shard_scanned_two_adafactor:               [llama fsdp_1_tensor_8           replicated flat    ring   hybrid_shard  dim_0     scanned  none two_adafactor];
     #[ignore = "long: all pairs of settings"]
     long_gpt2_fsdp_2_context_4_no_shard_scanned_one_adamw:                [gpt2  fsdp_2_context_4          replicated flat    gather no_shard      flat      scanned  full one_adamw];
     #[ignore = "long: all pairs of settings"]
@@ -109,7 +109,7 @@ cases! {
     #[ignore = "long: all pairs of settings"]
     long_llama_tensor_4_fsdp_2_weight_update_unrolled_no_sync_sgd:        [llama tensor_4_fsdp_2           sharded    flat    ring   weight_update flat      unrolled full no_sync_sgd];
     #[ignore = "long: all pairs of settings"]
-    long_gpt2_context_8_no_shard_scanned_one_adamw:                       [gpt2  context_8                 replicated batched gather no_shard      dim_0     scanned  none one_adamw];
+    long_gpt2_context_8_no_shard_scanned_one_adamw:                       [gpt2  fsdp_1_context_8          replicated batched gather no_shard      dim_0     scanned  none one_adamw];
     #[ignore = "long: all pairs of settings"]
     long_gpt2_data_2_fsdp_2_tensor_2_no_shard_unrolled_two_adafactor:     [gpt2  data_2_fsdp_2_tensor_2    sharded    flat    gather no_shard      dim_0     unrolled full two_adafactor];
     #[ignore = "long: all pairs of settings"]
@@ -119,7 +119,7 @@ cases! {
     #[ignore = "long: all pairs of settings"]
     long_llama_tensor_4_fsdp_2_full_shard_unrolled_two_adafactor:         [llama tensor_4_fsdp_2           sharded    batched ring   full_shard    dim_0     unrolled none two_adafactor];
     #[ignore = "long: all pairs of settings"]
-    long_gpt2_context_8_hybrid_shard_unrolled_two_adafactor:              [gpt2  context_8                 sharded    flat    gather hybrid_shard  flattened unrolled none two_adafactor];
+    long_gpt2_context_8_hybrid_shard_unrolled_two_adafactor:              [gpt2  fsdp_1_context_8          sharded    flat    gather hybrid_shard  flattened unrolled none two_adafactor];
     #[ignore = "long: all pairs of settings"]
     long_llama_fsdp_3_tensor_2_no_shard_scanned_two_adafactor:            [llama fsdp_3_tensor_2           sharded    batched ring   no_shard      flattened scanned  full two_adafactor];
     #[ignore = "long: all pairs of settings"]
@@ -127,7 +127,7 @@ cases! {
     #[ignore = "long: all pairs of settings"]
     long_llama_fsdp_2_context_4_full_shard_unrolled_two_adafactor:        [llama fsdp_2_context_4          sharded    batched ring   full_shard    flattened unrolled none two_adafactor];
     #[ignore = "long: all pairs of settings"]
-    long_llama_tensor_8_weight_update_scanned_one_adamw:                  [llama tensor_8                  sharded    flat    ring   weight_update dim_0     scanned  none one_adamw];
+    long_llama_tensor_8_weight_update_scanned_one_adamw:                  [llama fsdp_1_tensor_8           sharded    flat    ring   weight_update dim_0     scanned  none one_adamw];
 }
 
 /// Every two choices of different options appear together in some case.

@@ -1,7 +1,7 @@
 //! GPT-2's linear layers, which Hugging Face calls `Conv1D`: the weight is `[input, output]`.
 
-use super::linear::{Order, linear};
 use super::dim_names::DimName;
+use super::linear::{Order, linear};
 use super::{DEFAULT_STD, width};
 use crate::module::{Initializer, Parameter};
 use crate::scope::Scope;

@@ -27,12 +27,7 @@ pub fn loss_custom_call(
 }
 
 /// The loss of flat hidden states with labels that are shifted and flat.
-pub(super) fn apply(
-    hidden: &Tensor,
-    head: &Tensor,
-    labels: &Tensor,
-    size: usize,
-) -> Result<Loss> {
+pub(super) fn apply(hidden: &Tensor, head: &Tensor, labels: &Tensor, size: usize) -> Result<Loss> {
     let size = size.max(1);
     let results = custom_vjp(
         &[hidden, head, labels],
