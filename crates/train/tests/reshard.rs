@@ -1,7 +1,7 @@
 //! Resuming on another mesh, in another layout, with layers scanned or not, changes nothing.
 //!
-//! Each case trains three steps, saves, resumes with other settings and trains three more. No size
-//! of the model is divisible by the number of devices, and dropout follows the seed and the step.
+//! Each case trains three steps, saves, resumes with other settings and trains three more. Most
+//! sizes of the model are not divisible by the devices, and dropout follows the seed and the step.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -19,10 +19,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-const MODEL: &str = r#"{"model_type": "gpt2", "vocab_size": 97, "n_positions": 7, "n_embd": 14,
-    "n_layer": 2, "n_head": 2, "n_inner": 19, "resid_pdrop": 0.1, "embd_pdrop": 0, "attn_pdrop": 0}"#;
+const MODEL: &str = r#"{"model_type": "gpt2", "vocab_size": 97, "n_positions": 8, "n_embd": 14,
+    "n_layer": 2, "n_head": 2, "n_inner": 22, "resid_pdrop": 0.1, "embd_pdrop": 0, "attn_pdrop": 0}"#;
 const BATCH: BatchShape =
-    BatchShape { sequences: 24, tokens: 7, accumulation: 1, sync_each_microbatch: true };
+    BatchShape { sequences: 24, tokens: 8, accumulation: 1, sync_each_microbatch: true };
 const STEPS: u64 = 3;
 const SEED: u64 = 42;
 
@@ -63,6 +63,12 @@ cases! {
     adafactor_flat_on_8_to_flat_on_1:          [adafactor 8 flat       scanned  1 flat       scanned ];
     adamw_hybrid_on_two_axes_to_flat_on_3:     [adamw     data_2_fsdp_4   hybrid scanned  3             flat   unrolled];
     adafactor_named_on_two_axes_to_hybrid:     [adafactor data_3_fsdp_2   named  unrolled fsdp_4_data_2 hybrid scanned ];
+    adamw_tensor_to_flat_on_3:                 [adamw     fsdp_3_tensor_2 flat   scanned  3             flat   unrolled];
+    adafactor_dim_0_on_4_to_tensor_and_context:[adafactor 4               dim_0  unrolled context_2_fsdp_2_tensor_2 flat scanned ];
+    #[ignore = "long: all axes"]
+    long_adafactor_tensor_to_context:          [adafactor data_2_fsdp_2_tensor_2 flat unrolled fsdp_2_context_2 flat unrolled];
+    #[ignore = "long: all axes"]
+    long_adamw_context_to_tensor:              [adamw     context_4       flat   scanned  tensor_2_fsdp_2 dim_0 unrolled];
     adamw_dim_0_on_three_axes_to_named:        [adamw     a_2_b_2_fsdp_2  dim_0  scanned  data_2_fsdp_2 named  scanned ];
     #[ignore = "long: all pairs of settings"]
     long_adafactor_flattened_on_1_to_flattened_on_1: [adafactor 1 flattened  scanned  1 flattened  unrolled];
@@ -141,6 +147,7 @@ fn spec_of(optimizer_name: &str, [devices, layout, layers]: [&str; 3]) -> StepSp
         },
         rules: (layout == "named").then(named_rules),
         config: FsdpConfig { wrap, settings, ..FsdpConfig::default() },
+        sequence_parallel: true,
         scan_layers: layers == "scanned",
         ..PlacementOptions::default()
     };
