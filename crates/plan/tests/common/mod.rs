@@ -3,6 +3,7 @@
 
 pub use fullshard_core::Layout;
 use fullshard_models::from_json;
+pub use fullshard_models::layers::attention::context::ContextMethod;
 use fullshard_parallel::{
     FsdpConfig, MeshSpec, Placement, PlacementOptions, Remat, Strategy, WrapPolicy,
 };
@@ -16,7 +17,7 @@ pub struct Case {
     pub machine: &'static str,
     /// The model.
     pub shape: Shape,
-    /// Sequences per device.
+    /// Sequences per part of the batch.
     pub batch: usize,
     /// Tokens per sequence.
     pub tokens: usize,
@@ -28,6 +29,8 @@ pub struct Case {
     pub strategy: Strategy,
     /// The mesh; one axis if there is none.
     pub mesh: Option<&'static str>,
+    pub sequence_parallel: bool,
+    pub context: ContextMethod,
 }
 
 /// The sizes of a model.
@@ -80,6 +83,8 @@ impl Case {
             ahead: false,
             strategy: Strategy::FullShard,
             mesh: None,
+            sequence_parallel: true,
+            context: ContextMethod::Gather,
         }
     }
 
@@ -100,6 +105,8 @@ impl Case {
         config.settings.flatten_parameters = self.layout == Layout::Flat;
         let options = PlacementOptions {
             strategy: self.strategy,
+            sequence_parallel: self.sequence_parallel,
+            context_method: self.context,
             config,
             remat: Some(self.remat.clone()),
             scan_layers: self.scan,
@@ -113,7 +120,7 @@ impl Case {
         let mesh = mesh.resolve(machine.devices).unwrap();
         let placement = Placement::on_mesh(&model.tree(), &mesh, &options).unwrap();
         let batch = BatchShape {
-            sequences: self.batch * machine.devices,
+            sequences: self.batch * placement.batch_shards(),
             tokens: self.tokens,
             accumulation: 1,
             sync_each_microbatch: true,

@@ -9,10 +9,16 @@
 //! - A scan then saves all named activations, and scores that are not computed in blocks: what is
 //!   left where cheap ops are recomputed.
 //! - In the backward pass a layer holds the inputs and outputs of its matmuls and as much for
-//!   their gradients, with the scores of one block.
+//!   their gradients, with the scores of one block. Over a context axis it also holds the keys and
+//!   values of other devices with their gradients, and outputs of blocks in `f32`.
+//! - Tensor parallelism slices all widths but that of the residual stream, of which sequence
+//!   parallelism shards the tokens; the inputs of matmuls are then gathered and saved so.
 
-use super::{F32, layer_params};
+use super::F32;
+use crate::quick::local::{Local, layer_params};
+use fullshard_models::layers::attention::context::ContextMethod;
 use fullshard_models::layers::attention::{BLOCK, BLOCKWISE_FROM};
+use fullshard_models::layers::checkpoint::OUT_PROJ;
 use fullshard_parallel::Remat;
 use fullshard_pjrt::plugins::Platform;
 use fullshard_step::StepSpec;
@@ -73,6 +79,10 @@ const GATED_INNER: usize = 3;
 struct Layer {
     /// Tokens per device and microbatch.
     tokens: usize,
+    /// Those of norms and residuals.
+    norm_tokens: usize,
+    /// Tokens of which attention has keys and values beside its own, with their gradients.
+    other_tokens: usize,
     /// Bytes per element of the compute dtype.
     size: usize,
     /// Scores of all pairs, where attention is not blockwise.
@@ -94,29 +104,39 @@ struct Layer {
 impl Layer {
     fn new(spec: &StepSpec) -> Layer {
         let model = spec.model.dimensions();
-        let sequence = spec.batch.tokens;
-        let tokens = spec.tokens_per_device();
+        let Local { tokens, norm_tokens, heads, inner, .. } = Local::new(spec);
+        let context = spec.placement.context_shards();
+        let sequence = spec.batch.tokens / context;
         let widths = widths(spec);
-        let into_inner = |width: &&(usize, usize)| **width == (model.hidden, model.inner);
+        let into_inner = |width: &&(usize, usize)| **width == (model.hidden, inner);
         let layers = model.layers.max(1);
         let gates = widths.iter().filter(into_inner).count() / layers;
         let sum = widths.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
-        let all_scores = tokens * model.heads * sequence;
+        let all_scores = tokens * heads * sequence;
         let fused = spec.attention_unsupported_reason().is_none();
         let (blocks, scores) = match sequence < BLOCKWISE_FROM {
             _ if fused => (1, 0),
+            _ if context > 1 => (sequence.div_ceil(BLOCK), 0),
             true => (1, all_scores),
             false => (sequence.div_ceil(BLOCK), 0),
         };
+        let others = match spec.placement.options.context_method {
+            _ if context == 1 => 0,
+            ContextMethod::Gather => context,
+            // Those in use and the next.
+            ContextMethod::Ring => 2,
+        };
         Layer {
             tokens,
+            norm_tokens,
+            other_tokens: others * tokens,
             size: spec.placement.comm.compute.size(),
             scores,
             block_scores: if fused { 0 } else { all_scores / blocks },
             hidden: model.hidden,
-            inner: model.inner,
+            inner,
             gated: gates > 1,
-            attn_out: model.heads * model.head,
+            attn_out: heads * model.head,
             inputs: sum.0 / layers,
             outputs: sum.1 / layers,
             recomputed: spec.placement.options.lowering.recomputed_activations,
@@ -124,13 +144,18 @@ impl Layer {
     }
 
     fn input(&self) -> usize {
-        self.tokens * self.size * self.hidden
+        self.norm_tokens * self.size * self.hidden
     }
 
     /// The activations with the names that `is_saved` selects.
     fn named(&self, spec: &StepSpec, is_saved: impl Fn(&str) -> bool) -> usize {
+        let shards = spec.placement.tensor_shards();
         let names = spec.model.checkpoints().iter().filter(|known| is_saved(&known.name));
-        self.tokens * self.size * names.map(|known| known.width).sum::<usize>()
+        let elements = names.map(|known| match known.name == OUT_PROJ {
+            true => self.norm_tokens * known.width,
+            false => self.tokens * known.width / shards,
+        });
+        self.size * elements.sum::<usize>()
     }
 
     /// Saved by an unrolled layer without remat.
@@ -141,8 +166,8 @@ impl Layer {
             _ if self.recomputed => RECOMPUTED_INNER,
             Platform::Cpu | Platform::Cuda => INNER,
         };
-        let width = 4 * self.hidden + self.projected() + self.attn_out + inner * self.inner;
-        self.tokens * self.size * width + self.scores * (F32 + self.size)
+        let width = 2 * self.hidden + self.projected() + self.attn_out + inner * self.inner;
+        2 * self.input() + self.tokens * self.size * width + self.scores * (F32 + self.size)
     }
 
     /// Saved by a scanned layer without remat. A layer that names nothing is assumed to save what
@@ -163,18 +188,29 @@ impl Layer {
     /// Bytes that one layer needs in the backward pass.
     fn working_set(&self) -> usize {
         let widths = self.inputs + 2 * self.outputs + self.attn_out;
-        self.tokens * self.size * widths + self.block_scores * (F32 + self.size)
+        self.tokens * self.size * widths + self.block_scores * (F32 + self.size) + self.of_context()
+    }
+
+    /// Keys and values of other devices and their gradients, and the outputs of attention in `f32`
+    /// before and after a block is merged.
+    fn of_context(&self) -> usize {
+        if self.other_tokens == 0 {
+            return 0;
+        }
+        let keys_and_values = self.projected().saturating_sub(self.attn_out);
+        2 * self.other_tokens * keys_and_values * self.size + 2 * self.tokens * self.attn_out * F32
     }
 }
 
-/// Input and output widths of the matmuls of all layers.
+/// Input and output widths of the matmuls of all layers, of which sliced ones are slices.
 fn widths(spec: &StepSpec) -> Vec<(usize, usize)> {
-    let widths = layer_params(spec).filter_map(|param| match (param.class, &param.dims[..]) {
-        // GPT-2's weights are transposed.
-        ("Conv1D", &[input, output]) | (_, &[output, input]) => {
-            Some(std::iter::repeat_n((input, output), param.stack.unwrap_or(1)))
-        }
-        _ => None,
-    });
+    let widths =
+        layer_params(spec).filter_map(|param| match (param.class, &param.slice_dims()[..]) {
+            // GPT-2's weights are transposed.
+            ("Conv1D", &[input, output]) | (_, &[output, input]) => {
+                Some(std::iter::repeat_n((input, output), param.stack.unwrap_or(1)))
+            }
+            _ => None,
+        });
     widths.flatten().collect()
 }
