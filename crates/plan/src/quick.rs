@@ -1,8 +1,8 @@
 //! The quick plan: computed by formula from the spec alone.
 //!
 //! Memory is the peak of live buffers in a step. Time is that of matmuls at the rate a chip
-//! reaches, of memory traffic at its bandwidth, and of collectives over its network. Some chips
-//! overlap those of parameters with compute; those of activations are waited for. `tests/quick.rs` compares it with the compiled plan.
+//! reaches, of memory traffic at its bandwidth, and of collectives over its network, which some
+//! chips overlap with compute, except those of tensor parallelism. `tests/quick.rs` compares it with the compiled plan.
 
 mod activations;
 mod collectives;
@@ -13,7 +13,7 @@ mod work;
 
 pub use memory::MemoryEstimate;
 
-use crate::describe::{Budget, memory_fix, one_unit};
+use crate::describe::{Budget, memory_fix, one_unit, tensor_axis};
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::report::{Basis, MachineSummary, ModuleTime, Rates, Report, Time, Warning};
@@ -110,6 +110,11 @@ fn notes(spec: &StepSpec, machine: &Machine) -> Vec<String> {
                 .to_owned(),
         );
     }
+    if spec.placement.tensor_shards() > 1 {
+        let waits = "compute is assumed to wait for all collectives of tensor parallelism: the \
+                     compiled plan knows which ones overlap";
+        notes.push(waits.to_owned());
+    }
     if spec.placement.remat.offloads() && machine.chip.host_link().is_none() {
         let unknown = "the rate of this chip to host memory is not known: moving activations is \
                        assumed to overlap with compute";
@@ -143,7 +148,19 @@ fn warnings(spec: &StepSpec, report: &Report) -> Vec<Warning> {
             &memory_fix(spec),
         );
     }
-    if time.exposed > MUCH_EXPOSED * time.step {
+    let axis = tensor_axis(&spec.placement);
+    let sliced = report.collectives.iter().filter(|row| axis.as_ref() == Some(&row.axis));
+    let sliced: f64 = sliced.map(|row| row.seconds - row.hidden).sum();
+    if sliced > MUCH_EXPOSED * time.step {
+        warn(
+            format!(
+                "collectives of tensor parallelism take {:.0} % of the step, and compute waits for \
+                 them",
+                100.0 * sliced / time.step
+            ),
+            "use a smaller axis tensor in --mesh, and one of near devices",
+        );
+    } else if time.exposed > MUCH_EXPOSED * time.step {
         warn(
             format!(
                 "exposed communication takes {:.0} % of the step: the batch is too small for the \

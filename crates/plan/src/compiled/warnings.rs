@@ -2,7 +2,7 @@
 
 use super::liveness::{Buffer, Peak};
 use super::time::Simulation;
-use crate::describe::{axes_of, one_unit};
+use crate::describe::{one_unit, tensor_axis};
 use crate::machine::Machine;
 use crate::report::Warning;
 use fullshard_core::CollectiveKind;
@@ -125,9 +125,7 @@ fn unscattered_gradients(spec: &StepSpec, simulation: &Simulation) -> Option<War
     let expected: u64 =
         scattered.map(|collective| (collective.bytes * collective.count) as u64).sum();
     // Those of activations go over other axes.
-    let mesh = &spec.placement.mesh;
-    let tensor = spec.placement.tensor.as_ref();
-    let tensor = tensor.map(|tensor| axes_of(mesh, &mesh.groups(&tensor.axes).swap_remove(0)));
+    let tensor = tensor_axis(&spec.placement);
     let reduced = simulation.collective_times.iter();
     let reduced =
         reduced.filter(|row| row.kind == "all-reduce" && tensor.as_ref() != Some(&row.axis));

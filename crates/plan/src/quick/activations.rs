@@ -5,7 +5,8 @@
 //! sequence parallelism a pair sums its output in the forward pass and the gradient of its input in
 //! the backward pass. With it, it all-gathers its input and scatters its output, and the same for
 //! their gradients; under rematerialization the input is gathered again. What is next in the layer
-//! waits for them, so they do not overlap with compute, except the permutes of a ring.
+//! waits for them. Those of context parallelism overlap with the blocks of attention that need no
+//! other device's keys, where the compiler makes collectives asynchronous.
 
 use super::local::{Local, is_sliced, layer_params};
 use fullshard_core::CollectiveKind::{
@@ -190,7 +191,6 @@ impl<'a> Activations<'a> {
         let own = self.local.tokens * self.keys_and_values();
         let again = if self.spec.recomputed().attention { self.recomputed } else { 0 };
         let module = self.pairs.first().cloned().unwrap_or_default();
-        let ring = placement.options.context_method == ContextMethod::Ring;
         let of = |backward, kind, count, bytes| Collective {
             module: module.clone(),
             backward,
@@ -199,10 +199,10 @@ impl<'a> Activations<'a> {
             count,
             bytes,
             per_step: false,
-            overlaps: ring,
+            overlaps: true,
         };
         let layers = self.layers;
-        if !ring {
+        if placement.options.context_method == ContextMethod::Gather {
             let all = devices * own * size;
             return vec![
                 of(false, AllGather, layers, all),

@@ -1,7 +1,7 @@
 //! The collectives of a step, of parameters and of activations, and their time.
 
 use super::activations::{self, Collective};
-use crate::describe::axes_of;
+use crate::describe::{any_layer, axes_of};
 use crate::machine::Machine;
 use crate::report::{CollectiveTime, ModuleCollectives};
 use fullshard_core::CollectiveKind;
@@ -101,7 +101,7 @@ fn passes(spec: &StepSpec, collective: UnitCollective) -> Vec<Collective> {
     let reshards = placement.units.iter().any(|it| it.path == unit && it.reshard);
     let twice = gathers && (reshards || placement.gathers_ahead()) && !placement.gathers_per_step();
     let of = |backward, count| Collective {
-        module: unit.clone(),
+        module: any_layer(&unit),
         backward,
         kind,
         axes: axes.clone(),

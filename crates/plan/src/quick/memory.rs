@@ -208,8 +208,11 @@ fn logits(spec: &StepSpec, kind: Platform) -> u64 {
         let heads = if size == F32 { 1 } else { 2 };
         return ((chunk + heads * model.hidden) * vocabulary * F32) as u64;
     }
+    // With tensor parallelism the gradient waits for sums over devices.
+    let shared = placement.tensor_shards() == 1;
     let (logits_and_gradients, of_head) = match (kind, chunk < tokens) {
         (Platform::Cuda, true) => (2 * size, F32),
+        (Platform::Cuda, false) if !shared => (2 * size, size),
         (Platform::Cuda, false) => (size, size),
         (_, true) => (F32 + size, F32),
         (_, false) => (F32 + size, size),

@@ -7,7 +7,7 @@ pub use fullshard_models::layers::attention::context::ContextMethod;
 use fullshard_parallel::{
     FsdpConfig, MeshSpec, Placement, PlacementOptions, Remat, Strategy, WrapPolicy,
 };
-use fullshard_plan::Machine;
+use fullshard_plan::{Error, Machine};
 use fullshard_step::{BatchShape, StepSpec, dialect, lowering};
 
 /// A step of a model on a machine.
@@ -95,6 +95,11 @@ impl Case {
 
     /// The spec of the step.
     pub fn spec(&self) -> StepSpec {
+        self.try_spec().unwrap()
+    }
+
+    /// The spec of the step, if its mesh suits the model.
+    pub fn try_spec(&self) -> Result<StepSpec, Error> {
         let machine = self.machine();
         let model = from_json(&self.shape.config(self.tokens)).unwrap();
         let mut config = FsdpConfig::from_json(
@@ -118,7 +123,8 @@ impl Case {
         let one_axis = format!("fsdp={}", machine.devices);
         let mesh: MeshSpec = self.mesh.unwrap_or(&one_axis).parse().unwrap();
         let mesh = mesh.resolve(machine.devices).unwrap();
-        let placement = Placement::on_mesh(&model.tree(), &mesh, &options).unwrap();
+        let placement = Placement::on_mesh(&model.tree(), &mesh, &options)
+            .map_err(|error| Error::Step(error.into()))?;
         let batch = BatchShape {
             sequences: self.batch * placement.batch_shards(),
             tokens: self.tokens,
@@ -126,7 +132,7 @@ impl Case {
             sync_each_microbatch: true,
         };
         let optimizer = fullshard_optim::from_name(self.optimizer, &Default::default()).unwrap();
-        StepSpec::new(model, placement, optimizer, batch, Some(1.0)).unwrap()
+        Ok(StepSpec::new(model, placement, optimizer, batch, Some(1.0))?)
     }
 
     /// Its key in the recording.
