@@ -188,7 +188,7 @@ impl<'a> Activations<'a> {
         let placement = &self.spec.placement;
         let devices = placement.context_shards();
         let size = placement.comm.compute.size();
-        let own = self.local.tokens * self.keys_and_values();
+        let own = self.local.tokens * self.local.keys_and_values();
         let again = if self.spec.recomputed().attention { self.recomputed } else { 0 };
         let module = self.pairs.first().cloned().unwrap_or_default();
         let of = |backward, kind, count, bytes| Collective {
@@ -217,25 +217,5 @@ impl<'a> Activations<'a> {
             of(true, CollectivePermute, (layers + again) * others, own * size),
             of(true, CollectivePermute, layers * sums, own * F32),
         ]
-    }
-
-    /// The width of keys and values on one device: of the outputs of attention's projections, what
-    /// is neither queries nor the residual stream.
-    fn keys_and_values(&self) -> usize {
-        let model = self.spec.model.dimensions();
-        let Some(path) = self.pairs.first() else { return 0 };
-        let of_attention = |template: &str| {
-            template.strip_prefix(path.as_str()).is_some_and(|rest| rest.starts_with('.'))
-        };
-        let projections = layer_params(self.spec).filter(|param| of_attention(&param.template));
-        let outputs =
-            projections.filter_map(|param| match (param.class, &param.slice_dims()[..]) {
-                ("Conv1D", &[_, output]) | (_, &[output, _]) => {
-                    Some(output * param.stack.unwrap_or(1))
-                }
-                _ => None,
-            });
-        let outputs = outputs.sum::<usize>() / self.layers.max(1);
-        outputs.saturating_sub(model.hidden + self.local.heads * model.head)
     }
 }

@@ -82,8 +82,8 @@ pub(super) fn work(spec: &StepSpec, kind: Platform, passes: &Passes) -> Vec<Work
 
 /// Bytes of the residual stream on one device.
 pub(super) fn residual_bytes(spec: &StepSpec) -> f64 {
-    let size = spec.placement.comm.compute.size();
-    (Local::new(spec).norm_tokens * spec.model.dimensions().hidden * size) as f64
+    let local = Local::new(spec);
+    (local.norm_tokens * local.hidden * spec.placement.comm.compute.size()) as f64
 }
 
 /// The sizes of a step on one device.
@@ -167,8 +167,7 @@ impl<'a> Step<'a> {
 
     /// FLOPs of one of attention's matmuls, over all layers.
     fn attention_flops(&self) -> f64 {
-        let model = self.spec.model.dimensions();
-        2.0 * self.tokens * self.pairs() * (self.local.heads * model.head) as f64 * self.layers
+        2.0 * self.tokens * self.pairs() * self.local.attn_out as f64 * self.layers
     }
 
     /// Bytes of all scores.
@@ -187,8 +186,7 @@ impl<'a> Step<'a> {
     /// Bytes of attention's output in `f32`, once for each other device of a context axis.
     fn merged(&self) -> f64 {
         let others = (self.spec.placement.context_shards() - 1) as f64;
-        let width = (self.local.heads * self.spec.model.dimensions().head) as f64;
-        others * self.tokens * width * self.layers * F32
+        others * self.tokens * self.local.attn_out as f64 * self.layers * F32
     }
 
     fn embedding(&self) -> Work {

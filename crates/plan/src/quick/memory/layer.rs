@@ -15,7 +15,7 @@
 //!   parallelism shards the tokens; the inputs of matmuls are then gathered and saved so.
 
 use super::F32;
-use crate::quick::local::{Local, layer_params};
+use crate::quick::local::Local;
 use fullshard_models::layers::attention::context::ContextMethod;
 use fullshard_models::layers::attention::{BLOCK, BLOCKWISE_FROM};
 use fullshard_models::layers::checkpoint::OUT_PROJ;
@@ -77,46 +77,28 @@ const GATED_INNER: usize = 3;
 
 /// Sizes of one layer on one device.
 struct Layer {
-    /// Tokens per device and microbatch.
-    tokens: usize,
-    /// Those of norms and residuals.
-    norm_tokens: usize,
-    /// Tokens of which attention has keys and values beside its own, with their gradients.
-    other_tokens: usize,
+    local: Local,
     /// Bytes per element of the compute dtype.
     size: usize,
     /// Scores of all pairs, where attention is not blockwise.
     scores: usize,
     /// Scores of a block.
     block_scores: usize,
-    hidden: usize,
-    inner: usize,
-    gated: bool,
-    /// The width of attention's output, which is that of the queries.
-    attn_out: usize,
-    /// Input and output widths of the matmuls, added up.
-    inputs: usize,
-    outputs: usize,
+    /// Tokens of which attention has keys and values beside its own, with their gradients.
+    other_tokens: usize,
     /// Whether activations are recomputed rather than saved.
     recomputed: bool,
 }
 
 impl Layer {
     fn new(spec: &StepSpec) -> Layer {
-        let model = spec.model.dimensions();
-        let Local { tokens, norm_tokens, heads, inner, .. } = Local::new(spec);
+        let local = Local::new(spec);
         let context = spec.placement.context_shards();
         let sequence = spec.batch.tokens / context;
-        let widths = widths(spec);
-        let into_inner = |width: &&(usize, usize)| **width == (model.hidden, inner);
-        let layers = model.layers.max(1);
-        let gates = widths.iter().filter(into_inner).count() / layers;
-        let sum = widths.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
-        let all_scores = tokens * heads * sequence;
+        let all_scores = local.tokens * local.heads * sequence;
         let fused = spec.attention_unsupported_reason().is_none();
-        let (blocks, scores) = match sequence < BLOCKWISE_FROM {
+        let (blocks, scores) = match sequence < BLOCKWISE_FROM && context == 1 {
             _ if fused => (1, 0),
-            _ if context > 1 => (sequence.div_ceil(BLOCK), 0),
             true => (1, all_scores),
             false => (sequence.div_ceil(BLOCK), 0),
         };
@@ -127,24 +109,17 @@ impl Layer {
             ContextMethod::Ring => 2,
         };
         Layer {
-            tokens,
-            norm_tokens,
-            other_tokens: others * tokens,
+            local,
             size: spec.placement.comm.compute.size(),
             scores,
             block_scores: if fused { 0 } else { all_scores / blocks },
-            hidden: model.hidden,
-            inner,
-            gated: gates > 1,
-            attn_out: heads * model.head,
-            inputs: sum.0 / layers,
-            outputs: sum.1 / layers,
+            other_tokens: others * local.tokens,
             recomputed: spec.placement.options.lowering.recomputed_activations,
         }
     }
 
     fn input(&self) -> usize {
-        self.norm_tokens * self.size * self.hidden
+        self.local.norm_tokens * self.size * self.local.hidden
     }
 
     /// The activations with the names that `is_saved` selects.
@@ -152,22 +127,23 @@ impl Layer {
         let shards = spec.placement.tensor_shards();
         let names = spec.model.checkpoints().iter().filter(|known| is_saved(&known.name));
         let elements = names.map(|known| match known.name == OUT_PROJ {
-            true => self.norm_tokens * known.width,
-            false => self.tokens * known.width / shards,
+            true => self.local.norm_tokens * known.width,
+            false => self.local.tokens * known.width / shards,
         });
         self.size * elements.sum::<usize>()
     }
 
     /// Saved by an unrolled layer without remat.
     fn unrolled(&self, kind: Platform) -> usize {
+        let local = &self.local;
         let inner = match kind {
-            _ if self.gated => GATED_INNER,
+            _ if local.gated => GATED_INNER,
             Platform::Tpu => RECOMPUTED_INNER,
             _ if self.recomputed => RECOMPUTED_INNER,
             Platform::Cpu | Platform::Cuda => INNER,
         };
-        let width = 2 * self.hidden + self.projected() + self.attn_out + inner * self.inner;
-        2 * self.input() + self.tokens * self.size * width + self.scores * (F32 + self.size)
+        let width = 2 * local.hidden + local.projected() + local.attn_out + inner * local.inner;
+        2 * self.input() + local.tokens * self.size * width + self.scores * (F32 + self.size)
     }
 
     /// Saved by a scanned layer without remat. A layer that names nothing is assumed to save what
@@ -175,42 +151,32 @@ impl Layer {
     fn scanned(&self, spec: &StepSpec) -> usize {
         match self.named(spec, |_| true) {
             0 => self.unrolled(Platform::Tpu),
-            named => self.input() + named + self.scores * self.size,
+            named => self.input() + named + self.gathered() + self.scores * self.size,
         }
     }
 
-    /// The width of queries, keys and values together.
-    fn projected(&self) -> usize {
-        let gates = if self.gated { 2 } else { 1 };
-        self.outputs.saturating_sub(2 * self.hidden + gates * self.inner)
+    /// The inputs of matmuls that sequence parallelism all-gathers. Collectives are not recomputed.
+    fn gathered(&self) -> usize {
+        let Local { tokens, norm_tokens, hidden, .. } = self.local;
+        if norm_tokens < tokens { 2 * tokens * self.size * hidden } else { 0 }
     }
 
     /// Bytes that one layer needs in the backward pass.
     fn working_set(&self) -> usize {
-        let widths = self.inputs + 2 * self.outputs + self.attn_out;
-        self.tokens * self.size * widths + self.block_scores * (F32 + self.size) + self.of_context()
+        let Local { tokens, inputs, outputs, attn_out, .. } = self.local;
+        let widths = inputs + 2 * outputs + attn_out;
+        tokens * self.size * widths + self.block_scores * (F32 + self.size) + self.of_context()
     }
 
     /// Keys and values of other devices and their gradients, and the outputs of attention in `f32`
     /// before and after a block is merged.
     fn of_context(&self) -> usize {
-        if self.other_tokens == 0 {
-            return 0;
-        }
-        let keys_and_values = self.projected().saturating_sub(self.attn_out);
-        2 * self.other_tokens * keys_and_values * self.size + 2 * self.tokens * self.attn_out * F32
-    }
-}
-
-/// Input and output widths of the matmuls of all layers, of which sliced ones are slices.
-fn widths(spec: &StepSpec) -> Vec<(usize, usize)> {
-    let widths =
-        layer_params(spec).filter_map(|param| match (param.class, &param.slice_dims()[..]) {
-            // GPT-2's weights are transposed.
-            ("Conv1D", &[input, output]) | (_, &[output, input]) => {
-                Some(std::iter::repeat_n((input, output), param.stack.unwrap_or(1)))
+        let Local { tokens, attn_out, .. } = self.local;
+        match self.other_tokens {
+            0 => 0,
+            others => {
+                2 * others * self.local.keys_and_values() * self.size + 2 * tokens * attn_out * F32
             }
-            _ => None,
-        });
-    widths.flatten().collect()
+        }
+    }
 }
