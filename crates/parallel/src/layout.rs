@@ -140,6 +140,11 @@ impl ShardedParam {
         self.dims.iter().product::<usize>() * self.stack.unwrap_or(1)
     }
 
+    /// The elements that one device computes with, of all layers if it is stacked.
+    pub fn slice_elements(&self) -> usize {
+        self.slice_dims().iter().product::<usize>() * self.stack.unwrap_or(1)
+    }
+
     /// The names of its full parameters: one per layer if it is stacked.
     pub fn layer_names(&self) -> Vec<String> {
         match self.stack {

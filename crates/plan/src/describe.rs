@@ -5,7 +5,7 @@ use crate::machine::Machine;
 use crate::network::Fabric;
 use crate::report::{MachineSummary, Rates, Warning};
 use fullshard_graph::{DType, Mesh};
-use fullshard_parallel::Remat;
+use fullshard_parallel::{Placement, Remat};
 use fullshard_step::{StepSpec, utilization};
 
 /// Token budget and device price of a run.
@@ -55,6 +55,21 @@ pub fn axes_of(mesh: &Mesh, members: &[usize]) -> String {
     if covered == members.len() { names } else { format!("part of {names}") }
 }
 
+/// The mesh axis of tensor parallelism, as [`axes_of`] names it.
+pub fn tensor_axis(placement: &Placement) -> Option<String> {
+    let (mesh, tensor) = (&placement.mesh, placement.tensor.as_ref()?);
+    Some(axes_of(mesh, &mesh.groups(&tensor.axes).swap_remove(0)))
+}
+
+/// A path with a `*` for the layer number.
+pub fn any_layer(path: &str) -> String {
+    let parts = path.split('.').map(|part| match part {
+        number if str::parse::<usize>(number).is_ok() => "*",
+        name => name,
+    });
+    parts.collect::<Vec<_>>().join(".")
+}
+
 /// Warns of blocks that are not wrapped, so that the whole model is unsharded at once.
 pub fn one_unit(spec: &StepSpec) -> Option<Warning> {
     let classes = spec.placement.unwrapped_blocks().join(", ");
@@ -81,7 +96,10 @@ pub fn memory_fix(spec: &StepSpec) -> String {
     if spec.placement.remat != Remat::Full {
         fixes.push("add --remat full".to_owned());
     }
-    fixes.push("lower --per_device_train_batch_size".to_owned());
+    fixes.push(match spec.batch.sequences > spec.placement.batch_shards() {
+        true => "lower --per_device_train_batch_size".to_owned(),
+        false => "shard layers or sequences over an axis tensor or context of --mesh".to_owned(),
+    });
     format!("{}, or use more devices", fixes.join(", "))
 }
 

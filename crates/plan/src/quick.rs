@@ -2,21 +2,22 @@
 //!
 //! Memory is the peak of live buffers in a step. Time is that of matmuls at the rate a chip
 //! reaches, of memory traffic at its bandwidth, and of collectives over its network, which some
-//! chips overlap with compute. `tests/quick.rs` compares it with the compiled plan.
+//! chips overlap with compute, except those of tensor parallelism. `tests/quick.rs` compares it with the compiled plan.
 
+mod activations;
 mod collectives;
+mod local;
 mod memory;
 mod speeds;
 mod work;
 
 pub use memory::MemoryEstimate;
 
-use crate::describe::{Budget, memory_fix, one_unit};
+use crate::describe::{Budget, memory_fix, one_unit, tensor_axis};
 use crate::error::Error;
 use crate::machine::Machine;
-use crate::report::{
-    Basis, CollectiveTime, MachineSummary, ModuleTime, Rates, Report, Time, Warning,
-};
+use crate::report::{Basis, MachineSummary, ModuleTime, Rates, Report, Time, Warning};
+use collectives::Communication;
 use fullshard_step::StepSpec;
 use speeds::{FUSED_ATTENTION, Speeds};
 use work::Work;
@@ -34,8 +35,8 @@ pub fn quick(spec: &StepSpec, machine: &Machine) -> Result<Report, Error> {
     let compute = spec.placement.comm.compute;
     let memory = MemoryEstimate::new(spec, machine.kind)?.of(machine.memory);
     let speeds = Speeds::of(&machine.chip, machine.kind, machine.chip.peak(compute));
-    let mut collectives = collectives::collective_times(spec, machine);
-    let time = time(spec, machine, &speeds, &mut collectives);
+    let mut communication = Communication::new(spec, machine);
+    let time = time(spec, machine, &speeds, &mut communication);
     let rates = Rates::new(spec, machine, time.step, Budget::default());
     let mut report = Report {
         machine: MachineSummary::new(machine, compute),
@@ -46,8 +47,8 @@ pub fn quick(spec: &StepSpec, machine: &Machine) -> Result<Report, Error> {
         memory,
         time,
         rates,
-        collectives,
-        collectives_by_module: Vec::new(),
+        collectives_by_module: std::mem::take(&mut communication.by_module),
+        collectives: communication.into_rows(),
         warnings: Vec::new(),
         notes: notes(spec, machine),
     };
@@ -60,7 +61,7 @@ fn time(
     spec: &StepSpec,
     machine: &Machine,
     speeds: &Speeds,
-    collectives: &mut [CollectiveTime],
+    communication: &mut Communication,
 ) -> Time {
     let head = spec.model.dimensions().head as f64;
     let attention_efficiency = match spec.attention_unsupported_reason() {
@@ -88,12 +89,13 @@ fn time(
         })
         .collect();
     let compute: f64 = modules.iter().map(|module| module.compute).sum();
-    let communication: f64 = collectives.iter().map(|row| row.seconds).sum();
-    let hidden = (speeds.overlap * communication).min(HIDEABLE * compute);
-    if communication > 0.0 {
-        collectives::hide(collectives, hidden / communication);
+    let waiting: f64 = communication.waiting.iter().map(|row| row.seconds).sum();
+    let overlapping: f64 = communication.overlapping.iter().map(|row| row.seconds).sum();
+    let hidden = (speeds.overlap * overlapping).min(HIDEABLE * compute);
+    if overlapping > 0.0 {
+        communication.hide(hidden / overlapping);
     }
-    let exposed = communication - hidden;
+    let exposed = waiting + overlapping - hidden;
     for module in &mut modules {
         module.exposed = exposed * module.compute / compute;
     }
@@ -107,6 +109,11 @@ fn notes(spec: &StepSpec, machine: &Machine) -> Vec<String> {
             "CPU figures are only an order of magnitude, and devices share the host's memory"
                 .to_owned(),
         );
+    }
+    if spec.placement.tensor_shards() > 1 {
+        let waits = "compute is assumed to wait for all collectives of tensor parallelism: the \
+                     compiled plan knows which ones overlap";
+        notes.push(waits.to_owned());
     }
     if spec.placement.remat.offloads() && machine.chip.host_link().is_none() {
         let unknown = "the rate of this chip to host memory is not known: moving activations is \
@@ -141,7 +148,19 @@ fn warnings(spec: &StepSpec, report: &Report) -> Vec<Warning> {
             &memory_fix(spec),
         );
     }
-    if time.exposed > MUCH_EXPOSED * time.step {
+    let axis = tensor_axis(&spec.placement);
+    let sliced = report.collectives.iter().filter(|row| axis.as_ref() == Some(&row.axis));
+    let sliced: f64 = sliced.map(|row| row.seconds - row.hidden).sum();
+    if sliced > MUCH_EXPOSED * time.step {
+        warn(
+            format!(
+                "collectives of tensor parallelism take {:.0} % of the step, and compute waits for \
+                 them",
+                100.0 * sliced / time.step
+            ),
+            "use a smaller axis tensor in --mesh, and one of near devices",
+        );
+    } else if time.exposed > MUCH_EXPOSED * time.step {
         warn(
             format!(
                 "exposed communication takes {:.0} % of the step: the batch is too small for the \

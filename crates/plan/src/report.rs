@@ -26,7 +26,7 @@ pub struct Report {
     pub rates: Rates,
     /// The collectives.
     pub collectives: Vec<CollectiveTime>,
-    /// The same by the modules that cause them, most bytes first; empty for a quick plan.
+    /// The same by the modules that cause them, most bytes first.
     pub collectives_by_module: Vec<ModuleCollectives>,
     /// Warnings, with fixes.
     pub warnings: Vec<Warning>,

@@ -1,5 +1,5 @@
 //! Searches for the settings that train fastest on a machine: the largest batch that fits, and
-//! the best remat policy, parameter layout, layer scanning and sharding strategy.
+//! the best mesh, remat policy, parameter layout, layer scanning and sharding strategy.
 //!
 //! Every combination is estimated with the quick model, at every batch that should fit. The
 //! fastest are confirmed, usually by compiling them: candidates that do not fit are retried with
@@ -8,6 +8,7 @@
 
 mod candidate;
 mod frontier;
+mod meshes;
 
 pub use candidate::{Candidate, Space};
 pub use frontier::{Frontier, Point};
@@ -80,17 +81,16 @@ pub fn search(
     most: usize,
     callbacks: &mut Callbacks<'_>,
 ) -> Result<Frontier, Error> {
-    let mut points = Vec::new();
-    let mut waiting = Vec::new();
-    // Where the rate to host memory is not known, offloading would seem free.
-    let is_timed = |choice: &Candidate| {
-        !choice.remat.offloads() || space.remats.len() == 1 || machine.chip.host_link().is_some()
-    };
-    for choice in space.choices(machine.devices).into_iter().filter(is_timed) {
-        let found = fitting(space, machine, &choice, callbacks);
-        waiting.extend(found.last().cloned());
-        points.extend(found);
+    let mut choices = space.choices(machine.devices);
+    choices.extend(space.parallel_choices(&space.parallel));
+    let mut found = estimated(space, machine, choices, callbacks);
+    if found.is_empty() {
+        let last_resort = space.parallel_choices(&space.last_resort);
+        found = estimated(space, machine, last_resort, callbacks);
     }
+    let mut waiting: Vec<Point> =
+        found.iter().filter_map(|batches| batches.last().cloned()).collect();
+    let points = found.concat();
     (callbacks.progress)(Progress::Estimated {
         combinations: waiting.len(),
         candidates: points.len(),
@@ -98,6 +98,22 @@ pub fn search(
     waiting.sort_by(|a, b| a.speed().total_cmp(&b.speed()));
     let confirmed = confirm(space, machine, most, waiting, callbacks)?;
     Ok(Frontier::new(machine.memory, points, confirmed))
+}
+
+/// The batches that should fit, of each combination with any.
+fn estimated(
+    space: &Space,
+    machine: &Machine,
+    choices: Vec<Candidate>,
+    callbacks: &mut Callbacks<'_>,
+) -> Vec<Vec<Point>> {
+    // Where the rate to host memory is not known, offloading would seem free.
+    let is_timed = |choice: &Candidate| {
+        !choice.remat.offloads() || space.remats.len() == 1 || machine.chip.host_link().is_some()
+    };
+    let choices = choices.iter().filter(|choice| is_timed(choice));
+    let found = choices.map(|choice| fitting(space, machine, choice, callbacks));
+    found.filter(|batches| !batches.is_empty()).collect()
 }
 
 /// The batches of a combination that should fit, smallest first.

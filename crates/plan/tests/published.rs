@@ -15,8 +15,9 @@
 //!   overlap with compute as far as they are shorter, which is how those runs were made. Slices
 //!   are replicas there: an all-reduce of the gradients between them is added, not overlapped.
 //! - The poster's 128B on v4-512, for each batch that it may have been, and on v4-1024.
-//! - torchtitan's Llama 3.1 8B with `torch.compile`. Its selective remat is taken for `dots`, and
-//!   FP8 matmuls for 16-bit ones, as the quick model has it.
+//! - torchtitan's Llama 3.1 8B and 70B with `torch.compile`. Its selective remat is taken for
+//!   `dots`, and FP8 matmuls for 16-bit ones, as the quick model has it. Its local batch is that of
+//!   an FSDP rank, which the devices of tensor or context parallelism share.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -203,6 +204,35 @@ fn predictions_of_the_poster_do_not_drift() {
 }
 
 const LLAMA_8B: Shape = Shape::Llama(32, 4096, 32, 8, 14336, 128_256);
+
+const LLAMA_70B: Shape = Shape::Llama(80, 8192, 64, 8, 28672, 128_256);
+
+/// Tokens per second per GPU of steps with tensor or context parallelism, full remat and FP8:
+/// published and predicted, with the predicted GiB.
+#[test]
+fn predictions_of_torchtitan_meshes_do_not_drift() {
+    let rows = [
+        ("h100-96gb:8", LLAMA_8B, "fsdp=4,context=2", (1, 65_536), 2540.0, 2528.0, 31.3),
+        ("h100-96gb:8", LLAMA_8B, "fsdp=2,context=4", (1, 131_072), 1071.0, 1436.0, 31.3),
+        ("h100-96gb:8", LLAMA_8B, "context=8", (1, 262_144), 548.0, 770.0, 32.1),
+        ("h100-96gb:8x32", LLAMA_70B, "fsdp=32,tensor=8", (16, 8192), 829.0, 763.0, 43.0),
+    ];
+    let mut same = true;
+    for (machine, shape, mesh, (batch, tokens), published, expected, gib) in rows {
+        let of = Case { mesh: Some(mesh), tokens, ..Case::new(machine, shape, batch) };
+        let case = Case { optimizer: "adamw", scan: false, ..of };
+        let report = quick(&case.spec(), &case.machine()).unwrap();
+        let rate = report.rates.tokens_per_second / case.machine().devices as f64;
+        let memory = report.memory.total as f64 / f64::from(1 << 30);
+        let error = 100.0 * (rate / published - 1.0);
+        println!(
+            "{mesh:<16} {tokens:>7} {published:>6} {rate:>6.0} {error:>+6.1} % {memory:.1} GiB"
+        );
+        assert!(report.memory.fits());
+        same &= unchanged(mesh, rate, expected, 2.0) && unchanged(mesh, memory, gib, 0.1);
+    }
+    assert!(same);
+}
 
 /// Sequences per device, tokens of one, and what is taken for torchtitan's selective remat.
 const SELECTIVE: (usize, usize, Remat) = (2, 8192, Remat::Dots);

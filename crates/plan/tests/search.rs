@@ -34,8 +34,7 @@ fn space() -> Space {
         aheads: vec![false],
         strategies: vec![Strategy::FullShard],
         max_batch: 64,
-        meshes: vec![None],
-        given_mesh: false,
+        ..Space::default()
     }
 }
 

@@ -35,7 +35,8 @@ pub struct UnitRow {
     pub elements: u64,
     /// The bytes of one unit's shards per device, padding included.
     pub shard_bytes: u64,
-    /// The bytes of one unit when it is unsharded, in the compute type.
+    /// The bytes of one unit when it is unsharded, in the compute type; with tensor parallelism
+    /// those of its slices.
     pub unsharded_bytes: u64,
     /// Whether it is resharded after the forward pass and all-gathered again.
     pub reshard: bool,
@@ -65,6 +66,7 @@ impl StepSpec {
         let row = |unit: &PlacedUnit| {
             let owned = || unit.parameters.iter().map(|&i| &self.placement.parameters[i]);
             let elements = owned().map(ShardedParam::elements).sum::<usize>() / unit.count;
+            let unsharded = owned().map(ShardedParam::slice_elements).sum::<usize>() / unit.count;
             let shard = owned().map(ShardedParam::shard_elements).sum::<usize>() / unit.count;
             UnitRow {
                 path: unit.path.clone(),
@@ -72,7 +74,7 @@ impl StepSpec {
                 count: unit.count,
                 elements: elements as u64,
                 shard_bytes: (shard * DType::F32.size()) as u64,
-                unsharded_bytes: (elements * self.placement.comm.compute.size()) as u64,
+                unsharded_bytes: (unsharded * self.placement.comm.compute.size()) as u64,
                 reshard: unit.reshard,
             }
         };

@@ -36,7 +36,7 @@ pub fn search(
         planner.compiler(&spec)?;
     }
     let frontier = fullshard_plan::search(
-        &config.space(machine),
+        &config.space(machine, spec.batch.tokens),
         machine,
         max_compiles,
         &mut Callbacks {
@@ -60,13 +60,15 @@ pub fn search(
 }
 
 impl RunConfig {
-    /// The search space: everything that the config does not set.
-    fn space(&self, machine: &Machine) -> Space {
+    /// The search space for sequences of so many tokens: everything that the config does not set.
+    fn space(&self, machine: &Machine, tokens: usize) -> Space {
         let mut space = match &self.mesh.shape {
             Some(mesh) => {
                 Space { meshes: vec![Some(mesh.clone())], given_mesh: true, ..Space::default() }
             }
-            None => Space::default().with_meshes_of(machine),
+            None => {
+                Space::default().with_meshes_of(machine).with_parallel_meshes_of(machine, tokens)
+            }
         };
         if let Some(policy) = &self.remat.policy {
             space.remats = vec![policy.clone()];

@@ -2,12 +2,14 @@
 //!
 //! The total is the compiler's. Parameters and optimizer state are known from the spec. Of the
 //! rest, buffers that are live at the peak are classified by their shape: one as large as a
-//! parameter and produced in the backward pass is a gradient; one with the tokens of a device in
-//! its dimensions is an activation. Everything else is temporary: gathered parameters, padding,
+//! parameter or its slice and produced in the backward pass is a gradient; one with the tokens of
+//! a device in its dimensions is an activation: all of them, or those of norms and residuals with
+//! sequence parallelism. Everything else is temporary: gathered parameters, padding,
 //! and what the liveness walk does not find.
 
 use super::liveness::{Buffer, Peak};
 use crate::report::{LargeBuffer, Memory, Part};
+use fullshard_parallel::ShardedParam;
 use fullshard_pjrt::CompiledMemory;
 use fullshard_step::{StateBytes, StepSpec};
 use std::collections::HashSet;
@@ -71,32 +73,39 @@ enum Kind {
 
 /// Sizes that identify kinds.
 struct Sizes {
-    /// Elements of parameters: sharded and unsharded, of one layer and of all.
+    /// Elements of parameters: full, sliced and sharded, of one layer and of all.
     parameters: HashSet<u64>,
     /// Sequences per device.
     sequences: usize,
-    /// Tokens in a sequence.
-    tokens: usize,
-    /// All of a device's tokens, if no parameter has a dimension of that length.
-    all: Option<usize>,
+    /// Tokens of a sequence on one device, and those of norms and residuals.
+    tokens: [usize; 2],
+    /// All of a device's tokens, and those of norms and residuals, unless a parameter has a
+    /// dimension of that length.
+    all: Vec<usize>,
 }
 
 impl Sizes {
     fn new(spec: &StepSpec) -> Sizes {
         let sizes = spec.placement.parameters.iter().flat_map(|param| {
             let layers = param.stack.unwrap_or(1);
-            let (full, shard) = (param.elements(), param.shard_elements());
-            [full, shard, full / layers, shard / layers]
+            let all = [param.elements(), param.slice_elements(), param.shard_elements()];
+            all.into_iter().flat_map(move |size| [size, size / layers])
         });
-        let sequences = spec.batch.sequences / spec.placement.batch_shards();
-        let tokens = spec.batch.tokens;
-        let is_wide =
-            |all: &usize| spec.placement.parameters.iter().any(|param| param.dims.contains(all));
+        let placement = &spec.placement;
+        let sequences = spec.batch.sequences / placement.batch_shards();
+        let tokens = spec.batch.tokens / placement.context_shards();
+        let tensor = placement.tensor.as_ref().filter(|tensor| tensor.sequence_parallel);
+        let shards = if tensor.is_some() { placement.tensor_shards() } else { 1 };
+        let is_wide = |all: &usize| {
+            let dims = |param: &ShardedParam| [param.dims.clone(), param.slice_dims()].concat();
+            placement.parameters.iter().any(|param| dims(param).contains(all))
+        };
+        let all = [sequences * tokens, sequences * tokens / shards];
         Sizes {
             parameters: sizes.map(|size| size as u64).collect(),
             sequences,
-            tokens,
-            all: Some(sequences * tokens).filter(|all| !is_wide(all)),
+            tokens: [tokens, tokens / shards],
+            all: all.into_iter().filter(|all| !is_wide(all)).collect(),
         }
     }
 
@@ -114,13 +123,14 @@ impl Sizes {
     /// Whether the dims include all tokens of a device: sequences and tokens are adjacent, or one
     /// dimension.
     fn has_tokens(&self, dims: &[usize]) -> bool {
-        let both = [self.sequences, self.tokens];
-        dims.windows(2).any(|pair| pair == both) || self.all.is_some_and(|all| dims.contains(&all))
+        let both = self.tokens.map(|tokens| [self.sequences, tokens]);
+        dims.windows(2).any(|pair| both.iter().any(|both| pair == both))
+            || self.all.iter().any(|all| dims.contains(all))
     }
 
     /// Whether the dims may include the tokens reshaped, as with heads and blocks.
     fn may_have_tokens(&self, dims: &[usize]) -> bool {
-        let all = (self.sequences * self.tokens).max(1);
+        let all = (self.sequences * self.tokens[1]).max(1);
         dims.contains(&self.sequences) && dims.iter().product::<usize>().is_multiple_of(all)
     }
 }

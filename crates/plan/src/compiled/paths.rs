@@ -4,6 +4,7 @@
 //! instructions that they create. An instruction without a path belongs to the module that uses
 //! its result, or else to the module of its operands.
 
+use crate::describe::any_layer;
 use fullshard_models::{AnyModel, Module};
 use fullshard_pjrt::hlo::{Computation, Instruction, InstructionId};
 use std::collections::HashMap;
@@ -111,15 +112,6 @@ fn find_lists(path: &str, module: &Module, lists: &mut Vec<String>) {
             false => find_lists(&path, child, lists),
         }
     }
-}
-
-/// A path with a `*` for layer numbers.
-fn any_layer(path: &str) -> String {
-    let segment = |segment| match segment {
-        number if str::parse::<usize>(number).is_ok() => "*",
-        name => name,
-    };
-    path.split('.').map(segment).collect::<Vec<_>>().join(".")
 }
 
 /// Whether these are the instructions of a loop body, which takes one tuple. A body that contains

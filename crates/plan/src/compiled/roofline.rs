@@ -65,7 +65,8 @@ pub(crate) fn matmul_flops(module: &Module, instruction: &Instruction) -> Option
     Matmuls::of(module, instruction).map(|matmuls| matmuls.flops)
 }
 
-/// Seconds of causal attention by cuDNN: two matmuls forward and five backward.
+/// Seconds of attention by cuDNN: two matmuls forward and five backward, half of each if it is
+/// causal.
 fn attention(module: &Module, call: &Instruction, chip: &Chip) -> Option<f64> {
     let target = call.custom_call_target.as_deref()?;
     let backward = target.strip_prefix("__cudnn$fmha")?.ends_with("Backward");
@@ -75,8 +76,18 @@ fn attention(module: &Module, call: &Instruction, chip: &Chip) -> Option<f64> {
     };
     let [_, keys, ..] = operands.next()?.shape.as_array()?.dims[..] else { return None };
     let flops = [batch, queries, heads, head, keys].map(|dim| dim as f64).iter().product::<f64>();
+    let flops = if is_causal(call) { flops } else { 2.0 * flops };
     let (matmuls, share) = if backward { (5.0, ATTENTION[1]) } else { (2.0, ATTENTION[0]) };
     Some(matmuls * flops / (share * chip.bf16?))
+}
+
+/// Whether a call of cuDNN's attention skips future keys. Blocks of keys of other devices have no
+/// mask, which may be left out of the config.
+fn is_causal(call: &Instruction) -> bool {
+    let Some(config) = call.backend_config_json() else { return true };
+    let config = config.get("cudnn_fmha_backend_config").unwrap_or(&config);
+    let mask = config.get("mask_type").and_then(|mask| mask.as_str());
+    mask.is_some_and(|mask| mask.contains("CAUSAL"))
 }
 
 /// The share of the bandwidth that an instruction reaches.
@@ -220,6 +231,20 @@ mod tests {
         assert_near(seconds_of("f32[16384,16384]", "h200"), bytes / (LOOPS * 4.8e12), 0.01);
         let bytes = 4.0 * 1024.0 * 16384.0;
         assert_near(seconds_of("f32[1024]", "h200") - LAUNCH, bytes / (REDUCTIONS * 4.8e12), 0.01);
+    }
+
+    #[test]
+    fn only_causal_attention_skips_keys() {
+        let module = Module::decode("hlo_with_config", H200).unwrap();
+        let mut call = module.entry().instructions()[0].clone();
+        let masks = [("CAUSAL", true), ("PADDING_CAUSAL", true), ("NO_MASK", false)];
+        for (mask, causal) in masks {
+            let config = format!(r#"{{"cudnn_fmha_backend_config": {{"mask_type": "{mask}"}}}}"#);
+            call.backend_config = config.into_bytes().into();
+            assert_eq!(is_causal(&call), causal, "{mask}");
+        }
+        call.backend_config = (*br#"{"cudnn_fmha_backend_config": {}}"#).into();
+        assert!(!is_causal(&call));
     }
 
     #[test]

@@ -2,12 +2,12 @@
 
 use super::liveness::{Buffer, Peak};
 use super::time::Simulation;
-use crate::describe::one_unit;
+use crate::describe::{one_unit, tensor_axis};
 use crate::machine::Machine;
 use crate::report::Warning;
 use fullshard_core::CollectiveKind;
 use fullshard_models::layers::loss::TILE;
-use fullshard_parallel::Strategy;
+use fullshard_parallel::{ShardedParam, Strategy};
 use fullshard_pjrt::plugins::Platform;
 use fullshard_step::StepSpec;
 
@@ -60,16 +60,19 @@ fn replicated(spec: &StepSpec, machine: &Machine, peak: &Peak) -> Option<Warning
 /// for n tokens and P parameters, its all-gather 2·P bytes.
 fn small_batch(spec: &StepSpec, machine: &Machine) -> Option<Warning> {
     let peak = machine.chip.peak(spec.placement.comm.compute)?;
-    let devices = machine.devices;
-    if devices < 2 || spec.placement.options.strategy == Strategy::NoShard {
+    let placement = &spec.placement;
+    let is_sharded = |param: &&ShardedParam| param.num_shards > 1 && param.dims.len() > 1;
+    let param = placement.parameters.iter().find(is_sharded)?;
+    if placement.options.strategy == Strategy::NoShard {
         return None;
     }
-    let all: Vec<usize> = (0..devices).collect();
-    let seconds = machine.network.seconds(CollectiveKind::AllGather, SENT, &all);
-    let size = spec.placement.comm.compute.size() as f64;
+    let members = placement.mesh.groups(&param.axes).swap_remove(0);
+    let seconds = machine.network.seconds(CollectiveKind::AllGather, SENT, &members);
+    let size = placement.comm.compute.size() as f64;
     let least = peak / (SENT as f64 / seconds) * size / 2.0;
-    let tokens = spec.batch.sequences / devices * spec.batch.tokens;
-    let sequences = (least / spec.batch.tokens as f64).ceil();
+    let tokens = spec.tokens_per_device();
+    let of_sequence = spec.batch.tokens / placement.context_shards();
+    let sequences = (least / of_sequence as f64).ceil();
     ((tokens as f64) < least).then(|| Warning {
         what: format!(
             "{tokens} tokens per device take less time to compute than the parameters to \
@@ -121,7 +124,11 @@ fn unscattered_gradients(spec: &StepSpec, simulation: &Simulation) -> Option<War
     let scattered = scattered.filter(|collective| collective.kind == CollectiveKind::ReduceScatter);
     let expected: u64 =
         scattered.map(|collective| (collective.bytes * collective.count) as u64).sum();
-    let reduced = simulation.collective_times.iter().filter(|row| row.kind == "all-reduce");
+    // Those of activations go over other axes.
+    let tensor = tensor_axis(&spec.placement);
+    let reduced = simulation.collective_times.iter();
+    let reduced =
+        reduced.filter(|row| row.kind == "all-reduce" && tensor.as_ref() != Some(&row.axis));
     let (bytes, seconds) = reduced.fold((0, 0.0), |(bytes, seconds), row| {
         (bytes + row.bytes * row.count, seconds + row.seconds)
     });

@@ -7,6 +7,7 @@
 
 mod layer;
 
+use super::local::{Local, layer_params};
 use crate::error::Error;
 use crate::report::{Memory, Part};
 use fullshard_graph::DType;
@@ -180,14 +181,9 @@ fn reshards(spec: &StepSpec, units: &[UnitRow]) -> bool {
     frees && units.iter().skip(1).all(|unit| unit.reshard)
 }
 
-/// The parameters of layers.
-fn layer_params(spec: &StepSpec) -> impl Iterator<Item = &ShardedParam> {
-    spec.placement.parameters.iter().filter(|it| it.stack.or(it.layer).is_some())
-}
-
 /// The bytes of the largest parameter of a layer, in the compute dtype.
 fn largest_of_layers(spec: &StepSpec) -> u64 {
-    let elements = layer_params(spec).map(|it| it.elements() / it.stack.unwrap_or(1));
+    let elements = layer_params(spec).map(|it| it.slice_elements() / it.stack.unwrap_or(1));
     (elements.max().unwrap_or(0) * spec.placement.comm.compute.size()) as u64
 }
 
@@ -199,21 +195,24 @@ fn largest_of_layers(spec: &StepSpec) -> u64 {
 fn logits(spec: &StepSpec, kind: Platform) -> u64 {
     let placement = &spec.placement;
     let model = spec.model.dimensions();
-    let tokens = spec.tokens_per_device();
-    if model.vocabulary < CHUNKED_FROM {
-        return (2 * tokens * model.vocabulary * F32) as u64;
+    let Local { tokens, vocabulary, .. } = Local::new(spec);
+    if model.vocabulary < CHUNKED_FROM && vocabulary == model.vocabulary {
+        return (2 * tokens * vocabulary * F32) as u64;
     }
     let lowering = &placement.options.lowering;
     let tile = if lowering.padded_vocabulary { TILE } else { 1 };
-    let vocabulary = model.vocabulary.next_multiple_of(tile);
+    let vocabulary = vocabulary.next_multiple_of(tile);
     let chunk = chunk_size(tokens, vocabulary, lowering.large_chunks);
     let size = placement.comm.compute.size();
-    if lowering.loss_custom_call {
+    if lowering.loss_custom_call && placement.tensor_shards() == 1 {
         let heads = if size == F32 { 1 } else { 2 };
         return ((chunk + heads * model.hidden) * vocabulary * F32) as u64;
     }
+    // With tensor parallelism the gradient waits for sums over devices.
+    let shared = placement.tensor_shards() == 1;
     let (logits_and_gradients, of_head) = match (kind, chunk < tokens) {
         (Platform::Cuda, true) => (2 * size, F32),
+        (Platform::Cuda, false) if !shared => (2 * size, size),
         (Platform::Cuda, false) => (size, size),
         (_, true) => (F32 + size, F32),
         (_, false) => (F32 + size, size),

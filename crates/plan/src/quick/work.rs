@@ -9,14 +9,18 @@
 //!   and five in the backward pass, since scores are always recomputed, and two more where layers
 //!   are recomputed. The fused kernel skips future tokens and stores no scores.
 //! - the head: 6·n FLOPs per element, including the padding of the vocabulary.
+//! - tensor parallelism leaves a device its slices of matrices, heads and vocabulary; context
+//!   parallelism its tokens, with the same pairs for each. Its blocks of attention are merged in
+//!   `f32`.
 //! - everything else is memory bound. It is counted in passes, each of which reads or writes
 //!   once: over the inputs and outputs of matmuls, scores in `f32`, tensors stacked by a scan,
 //!   logits, and the optimizer state.
 
+use super::local::{Local, layer_params};
 use super::memory;
 use fullshard_models::layers::attention::{BLOCK, BLOCKWISE_FROM};
 use fullshard_models::layers::loss::{CHUNKED_FROM, TILE, chunk_size};
-use fullshard_parallel::{Remat, ShardedParam};
+use fullshard_parallel::Remat;
 use fullshard_pjrt::plugins::Platform;
 use fullshard_step::StepSpec;
 
@@ -53,6 +57,10 @@ pub(super) struct Passes {
 
 const F32: f64 = 4.0;
 
+/// Passes over attention's output in `f32` for each other device along a context axis, forward and
+/// backward: blocks are transposed for the kernel, selected and merged.
+const MERGES: (f64, f64) = (5.0, 8.0);
+
 /// All work of a step.
 pub(super) fn work(spec: &StepSpec, kind: Platform, passes: &Passes) -> Vec<Work> {
     let (stacked, offloaded) = (memory::stacked(spec, kind), memory::offloaded(spec, kind));
@@ -74,20 +82,23 @@ pub(super) fn work(spec: &StepSpec, kind: Platform, passes: &Passes) -> Vec<Work
 
 /// Bytes of the residual stream on one device.
 pub(super) fn residual_bytes(spec: &StepSpec) -> f64 {
-    let step = Step::new(spec);
-    step.tokens * spec.model.dimensions().hidden as f64 * step.size
+    let local = Local::new(spec);
+    (local.norm_tokens * local.hidden * spec.placement.comm.compute.size()) as f64
 }
 
 /// The sizes of a step on one device.
 struct Step<'a> {
     spec: &'a StepSpec,
+    local: Local,
     /// Tokens per microbatch.
     tokens: f64,
     layers: f64,
     /// Elements of the matrices of all layers.
     matrices: f64,
-    /// Input and output widths of one layer's matmuls, added up.
-    widths: f64,
+    /// The share of the matrices that a device computes with.
+    slice: f64,
+    /// Inputs and outputs of one layer's matmuls, in elements.
+    activations: f64,
     /// Bytes per element of the compute dtype.
     size: f64,
     /// Bytes that a scan stacks, which are written and read once.
@@ -100,21 +111,26 @@ struct Step<'a> {
 
 impl<'a> Step<'a> {
     fn new(spec: &'a StepSpec) -> Step<'a> {
-        let in_layer = |param: &&ShardedParam| param.stack.is_some() || param.layer.is_some();
-        let matrices = spec.placement.parameters.iter().filter(in_layer);
-        let matrices = matrices.filter(|param| param.dims.len() == 2);
-        let (elements, widths) = matrices.fold((0, 0), |sum, param| {
-            let count = param.stack.unwrap_or(1);
-            let width = param.dims.iter().sum::<usize>() * count;
-            (sum.0 + param.elements(), sum.1 + width)
-        });
+        let local = Local::new(spec);
         let layers = spec.model.dimensions().layers.max(1) as f64;
+        let (mut all, mut elements, mut activations) = (0, 0, 0);
+        for param in layer_params(spec).filter(|param| param.dims.len() == 2) {
+            all += param.elements();
+            elements += param.slice_elements();
+            let sliced = param.slice.as_ref().map(|slice| slice.dim);
+            for (dim, width) in param.slice_dims().into_iter().enumerate() {
+                let tokens = if sliced == Some(dim) { local.tokens } else { local.norm_tokens };
+                activations += tokens * width * param.stack.unwrap_or(1);
+            }
+        }
         Step {
             spec,
-            tokens: spec.tokens_per_device() as f64,
+            local,
+            tokens: local.tokens as f64,
             layers,
             matrices: elements as f64,
-            widths: widths as f64 / layers,
+            slice: elements as f64 / all.max(1) as f64,
+            activations: activations as f64 / layers,
             size: spec.placement.comm.compute.size() as f64,
             stacked: 0.0,
             offloaded: 0.0,
@@ -124,22 +140,22 @@ impl<'a> Step<'a> {
 
     /// The path of a layer, with a `*` for its number.
     fn layer_path(&self) -> String {
-        let params = &self.spec.placement.parameters;
-        let in_layer = params.iter().find(|param| param.stack.is_some() || param.layer.is_some());
-        in_layer.map_or_else(String::new, |param| match param.template.split_once('*') {
-            Some((before, _)) => format!("{before}*"),
-            None => String::new(),
+        layer_params(self.spec).next().map_or_else(String::new, |param| {
+            match param.template.split_once('*') {
+                Some((before, _)) => format!("{before}*"),
+                None => String::new(),
+            }
         })
     }
 
     /// Pairs that attention computes per token: all earlier tokens, and the future ones in its
-    /// block.
+    /// block. Of a context axis, all devices compute the same number.
     fn pairs(&self) -> f64 {
         let tokens = self.spec.batch.tokens;
         if self.fused {
             return (tokens + 1) as f64 / 2.0;
         }
-        if tokens < BLOCKWISE_FROM {
+        if tokens < BLOCKWISE_FROM && self.spec.placement.context_shards() == 1 {
             return tokens as f64;
         }
         let ends = (0..tokens).step_by(BLOCK).map(|start| {
@@ -151,8 +167,7 @@ impl<'a> Step<'a> {
 
     /// FLOPs of one of attention's matmuls, over all layers.
     fn attention_flops(&self) -> f64 {
-        let model = self.spec.model.dimensions();
-        2.0 * self.tokens * self.pairs() * (model.heads * model.head) as f64 * self.layers
+        2.0 * self.tokens * self.pairs() * self.local.attn_out as f64 * self.layers
     }
 
     /// Bytes of all scores.
@@ -160,13 +175,18 @@ impl<'a> Step<'a> {
         if self.fused {
             return 0.0;
         }
-        let heads = self.spec.model.dimensions().heads as f64;
-        self.tokens * self.pairs() * heads * self.layers * F32
+        self.tokens * self.pairs() * self.local.heads as f64 * self.layers * F32
     }
 
     /// Bytes of the inputs and outputs of matmuls.
     fn activations(&self) -> f64 {
-        self.tokens * self.widths * self.layers * self.size
+        self.activations * self.layers * self.size
+    }
+
+    /// Bytes of attention's output in `f32`, once for each other device of a context axis.
+    fn merged(&self) -> f64 {
+        let others = (self.spec.placement.context_shards() - 1) as f64;
+        others * self.tokens * self.local.attn_out as f64 * self.layers * F32
     }
 
     fn embedding(&self) -> Work {
@@ -188,7 +208,9 @@ impl<'a> Step<'a> {
             backward: false,
             matmul_flops: 2.0 * self.tokens * self.matrices,
             attention_flops: 2.0 * self.attention_flops(),
-            bytes: passes.layer.0 * self.activations() + passes.scores.0 * self.scores(),
+            bytes: passes.layer.0 * self.activations()
+                + passes.scores.0 * self.scores()
+                + MERGES.0 * self.merged(),
             stacked: self.stacked,
             offloaded: self.offloaded,
         }
@@ -196,14 +218,16 @@ impl<'a> Step<'a> {
 
     fn backward(&self, passes: &Passes) -> Work {
         let forward = self.forward(passes);
-        let blockwise = self.spec.batch.tokens >= BLOCKWISE_FROM;
+        let context = self.spec.placement.context_shards();
+        let blockwise = self.spec.batch.tokens >= BLOCKWISE_FROM || context > 1;
         let recomputed = if blockwise || self.fused { 1.0 } else { 0.0 };
         let mut work = Work {
             backward: true,
             matmul_flops: 4.0 * self.tokens * self.matrices,
             attention_flops: (4.0 + recomputed) * self.attention_flops(),
             bytes: passes.layer.1 * self.activations()
-                + (passes.scores.1 + recomputed * passes.scores.0) * self.scores(),
+                + (passes.scores.1 + recomputed * passes.scores.0) * self.scores()
+                + MERGES.1 * self.merged(),
             ..forward.clone()
         };
         let saved = if self.spec.placement.saves_last_layer() { 1.0 } else { 0.0 };
@@ -215,11 +239,13 @@ impl<'a> Step<'a> {
                 true => (2.0, 1.0),
                 false => (1.0 - recomputed, 1.0 - recomputed),
             };
-            let weights = again.weights as f64 * self.layers;
+            let weights = self.slice * again.weights as f64 * self.layers;
             work.matmul_flops += share * 2.0 * self.tokens * weights;
             work.attention_flops += share * matmuls * self.attention_flops();
             work.bytes += share * passes.layer.0 * self.activations();
             work.bytes += share * scores * passes.scores.0 * self.scores();
+            let merges = if again.attention { MERGES.0 } else { 0.0 };
+            work.bytes += share * merges * self.merged();
         }
         work
     }
@@ -227,7 +253,7 @@ impl<'a> Step<'a> {
     fn head(&self, passes: &Passes) -> Work {
         let model = self.spec.model.dimensions();
         let tile = if self.spec.placement.options.lowering.padded_vocabulary { TILE } else { 1 };
-        let padded = model.vocabulary.next_multiple_of(tile);
+        let padded = self.local.vocabulary.next_multiple_of(tile);
         let (hidden, vocabulary) = (model.hidden as f64, padded as f64);
         // Each chunk adds to the gradient of the head.
         let chunk = chunk_size(

@@ -1,15 +1,13 @@
 //! Candidates and the search space.
 
-use crate::machine::Machine;
 use fullshard_core::{Layout, MeshSpec};
-use fullshard_parallel::rules::FSDP;
 use fullshard_parallel::{Remat, Strategy};
 use serde::Serialize;
 
 /// Settings to try.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Candidate {
-    /// Sequences per device.
+    /// Sequences per part of the batch.
     pub batch: usize,
     /// The remat policy.
     pub remat: Remat,
@@ -84,9 +82,13 @@ pub struct Space {
     pub strategies: Vec<Strategy>,
     /// Meshes; `None` is one axis.
     pub meshes: Vec<Option<MeshSpec>>,
+    /// Meshes with tensor or context parallelism.
+    pub parallel: Vec<MeshSpec>,
+    /// More of them, for steps that nothing else fits.
+    pub last_resort: Vec<MeshSpec>,
     /// Whether the user chose the mesh.
     pub given_mesh: bool,
-    /// The most sequences per device.
+    /// The most sequences per part of the batch.
     pub max_batch: usize,
 }
 
@@ -106,42 +108,17 @@ impl Default for Space {
             aheads: vec![false, true],
             strategies: Strategy::ALL.to_vec(),
             meshes: vec![None],
+            parallel: Vec::new(),
+            last_resort: Vec::new(),
             given_mesh: false,
             max_batch: 512,
         }
     }
 }
 
-/// The maximum number of meshes with replicas that a search tries.
-const MAX_MESHES: usize = 4;
-
 impl Space {
-    /// Adds the meshes of a machine on which replicas make sense: each shards over some of the
-    /// nearest devices, such as a node, a slice or whole dimensions of a torus.
-    pub fn with_meshes_of(mut self, machine: &Machine) -> Space {
-        let devices = machine.devices;
-        let mut sizes: Vec<usize> = match machine.torus_dims() {
-            Some(dims) => {
-                let product = |size: &mut usize, dim: &usize| {
-                    *size *= dim;
-                    Some(*size)
-                };
-                dims.iter().scan(1, product).collect()
-            }
-            None => std::iter::successors(Some(2), |size| Some(2 * size))
-                .take_while(|&size| size < devices)
-                .chain([machine.network.island])
-                .collect(),
-        };
-        sizes.retain(|&size| size > 1 && size < devices && devices.is_multiple_of(size));
-        sizes.sort_unstable();
-        sizes.dedup();
-        let mesh = |&size: &usize| Some(MeshSpec::of(&[("data", devices / size), (FSDP, size)]));
-        self.meshes.extend(sizes.iter().rev().take(MAX_MESHES).map(mesh));
-        self
-    }
-
-    /// Every combination for a number of devices, with one sequence per device.
+    /// Every combination for a number of devices without tensor or context parallelism, with one
+    /// sequence per device.
     pub fn choices(&self, devices: usize) -> Vec<Candidate> {
         let mut all = Vec::new();
         let meshes = || self.meshes.iter();
@@ -187,6 +164,7 @@ pub(super) fn step_down(size: usize) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::Machine;
 
     #[test]
     fn batches_grow_by_an_eighth_at_most() {

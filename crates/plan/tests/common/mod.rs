@@ -3,10 +3,11 @@
 
 pub use fullshard_core::Layout;
 use fullshard_models::from_json;
+pub use fullshard_models::layers::attention::context::ContextMethod;
 use fullshard_parallel::{
     FsdpConfig, MeshSpec, Placement, PlacementOptions, Remat, Strategy, WrapPolicy,
 };
-use fullshard_plan::Machine;
+use fullshard_plan::{Error, Machine};
 use fullshard_step::{BatchShape, StepSpec, dialect, lowering};
 
 /// A step of a model on a machine.
@@ -16,7 +17,7 @@ pub struct Case {
     pub machine: &'static str,
     /// The model.
     pub shape: Shape,
-    /// Sequences per device.
+    /// Sequences per part of the batch.
     pub batch: usize,
     /// Tokens per sequence.
     pub tokens: usize,
@@ -28,6 +29,8 @@ pub struct Case {
     pub strategy: Strategy,
     /// The mesh; one axis if there is none.
     pub mesh: Option<&'static str>,
+    pub sequence_parallel: bool,
+    pub context: ContextMethod,
 }
 
 /// The sizes of a model.
@@ -80,6 +83,8 @@ impl Case {
             ahead: false,
             strategy: Strategy::FullShard,
             mesh: None,
+            sequence_parallel: true,
+            context: ContextMethod::Gather,
         }
     }
 
@@ -90,6 +95,11 @@ impl Case {
 
     /// The spec of the step.
     pub fn spec(&self) -> StepSpec {
+        self.try_spec().unwrap()
+    }
+
+    /// The spec of the step, if its mesh suits the model.
+    pub fn try_spec(&self) -> Result<StepSpec, Error> {
         let machine = self.machine();
         let model = from_json(&self.shape.config(self.tokens)).unwrap();
         let mut config = FsdpConfig::from_json(
@@ -100,6 +110,8 @@ impl Case {
         config.settings.flatten_parameters = self.layout == Layout::Flat;
         let options = PlacementOptions {
             strategy: self.strategy,
+            sequence_parallel: self.sequence_parallel,
+            context_method: self.context,
             config,
             remat: Some(self.remat.clone()),
             scan_layers: self.scan,
@@ -111,15 +123,16 @@ impl Case {
         let one_axis = format!("fsdp={}", machine.devices);
         let mesh: MeshSpec = self.mesh.unwrap_or(&one_axis).parse().unwrap();
         let mesh = mesh.resolve(machine.devices).unwrap();
-        let placement = Placement::on_mesh(&model.tree(), &mesh, &options).unwrap();
+        let placement = Placement::on_mesh(&model.tree(), &mesh, &options)
+            .map_err(|error| Error::Step(error.into()))?;
         let batch = BatchShape {
-            sequences: self.batch * machine.devices,
+            sequences: self.batch * placement.batch_shards(),
             tokens: self.tokens,
             accumulation: 1,
             sync_each_microbatch: true,
         };
         let optimizer = fullshard_optim::from_name(self.optimizer, &Default::default()).unwrap();
-        StepSpec::new(model, placement, optimizer, batch, Some(1.0)).unwrap()
+        Ok(StepSpec::new(model, placement, optimizer, batch, Some(1.0))?)
     }
 
     /// Its key in the recording.

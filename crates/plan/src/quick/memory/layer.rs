@@ -9,10 +9,16 @@
 //! - A scan then saves all named activations, and scores that are not computed in blocks: what is
 //!   left where cheap ops are recomputed.
 //! - In the backward pass a layer holds the inputs and outputs of its matmuls and as much for
-//!   their gradients, with the scores of one block.
+//!   their gradients, with the scores of one block. Over a context axis it also holds the keys and
+//!   values of other devices with their gradients, and outputs of blocks in `f32`.
+//! - Tensor parallelism slices all widths but that of the residual stream, of which sequence
+//!   parallelism shards the tokens; the inputs of matmuls are then gathered and saved so.
 
-use super::{F32, layer_params};
+use super::F32;
+use crate::quick::local::Local;
+use fullshard_models::layers::attention::context::ContextMethod;
 use fullshard_models::layers::attention::{BLOCK, BLOCKWISE_FROM};
+use fullshard_models::layers::checkpoint::OUT_PROJ;
 use fullshard_parallel::Remat;
 use fullshard_pjrt::plugins::Platform;
 use fullshard_step::StepSpec;
@@ -71,78 +77,73 @@ const GATED_INNER: usize = 3;
 
 /// Sizes of one layer on one device.
 struct Layer {
-    /// Tokens per device and microbatch.
-    tokens: usize,
+    local: Local,
     /// Bytes per element of the compute dtype.
     size: usize,
     /// Scores of all pairs, where attention is not blockwise.
     scores: usize,
     /// Scores of a block.
     block_scores: usize,
-    hidden: usize,
-    inner: usize,
-    gated: bool,
-    /// The width of attention's output, which is that of the queries.
-    attn_out: usize,
-    /// Input and output widths of the matmuls, added up.
-    inputs: usize,
-    outputs: usize,
+    /// Tokens of which attention has keys and values beside its own, with their gradients.
+    other_tokens: usize,
     /// Whether activations are recomputed rather than saved.
     recomputed: bool,
 }
 
 impl Layer {
     fn new(spec: &StepSpec) -> Layer {
-        let model = spec.model.dimensions();
-        let sequence = spec.batch.tokens;
-        let tokens = spec.tokens_per_device();
-        let widths = widths(spec);
-        let into_inner = |width: &&(usize, usize)| **width == (model.hidden, model.inner);
-        let layers = model.layers.max(1);
-        let gates = widths.iter().filter(into_inner).count() / layers;
-        let sum = widths.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
-        let all_scores = tokens * model.heads * sequence;
+        let local = Local::new(spec);
+        let context = spec.placement.context_shards();
+        let sequence = spec.batch.tokens / context;
+        let all_scores = local.tokens * local.heads * sequence;
         let fused = spec.attention_unsupported_reason().is_none();
-        let (blocks, scores) = match sequence < BLOCKWISE_FROM {
+        let (blocks, scores) = match sequence < BLOCKWISE_FROM && context == 1 {
             _ if fused => (1, 0),
             true => (1, all_scores),
             false => (sequence.div_ceil(BLOCK), 0),
         };
+        let others = match spec.placement.options.context_method {
+            _ if context == 1 => 0,
+            ContextMethod::Gather => context,
+            // Those in use and the next.
+            ContextMethod::Ring => 2,
+        };
         Layer {
-            tokens,
+            local,
             size: spec.placement.comm.compute.size(),
             scores,
             block_scores: if fused { 0 } else { all_scores / blocks },
-            hidden: model.hidden,
-            inner: model.inner,
-            gated: gates > 1,
-            attn_out: model.heads * model.head,
-            inputs: sum.0 / layers,
-            outputs: sum.1 / layers,
+            other_tokens: others * local.tokens,
             recomputed: spec.placement.options.lowering.recomputed_activations,
         }
     }
 
     fn input(&self) -> usize {
-        self.tokens * self.size * self.hidden
+        self.local.norm_tokens * self.size * self.local.hidden
     }
 
     /// The activations with the names that `is_saved` selects.
     fn named(&self, spec: &StepSpec, is_saved: impl Fn(&str) -> bool) -> usize {
+        let shards = spec.placement.tensor_shards();
         let names = spec.model.checkpoints().iter().filter(|known| is_saved(&known.name));
-        self.tokens * self.size * names.map(|known| known.width).sum::<usize>()
+        let elements = names.map(|known| match known.name == OUT_PROJ {
+            true => self.local.norm_tokens * known.width,
+            false => self.local.tokens * known.width / shards,
+        });
+        self.size * elements.sum::<usize>()
     }
 
     /// Saved by an unrolled layer without remat.
     fn unrolled(&self, kind: Platform) -> usize {
+        let local = &self.local;
         let inner = match kind {
-            _ if self.gated => GATED_INNER,
+            _ if local.gated => GATED_INNER,
             Platform::Tpu => RECOMPUTED_INNER,
             _ if self.recomputed => RECOMPUTED_INNER,
             Platform::Cpu | Platform::Cuda => INNER,
         };
-        let width = 4 * self.hidden + self.projected() + self.attn_out + inner * self.inner;
-        self.tokens * self.size * width + self.scores * (F32 + self.size)
+        let width = 2 * local.hidden + local.projected() + local.attn_out + inner * local.inner;
+        2 * self.input() + local.tokens * self.size * width + self.scores * (F32 + self.size)
     }
 
     /// Saved by a scanned layer without remat. A layer that names nothing is assumed to save what
@@ -150,31 +151,32 @@ impl Layer {
     fn scanned(&self, spec: &StepSpec) -> usize {
         match self.named(spec, |_| true) {
             0 => self.unrolled(Platform::Tpu),
-            named => self.input() + named + self.scores * self.size,
+            named => self.input() + named + self.gathered() + self.scores * self.size,
         }
     }
 
-    /// The width of queries, keys and values together.
-    fn projected(&self) -> usize {
-        let gates = if self.gated { 2 } else { 1 };
-        self.outputs.saturating_sub(2 * self.hidden + gates * self.inner)
+    /// The inputs of matmuls that sequence parallelism all-gathers. Collectives are not recomputed.
+    fn gathered(&self) -> usize {
+        let Local { tokens, norm_tokens, hidden, .. } = self.local;
+        if norm_tokens < tokens { 2 * tokens * self.size * hidden } else { 0 }
     }
 
     /// Bytes that one layer needs in the backward pass.
     fn working_set(&self) -> usize {
-        let widths = self.inputs + 2 * self.outputs + self.attn_out;
-        self.tokens * self.size * widths + self.block_scores * (F32 + self.size)
+        let Local { tokens, inputs, outputs, attn_out, .. } = self.local;
+        let widths = inputs + 2 * outputs + attn_out;
+        tokens * self.size * widths + self.block_scores * (F32 + self.size) + self.of_context()
     }
-}
 
-/// Input and output widths of the matmuls of all layers.
-fn widths(spec: &StepSpec) -> Vec<(usize, usize)> {
-    let widths = layer_params(spec).filter_map(|param| match (param.class, &param.dims[..]) {
-        // GPT-2's weights are transposed.
-        ("Conv1D", &[input, output]) | (_, &[output, input]) => {
-            Some(std::iter::repeat_n((input, output), param.stack.unwrap_or(1)))
+    /// Keys and values of other devices and their gradients, and the outputs of attention in `f32`
+    /// before and after a block is merged.
+    fn of_context(&self) -> usize {
+        let Local { tokens, attn_out, .. } = self.local;
+        match self.other_tokens {
+            0 => 0,
+            others => {
+                2 * others * self.local.keys_and_values() * self.size + 2 * tokens * attn_out * F32
+            }
         }
-        _ => None,
-    });
-    widths.flatten().collect()
+    }
 }
