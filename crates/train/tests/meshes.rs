@@ -128,25 +128,11 @@ cases! {
 /// Every two choices of different options appear together in some case.
 #[test]
 fn every_pair_of_choices_has_a_case() {
-    for (b, (_, of_b)) in CHOICES.iter().enumerate() {
-        for (a, (_, of_a)) in CHOICES[..b].iter().enumerate() {
-            for (x, y) in of_a.iter().flat_map(|x| of_b.iter().map(move |y| (x, y))) {
-                let found = CASES.iter().any(|case| case[a] == *x && case[b] == *y);
-                assert!(found, "no case with {x} and {y}");
-            }
-        }
-    }
+    check_pairs(&CHOICES, CASES);
 }
 
 fn choice(case: &Case, name: &str) -> &'static str {
     case[CHOICES.iter().position(|(known, _)| *known == name).unwrap()]
-}
-
-/// `data_2_fsdp_4` as `data=2,fsdp=4`.
-fn mesh(words: &str) -> MeshSpec {
-    let words: Vec<&str> = words.split('_').collect();
-    let axes: Vec<String> = words.chunks(2).map(|axis| axis.join("=")).collect();
-    axes.join(",").parse().unwrap()
 }
 
 fn options(case: &Case) -> PlacementOptions {
@@ -225,17 +211,6 @@ fn check(case: Case) {
     let expected = one_device(&case);
     let found = trained(&spec_of(&case, &mesh(choice(&case, "mesh")), &options(&case)));
     compare(&case, &found, &expected);
-}
-
-fn compare(case: &Case, found: &[Metrics], expected: &[Metrics]) {
-    assert_eq!(found.len(), expected.len());
-    for (step, (found, expected)) in found.iter().zip(expected).enumerate() {
-        let off = |found: f32, expected: f32| (found / expected - 1.0).abs();
-        let fine = off(found.loss, expected.loss) < 1e-5
-            && off(found.gradient_norm, expected.gradient_norm) < 1e-4
-            && found.labels == expected.labels;
-        assert!(fine, "{case:?}, step {step}: {found:?}, expected {expected:?}");
-    }
 }
 
 /// Rules with names shard weights on any dim, here each on its own axis.

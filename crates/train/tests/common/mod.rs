@@ -5,7 +5,7 @@ pub use fullshard_testing::CLIENT;
 
 use fullshard_models::{AnyModel, from_json};
 use fullshard_optim::{AdamW, Optimizer};
-use fullshard_parallel::{Placement, PlacementOptions, ShardedParam};
+use fullshard_parallel::{MeshSpec, Placement, PlacementOptions, ShardedParam};
 use fullshard_pjrt::hlo::Module;
 use fullshard_pjrt::{CompileOptions, CompiledMemory, Flag, HostTensor};
 use fullshard_step::{BatchShape, StepSpec};
@@ -104,4 +104,38 @@ pub fn train(spec: &StepSpec, steps: usize) -> Vec<Metrics> {
         runner.step(&[&tokens, &tokens], 1e-3).unwrap().wait().unwrap()
     };
     (0..steps).map(run).collect()
+}
+
+/// `data_2_fsdp_4` as `data=2,fsdp=4`.
+pub fn mesh(words: &str) -> MeshSpec {
+    let words: Vec<&str> = words.split('_').collect();
+    let axes: Vec<String> = words.chunks(2).map(|axis| axis.join("=")).collect();
+    axes.join(",").parse().unwrap()
+}
+
+/// Checks that every two choices of different options appear together in some case.
+pub fn check_pairs<const N: usize>(
+    choices: &[(&'static str, &[&'static str]); N],
+    cases: &[[&'static str; N]],
+) {
+    for (b, (_, of_b)) in choices.iter().enumerate() {
+        for (a, (_, of_a)) in choices[..b].iter().enumerate() {
+            for (x, y) in of_a.iter().flat_map(|x| of_b.iter().map(move |y| (x, y))) {
+                let found = cases.iter().any(|case| case[a] == *x && case[b] == *y);
+                assert!(found, "no case with {x} and {y}");
+            }
+        }
+    }
+}
+
+/// Checks that the metrics of a run are those of one device.
+pub fn compare(case: &[&str], found: &[Metrics], expected: &[Metrics]) {
+    assert_eq!(found.len(), expected.len());
+    for (step, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let off = |found: f32, expected: f32| (found / expected - 1.0).abs();
+        let fine = off(found.loss, expected.loss) < 1e-5
+            && off(found.gradient_norm, expected.gradient_norm) < 1e-4
+            && found.labels == expected.labels;
+        assert!(fine, "{case:?}, step {step}: {found:?}, expected {expected:?}");
+    }
 }
