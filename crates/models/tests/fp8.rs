@@ -251,13 +251,13 @@ fn fp8_needs_sizes_that_are_multiples() {
         );
         from_json(&config).unwrap().tree()
     };
-    let fits = matmuls(&model(128), 64);
+    let fits = matmuls(&model(128), 64, |parameter| parameter.dims.clone());
     assert_eq!((fits.fp8, fits.others.len()), (8, 0));
-    let partly = matmuls(&model(120), 64);
+    let partly = matmuls(&model(120), 64, |parameter| parameter.dims.clone());
     assert_eq!(partly.fp8, 4);
     let others = ["0.mlp.c_fc", "0.mlp.c_proj", "1.mlp.c_fc", "1.mlp.c_proj"];
     assert_eq!(partly.others, others.map(|name| format!("transformer.h.{name}")));
-    assert_eq!(matmuls(&model(128), 40).fp8, 0);
+    assert_eq!(matmuls(&model(128), 40, |parameter| parameter.dims.clone()).fp8, 0);
 }
 
 #[test]

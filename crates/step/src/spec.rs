@@ -1,8 +1,8 @@
 //! The definition of a run's programs.
 
 use crate::error::Error;
-use fullshard_models::AnyModel;
 use fullshard_models::layers::{attention, fp8};
+use fullshard_models::{AnyModel, Parameter};
 use fullshard_optim::{Optimizer, Shard, TensorSlice, decays};
 use fullshard_parallel::{Layout, Placement, Remat, ShardedParam};
 
@@ -81,7 +81,8 @@ impl StepSpec {
     pub fn fp8_matmuls(&self) -> Option<fp8::Matmuls> {
         let tokens = self.tokens_per_device();
         let requested = self.placement.options.config.settings.fp8;
-        requested.then(|| fp8::matmuls(&self.model.tree(), tokens))
+        let local_dims = |parameter: &Parameter| self.placement.local_dims(parameter);
+        requested.then(|| fp8::matmuls(&self.model.tree(), tokens, local_dims))
     }
 
     /// Why attention is not cuDNN's kernel in a training step, if it is not.

@@ -6,7 +6,7 @@ mod common;
 
 use common::*;
 use fullshard_graph::DType;
-use fullshard_parallel::{FsdpConfig, PlacementOptions, Remat, Settings, WrapPolicy};
+use fullshard_parallel::{FsdpConfig, Placement, PlacementOptions, Remat, Settings, WrapPolicy};
 use fullshard_pjrt::hlo::{CollectiveKind, collectives};
 use fullshard_pjrt::{CompileCache, HostTensor};
 use fullshard_step::{BatchShape, StepSpec};
@@ -148,6 +148,16 @@ macro_rules! model_tests {
             fn wrapped_and_matmuls_saved_on_four() {
                 let options = PlacementOptions { remat: Some(Remat::Dots), ..wrapped() };
                 nearly_equal(&few($model, 4, &options), &ONE_DEVICE);
+            }
+
+            #[test]
+            fn sliced_on_four() {
+                let options = PlacementOptions { sequence_parallel: true, ..wrapped() };
+                let mesh = mesh("fsdp_2_tensor_2").resolve(4).unwrap();
+                let model = model($model);
+                let placement = Placement::on_mesh(&model.tree(), &mesh, &options).unwrap();
+                let spec = StepSpec::new(model, placement, adamw(), BATCH, None).unwrap();
+                nearly_equal(&losses(&spec, None, 7, 6), &ONE_DEVICE);
             }
         }
     };

@@ -10,7 +10,7 @@
 //! matmul" into one kernel; others compute it unchanged.
 
 use super::linear::Order;
-use crate::module::Module;
+use crate::module::{Module, Parameter};
 use fullshard_graph::{
     DType, Error, Result, Tensor, barrier, constant, custom_vjp, einsum, full, precise_einsum,
     select,
@@ -42,8 +42,13 @@ pub(super) fn fits(tokens: usize, weight: &[usize]) -> bool {
     weight.iter().chain([&tokens]).all(|size| size.is_multiple_of(MULTIPLE))
 }
 
-/// Which matmuls of a model's layers run in FP8, on a number of tokens per device.
-pub fn matmuls(tree: &Module, tokens: usize) -> Matmuls {
+/// Which matmuls of a model's layers run in FP8, on a number of tokens per device, which computes
+/// with weights of these dims.
+pub fn matmuls(
+    tree: &Module,
+    tokens: usize,
+    local_dims: impl Fn(&Parameter) -> Vec<usize>,
+) -> Matmuls {
     let mut matmuls = Matmuls::default();
     tree.visit(&mut |path, module| {
         let in_layer = path.split('.').any(|name| name.parse::<usize>().is_ok());
@@ -51,7 +56,7 @@ pub fn matmuls(tree: &Module, tokens: usize) -> Matmuls {
         let Some(weight) = weight.filter(|weight| in_layer && weight.dims.len() == 2) else {
             return;
         };
-        match fits(tokens, &weight.dims) {
+        match fits(tokens, &local_dims(weight)) {
             true => matmuls.fp8 += 1,
             false => matmuls.others.push(path.to_owned()),
         }
