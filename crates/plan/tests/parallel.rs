@@ -91,6 +91,21 @@ fn context_collectives_match_the_program() {
     }
 }
 
+/// Keys and values of three other devices, in each pass of three layers, and the sums of their
+/// gradients in `f32`, which go once around. A compiled step has the same.
+#[test]
+fn a_ring_passes_gradients_once_around() {
+    let case = Case {
+        context: ContextMethod::Ring,
+        remat: Remat::None,
+        ..case("h100:8", "fsdp=2,context=4")
+    };
+    let own = 2 * 1024 / 4 * 2 * 256;
+    let kind = "collective-permute".to_owned();
+    let expected = [((kind.clone(), 2 * own), 2 * 3 * 3), ((kind, 4 * own), 3 * 4)];
+    assert_eq!(planned(&case, "context"), expected.into());
+}
+
 /// The estimate of a step with scanned layers and full remat, where the peak is in a layer.
 fn memory(case: Case) -> MemoryEstimate {
     let case = Case { scan: true, ..case };

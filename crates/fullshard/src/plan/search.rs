@@ -60,7 +60,7 @@ pub fn search(
 }
 
 impl RunConfig {
-    /// The search space for sequences of so many tokens: everything that the config does not set.
+    /// The search space for sequences of N tokens: everything that the config does not set.
     fn space(&self, machine: &Machine, tokens: usize) -> Space {
         let mut space = match &self.mesh.shape {
             Some(mesh) => {

@@ -39,7 +39,7 @@ impl Space {
     }
 
     /// Adds the meshes of a machine with tensor parallelism, inside a node or along one dimension
-    /// of a torus, and with context parallelism for sequences of so many tokens. Both together,
+    /// of a torus, and with context parallelism for long sequences, by their tokens. Both together,
     /// and context parallelism of short sequences, are for steps that nothing else fits.
     pub fn with_parallel_meshes_of(mut self, machine: &Machine, tokens: usize) -> Space {
         let devices = machine.devices;
