@@ -26,8 +26,7 @@ pub use sections::{
 };
 pub use source::ConfigSource;
 pub use types::{
-    CollectiveChoice, Compute, ContextChoice, ResumeFrom, SaveDtype, SaveWhen, Scan, Size, When,
-    WrapClasses,
+    CollectiveChoice, Compute, ContextChoice, ResumeFrom, SaveDtype, SaveWhen, Scan, Size, When, WrapClasses,
 };
 pub use value::{FlagValue, Takes};
 

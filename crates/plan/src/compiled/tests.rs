@@ -87,6 +87,10 @@ const GPT2: &str = r#"{"model_type": "gpt2", "vocab_size": 512, "n_positions": 6
     "n_layer": 4, "n_head": 4, "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0}"#;
 
 fn spec(remat: Remat, devices: usize) -> StepSpec {
+    spec_on(&[("fsdp", devices)], remat)
+}
+
+fn spec_on(mesh: &[(&str, usize)], remat: Remat) -> StepSpec {
     let model = from_json(GPT2).unwrap();
     let config = FsdpConfig::from_json(r#"{"transformer_layer_cls_to_wrap": "GPT2Block"}"#);
     let config = config.unwrap();
@@ -96,7 +100,8 @@ fn spec(remat: Remat, devices: usize) -> StepSpec {
         scan_layers: true,
         ..PlacementOptions::default()
     };
-    let placement = Placement::new(&model.tree(), devices, &options).unwrap();
+    let mesh = Mesh::new(mesh).unwrap();
+    let placement = Placement::on_mesh(&model.tree(), &mesh, &options).unwrap();
     let batch =
         BatchShape { sequences: 24, tokens: 64, accumulation: 1, sync_each_microbatch: true };
     StepSpec::new(model, placement, Box::new(AdamW::default()), batch, None).unwrap()
@@ -162,4 +167,25 @@ fn collectives_belong_to_modules() {
     let reduced = rows.iter().filter(|row| row.kind == "reduce-scatter");
     assert!(reduced.clone().count() > 0 && reduced.clone().all(|row| row.backward), "{rows:?}");
     assert!(rows.iter().all(|row| row.group == 2 && row.axis == "fsdp"), "{rows:?}");
+}
+
+/// All-reduces of activations over the tensor axis are not gradients that should be scattered, and
+/// slices are gathered as the formula expects.
+#[test]
+fn tensor_axes_are_told_apart() {
+    let machine = Machine::parse("cpu:4").unwrap();
+    let spec = spec_on(&[("fsdp", 2), ("tensor", 2)], Remat::Full);
+    let report = compiled(&spec, &machine, &compile(&spec, &machine), Budget::default()).unwrap();
+    let over = |axis| -> u64 {
+        let rows = report.collectives.iter().filter(move |row| row.axis == axis);
+        rows.map(|row| row.bytes * row.count).sum()
+    };
+    let planned = crate::quick::quick(&spec, &machine).unwrap();
+    let expected = planned.collectives.iter().filter(|row| row.axis == "tensor");
+    let expected: u64 = expected.map(|row| row.bytes * row.count).sum();
+    assert!(over("tensor") >= expected, "{} {expected}", over("tensor"));
+    assert!(over("tensor") < 2 * expected && over("fsdp") > 0);
+    assert!(part(&report, "activations") > 0.0);
+    let what: Vec<&str> = report.warnings.iter().map(|it| it.what.as_str()).collect();
+    assert!(!what.iter().any(|what| what.contains("reduce-scatters")), "{what:?}");
 }
