@@ -65,20 +65,14 @@ pub enum Error {
     },
     /// A dimension that tensor parallelism cannot slice.
     #[error(
-        "mesh axis `tensor` has {devices} devices, which do not divide the {units} {what} of \
-         `{parameter}` (dim `{dim_name}`): sizes that divide everything {rules} slices are {sizes}"
+        "mesh axis `tensor` has {devices} devices, which do not divide {what}: sizes that divide \
+         everything {rules} slices are {sizes}"
     )]
     IndivisibleSlice {
         /// The rules.
         rules: String,
-        /// The parameter.
-        parameter: String,
-        /// The name of the dimension.
-        dim_name: &'static str,
-        /// What is not divided: heads or elements.
-        what: &'static str,
-        /// The number of them.
-        units: usize,
+        /// What is not divided: heads or elements of a parameter's dimension.
+        what: String,
         /// The devices along the axis.
         devices: usize,
         /// The sizes of the axis that would do.

@@ -90,15 +90,10 @@ impl Rules {
         };
         let sizes: Vec<String> =
             (1..=most).filter(divides).map(|count| count.to_string()).collect();
-        Err(Error::IndivisibleSlice {
-            rules,
-            parameter: parameter.to_string(),
-            dim_name: dim_name.name,
-            what: if dim_name.units.is_some() { "heads" } else { "elements" },
-            units: units(dim_name, *size),
-            devices,
-            sizes: sizes.join(", "),
-        })
+        let units = units(dim_name, *size);
+        let unit = if dim_name.units.is_some() { "heads" } else { "elements" };
+        let what = format!("the {units} {unit} of `{parameter}` (dim `{}`)", dim_name.name);
+        Err(Error::IndivisibleSlice { rules, what, devices, sizes: sizes.join(", ") })
     }
 }
 

@@ -26,7 +26,8 @@ pub use sections::{
 };
 pub use source::ConfigSource;
 pub use types::{
-    CollectiveChoice, Compute, ContextChoice, ResumeFrom, SaveDtype, SaveWhen, Scan, Size, When, WrapClasses,
+    CollectiveChoice, Compute, ContextChoice, ResumeFrom, SaveDtype, SaveWhen, Scan, Size, When,
+    WrapClasses,
 };
 pub use value::{FlagValue, Takes};
 

@@ -3,7 +3,8 @@
 
 use super::source::ConfigSource;
 use super::types::{
-    CollectiveChoice, Compute, ContextChoice, ResumeFrom, SaveDtype, SaveWhen, Scan, Size, When, WrapClasses,
+    CollectiveChoice, Compute, ContextChoice, ResumeFrom, SaveDtype, SaveWhen, Scan, Size, When,
+    WrapClasses,
 };
 use fullshard_core::{MeshSpec, Platform};
 use fullshard_data::hub::{MAIN, Token};
