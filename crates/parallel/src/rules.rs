@@ -67,6 +67,9 @@ pub struct Rules {
     /// Where they come from, for messages: a strategy or a file.
     #[serde(skip)]
     pub source: String,
+    /// Whether the tensor axis is automatic.
+    #[serde(skip)]
+    pub(crate) automatic: bool,
 }
 
 /// The mesh axes that shard dimensions of a name.
@@ -152,7 +155,11 @@ impl Rules {
         let tokens = tokens.then(|| rule(NORM_SEQUENCE, &[TENSOR]));
         let slices = SLICED.iter().filter(|_| has(TENSOR)).map(|dim| rule(dim.name, &[TENSOR]));
         Ok(Rules {
-            activations: [rule(BATCH, &[ALL_AXES])].into_iter().chain(context).chain(tokens).collect(),
+            activations: [rule(BATCH, &[ALL_AXES])]
+                .into_iter()
+                .chain(context)
+                .chain(tokens)
+                .collect(),
             parameters: slices.chain([rule(stored, axes)]).collect(),
             gather: match strategy {
                 Strategy::WeightUpdate => Gather::Step,
@@ -160,6 +167,7 @@ impl Rules {
             },
             reshard_after_forward: settings.reshard(strategy)?,
             source: strategy.name().to_owned(),
+            automatic: false,
         })
     }
 

@@ -3,13 +3,15 @@
 
 use crate::layout::ShardedParam;
 use crate::placement::{PlacedUnit, Placement};
-use crate::slices::TensorAxes;
+use crate::rules::NORM_SEQUENCE;
 use fullshard_graph::{
     DType, Draw, Error, Group, Key, Result, Tensor, barrier, constant, custom_vjp, iota, remat,
     scan, transient,
 };
+use fullshard_models::layers::dim_names::HEADS;
 use fullshard_models::{
-    Activations, Body, ContextAxis, Layer, LayerBody, LoweringOptions, Parameter, Place, TensorParallel, Tracer,
+    Activations, Annotations, Body, ContextAxis, Layer, LayerBody, LoweringOptions, Parameter,
+    Place, TensorParallel, Tracer,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -25,6 +27,7 @@ pub struct Sharded<'a> {
     /// Whether the surrounding computation is rematerialized anyway.
     in_remat: Cell<bool>,
     tensor: Option<TensorParallel>,
+    annotations: Option<Annotations>,
     context: Option<ContextAxis>,
 }
 
@@ -37,9 +40,18 @@ impl<'a> Sharded<'a> {
             shards: RefCell::default(),
             full_params: RefCell::default(),
             in_remat: Cell::new(false),
-            tensor: placement.tensor.as_ref().map(|TensorAxes { axes, names, sequence_parallel }| {
-                TensorParallel::new(placement.group(axes), names.clone(), *sequence_parallel)
+            tensor: placement.tensor.as_ref().filter(|tensor| !tensor.automatic).map(|tensor| {
+                let group = placement.group(&tensor.axes);
+                TensorParallel::new(group, tensor.names.clone(), tensor.sequence_parallel)
             }),
+            annotations: placement.tensor.as_ref().filter(|tensor| tensor.automatic).map(
+                |tensor| {
+                    let tokens = tensor.sequence_parallel.then(|| NORM_SEQUENCE.to_owned());
+                    let names = tensor.names.iter().cloned().chain(tokens);
+                    let axes = names.map(|name| (name, tensor.axes.clone()));
+                    Annotations::new(placement.mesh.clone(), axes.collect())
+                },
+            ),
             context: (placement.context_shards() > 1).then(|| {
                 let group = placement.group(&placement.context_axes);
                 let method = placement.options.context_method;
@@ -215,6 +227,9 @@ impl<'a> Sharded<'a> {
     fn activation_groups(&self, x: &Tensor, of: Activations) -> Vec<Group> {
         let mut groups = vec![self.placement.group(&[]); x.rank()];
         groups[0] = self.placement.sample_group();
+        if let (Activations::Attention, Some(annotations)) = (of, &self.annotations) {
+            groups[1] = annotations.group(&HEADS);
+        }
         match (of, &self.tensor) {
             (Activations::Attention, Some(tensor)) => groups[1] = tensor.group().clone(),
             (Activations::Residual, Some(tensor)) if tensor.is_sequence_parallel() => {
@@ -414,6 +429,10 @@ impl Tracer for Sharded<'_> {
 
     fn tensor_parallel(&self) -> Option<&TensorParallel> {
         self.tensor.as_ref()
+    }
+
+    fn annotations(&self) -> Option<&Annotations> {
+        self.annotations.as_ref()
     }
 
     fn is_training(&self) -> bool {

@@ -43,8 +43,7 @@ fn step(config: &str, sequence_parallel: bool, flatten_batch: bool) -> StepSpec 
     let lowering = LoweringOptions { flatten_batch, ..LoweringOptions::default() };
     let options = PlacementOptions { sequence_parallel, lowering, ..PlacementOptions::default() };
     let (model, mesh) = (model(config), "fsdp=2,tensor=4".parse::<MeshSpec>().unwrap());
-    let placement =
-        Placement::on_mesh(&model.tree(), &mesh.resolve(8).unwrap(), &options).unwrap();
+    let placement = Placement::on_mesh(&model.tree(), &mesh.resolve(8).unwrap(), &options).unwrap();
     StepSpec::new(model, placement, Box::new(Sgd::default()), BATCH, Some(1.0)).unwrap()
 }
 

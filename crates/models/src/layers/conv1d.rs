@@ -1,7 +1,7 @@
 //! GPT-2's linear layers, which Hugging Face calls `Conv1D`: the weight is `[input, output]`.
 
-use super::linear::{Order, linear};
 use super::dim_names::DimName;
+use super::linear::{Order, linear};
 use super::{DEFAULT_STD, width};
 use crate::module::{Initializer, Parameter};
 use crate::scope::Scope;
@@ -34,7 +34,8 @@ impl Conv1d {
     /// Applies the layer with a name to the last dimension.
     pub fn apply(&self, nn: &Scope<'_>, name: &str, x: &Tensor) -> Result<Tensor> {
         nn.module(name, CLASS, |nn| {
-            let (weight, bias) = self.parameters(nn, width(x)?)?;
+            let [weight, bias] = self.declarations(width(x)?);
+            let (weight, bias) = (nn.get(&weight)?, nn.get(&bias)?);
             linear(nn, x, &weight, Some(&bias), Order::InputFirst, self.dim_names)
         })
     }
@@ -47,12 +48,13 @@ impl Conv1d {
         x: &Tensor,
         parts: usize,
     ) -> Result<Vec<Tensor>> {
-        if !nn.lowering().split_projections {
+        if !nn.lowering().split_projections && nn.annotations().is_none() {
             return self.apply(nn, name, x)?.split(x.rank() - 1, parts);
         }
         nn.module_outputs(name, CLASS, |nn| {
-            let (weight, bias) = self.parameters(nn, width(x)?)?;
-            let (weights, biases) = (weight.split(1, parts)?, bias.split(0, parts)?);
+            let [weight, bias] = self.declarations(width(x)?);
+            let weights = split_parts(&nn.stored(&weight)?, weight.dims.len(), parts)?;
+            let biases = split_parts(&nn.stored(&bias)?, bias.dims.len(), parts)?;
             let part = |(weight, bias)| {
                 linear(nn, x, weight, Some(bias), Order::InputFirst, self.dim_names)
             };
@@ -60,15 +62,28 @@ impl Conv1d {
         })
     }
 
-    fn parameters(&self, nn: &Scope<'_>, input: usize) -> Result<(Tensor, Tensor)> {
+    /// The weight and the bias.
+    fn declarations(&self, input: usize) -> [Parameter; 2] {
         let normal = Initializer::normal(self.std);
         let weight = Parameter::new("weight", &[input, self.output], normal);
         let names = self.dim_names.as_ref().map_or(&[][..], |names| &names[..]);
-        let weight = nn.get(&weight.with_dim_names(names))?;
         let bias = Parameter::new("bias", &[self.output], Initializer::Zeros);
         let bias = bias.with_dim_names(names.get(1..).unwrap_or_default());
-        Ok((weight, nn.get(&bias)?))
+        [weight.with_dim_names(names), bias]
     }
+}
+
+/// The parts of a parameter of this rank along its last dim: over automatic axes they are a dim of
+/// their own, so that each is sharded.
+fn split_parts(stored: &Tensor, rank: usize, parts: usize) -> Result<Vec<Tensor>> {
+    if stored.rank() == rank {
+        return stored.split(rank - 1, parts);
+    }
+    let part = |part: Tensor| {
+        let [before, last] = [&part.dims()[..rank - 1], &part.dims()[rank..]];
+        part.reshape(&[before, last].concat())
+    };
+    stored.split(rank - 1, parts)?.into_iter().map(part).collect()
 }
 
 const CLASS: &str = "Conv1D";

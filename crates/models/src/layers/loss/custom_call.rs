@@ -27,17 +27,12 @@ pub fn loss_custom_call(
 }
 
 /// The loss of flat hidden states with labels that are shifted and flat.
-pub(super) fn apply(
-    hidden: &Tensor,
-    head: &Tensor,
-    labels: &Tensor,
-    size: usize,
-) -> Result<Loss> {
+pub(super) fn apply(hidden: &Tensor, head: &Tensor, labels: &Tensor, size: usize) -> Result<Loss> {
     let size = size.max(1);
     let results = custom_vjp(
         &[hidden, head, labels],
         |inputs| {
-            let vocabulary = Vocabulary { size: inputs[1].dims()[0], tensor: None };
+            let vocabulary = Vocabulary::new(inputs[1].dims()[0]);
             Chunks::of(&inputs, size, 1, vocabulary)?.loss()
         },
         |inputs| loss_and_gradients(&inputs, size),
