@@ -115,6 +115,9 @@ pub(crate) fn check_automatic(options: &PlacementOptions, mesh: &Mesh) -> Result
         let fix = "name `tensor` only";
         return Err(Error::AutomaticAxis { axis: axis.clone(), reason, fix });
     }
+    if tensor_positions(mesh).is_empty() {
+        return Ok(());
+    }
     let has_context = mesh.axis_positions(CONTEXT).is_ok();
     let (reason, fix) = match () {
         () if has_context => {

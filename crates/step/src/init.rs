@@ -156,9 +156,9 @@ fn layer_shard(key: &Key, mesh: &Mesh, param: &ShardedParam) -> Result<Tensor> {
     };
     let all = key.behind_barrier()?.draw(&grid.iter().map(size).collect::<Vec<_>>());
     let sharded = grid.iter().enumerate().filter(|(_, dim)| dim.shards > 1);
-    let draw = sharded
-        .into_iter()
-        .try_fold(all, |draw, (i, dim)| draw.shard_padded(i, &mesh.group(&dim.axes)))?;
+    let draw = sharded.into_iter().try_fold(all, |draw, (i, dim)| {
+        draw.shard_padded(i, &mesh.group(&dim.axes))
+    })?;
     with_zeros(&(draw.normal(DType::F32)? * std)?, mesh, param)
 }
 

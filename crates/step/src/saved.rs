@@ -159,13 +159,7 @@ mod tests {
 
     fn saved(dims: &[usize], layers: Option<usize>) -> SavedTensors {
         let names = (0..layers.unwrap_or(1)).map(|layer| format!("h.{layer}.w")).collect();
-        SavedTensors {
-            names,
-            dims: dims.to_vec(),
-            slot: None,
-            stacked: layers.is_some(),
-            split: None,
-        }
+        SavedTensors { names, dims: dims.to_vec(), slot: None, stacked: layers.is_some(), split: None }
     }
 
     fn part(tensor: usize, part: &str, held: &str) -> SavedPart {

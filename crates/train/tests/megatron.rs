@@ -3,6 +3,8 @@
 //!
 //! Per layer two all-reduces forward and two backward; with sequence parallelism two all-gathers
 //! and two reduce-scatters in each pass. What a layer adds is the difference of two depths.
+//!
+//! With an automatic axis the compilers insert them.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -19,6 +21,13 @@ use fullshard_testing::{CLIENT, compile_ahead};
 use std::collections::BTreeMap;
 
 use CollectiveKind::{AllGather, AllReduce, ReduceScatter};
+
+/// How the axis `tensor` is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Axis {
+    Manual,
+    Automatic,
+}
 
 const WIDTH: usize = 64;
 const BATCH: BatchShape =
@@ -39,11 +48,21 @@ fn llama(layers: usize) -> String {
     )
 }
 
-fn step(config: &str, sequence_parallel: bool, flatten_batch: bool) -> StepSpec {
+fn step(config: &str, sequence_parallel: bool, axis: Axis, flatten_batch: bool) -> StepSpec {
     let lowering = LoweringOptions { flatten_batch, ..LoweringOptions::default() };
-    let options = PlacementOptions { sequence_parallel, lowering, ..PlacementOptions::default() };
+    let automatic_axes = match axis {
+        Axis::Manual => Vec::new(),
+        Axis::Automatic => vec!["tensor".to_owned()],
+    };
+    let options = PlacementOptions {
+        sequence_parallel,
+        automatic_axes,
+        lowering,
+        ..PlacementOptions::default()
+    };
     let (model, mesh) = (model(config), "fsdp=2,tensor=4".parse::<MeshSpec>().unwrap());
-    let placement = Placement::on_mesh(&model.tree(), &mesh.resolve(8).unwrap(), &options).unwrap();
+    let placement =
+        Placement::on_mesh(&model.tree(), &mesh.resolve(8).unwrap(), &options).unwrap();
     StepSpec::new(model, placement, Box::new(Sgd::default()), BATCH, Some(1.0)).unwrap()
 }
 
@@ -86,11 +105,14 @@ fn check(
     config: fn(usize) -> String,
     kind: Platform,
     sequence_parallel: bool,
+    axis: Axis,
     expected: &[(CollectiveKind, i64)],
 ) {
     let flat = kind != Platform::Tpu;
     let [two, three] =
-        [2, 3].map(|layers| over_tensor(&step(&config(layers), sequence_parallel, flat), kind));
+        [2, 3].map(|layers| step(&config(layers), sequence_parallel, axis, flat));
+    let [two, three] = [two, three].map(|spec| over_tensor(&spec, kind));
+    eprintln!("FOUND {kind:?} {sequence_parallel} {axis:?} {two:?} {three:?}");
     let kinds = three.0.iter().map(|(kind, count)| (*kind, count - two.0.get(kind).unwrap_or(&0)));
     assert_eq!(kinds.filter(|(_, count)| *count != 0).collect::<Vec<_>>(), expected);
     // With sequence parallelism the gradients of norms and of biases after a sum.
@@ -102,35 +124,47 @@ const REDUCED: [(CollectiveKind, i64); 1] = [(AllReduce, 4)];
 const SCATTERED: [(CollectiveKind, i64); 2] = [(AllGather, 4), (ReduceScatter, 4)];
 
 macro_rules! cases {
-    ($($(#[$tier:meta])? $name:ident: $model:ident $kind:ident $sequence:literal $expected:ident;)*) => {
+    ($($(#[$tier:meta])? $name:ident: $model:ident $kind:ident $sequence:literal $axis:ident $expected:ident;)*) => {
         $(
             #[test]
             $(#[$tier])?
             fn $name() {
-                check($model, Platform::$kind, $sequence, &$expected);
+                check($model, Platform::$kind, $sequence, Axis::$axis, &$expected);
             }
         )*
     };
 }
 
 cases! {
-    gpt2_reduces_twice_per_pass_on_cpu: gpt2 Cpu false REDUCED;
-    gpt2_gathers_and_scatters_twice_per_pass_on_cpu: gpt2 Cpu true SCATTERED;
-    llama_reduces_twice_per_pass_on_cpu: llama Cpu false REDUCED;
-    llama_gathers_and_scatters_twice_per_pass_on_cpu: llama Cpu true SCATTERED;
-    llama_gathers_and_scatters_twice_per_pass_on_gpus: llama Cuda true SCATTERED;
+    gpt2_reduces_twice_per_pass_on_cpu: gpt2 Cpu false Manual REDUCED;
+    gpt2_gathers_and_scatters_twice_per_pass_on_cpu: gpt2 Cpu true Manual SCATTERED;
+    llama_reduces_twice_per_pass_on_cpu: llama Cpu false Manual REDUCED;
+    llama_gathers_and_scatters_twice_per_pass_on_cpu: llama Cpu true Manual SCATTERED;
+    llama_gathers_and_scatters_twice_per_pass_on_gpus: llama Cuda true Manual SCATTERED;
+    gpt2_auto_cpu: gpt2 Cpu false Automatic REDUCED;
+    gpt2_auto_cpu_seq: gpt2 Cpu true Automatic SCATTERED;
+    llama_auto_cpu: llama Cpu false Automatic REDUCED;
+    llama_auto_cpu_seq: llama Cpu true Automatic SCATTERED;
+    gpt2_auto_cuda: gpt2 Cuda false Automatic REDUCED;
+    gpt2_auto_cuda_seq: gpt2 Cuda true Automatic SCATTERED;
+    llama_auto_cuda: llama Cuda false Automatic REDUCED;
+    llama_auto_cuda_seq: llama Cuda true Automatic SCATTERED;
+    gpt2_auto_tpu: gpt2 Tpu false Automatic REDUCED;
+    gpt2_auto_tpu_seq: gpt2 Tpu true Automatic SCATTERED;
+    llama_auto_tpu: llama Tpu false Automatic REDUCED;
+    llama_auto_tpu_seq: llama Tpu true Automatic SCATTERED;
     #[ignore = "long: ahead-of-time compiles"]
-    long_llama_reduces_twice_per_pass_on_gpus: llama Cuda false REDUCED;
+    long_llama_reduces_twice_per_pass_on_gpus: llama Cuda false Manual REDUCED;
     #[ignore = "long: ahead-of-time compiles"]
-    long_gpt2_reduces_twice_per_pass_on_gpus: gpt2 Cuda false REDUCED;
+    long_gpt2_reduces_twice_per_pass_on_gpus: gpt2 Cuda false Manual REDUCED;
     #[ignore = "long: ahead-of-time compiles"]
-    long_gpt2_gathers_and_scatters_twice_per_pass_on_gpus: gpt2 Cuda true SCATTERED;
+    long_gpt2_gathers_and_scatters_twice_per_pass_on_gpus: gpt2 Cuda true Manual SCATTERED;
     #[ignore = "long: ahead-of-time compiles"]
-    long_llama_reduces_twice_per_pass_on_tpus: llama Tpu false REDUCED;
+    long_llama_reduces_twice_per_pass_on_tpus: llama Tpu false Manual REDUCED;
     #[ignore = "long: ahead-of-time compiles"]
-    long_llama_gathers_and_scatters_twice_per_pass_on_tpus: llama Tpu true SCATTERED;
+    long_llama_gathers_and_scatters_twice_per_pass_on_tpus: llama Tpu true Manual SCATTERED;
     #[ignore = "long: ahead-of-time compiles"]
-    long_gpt2_reduces_twice_per_pass_on_tpus: gpt2 Tpu false REDUCED;
+    long_gpt2_reduces_twice_per_pass_on_tpus: gpt2 Tpu false Manual REDUCED;
     #[ignore = "long: ahead-of-time compiles"]
-    long_gpt2_gathers_and_scatters_twice_per_pass_on_tpus: gpt2 Tpu true SCATTERED;
+    long_gpt2_gathers_and_scatters_twice_per_pass_on_tpus: gpt2 Tpu true Manual SCATTERED;
 }

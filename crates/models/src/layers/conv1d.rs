@@ -2,10 +2,10 @@
 
 use super::dim_names::DimName;
 use super::linear::{Order, linear};
-use super::{DEFAULT_STD, width};
+use super::{DEFAULT_STD, add_bias, width};
 use crate::module::{Initializer, Parameter};
 use crate::scope::Scope;
-use fullshard_graph::{Result, Tensor};
+use fullshard_graph::{Result, Tensor, einsum};
 
 /// A linear layer with a bias whose weight is `[input, output]`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,14 +52,41 @@ impl Conv1d {
             return self.apply(nn, name, x)?.split(x.rank() - 1, parts);
         }
         nn.module_outputs(name, CLASS, |nn| {
-            let [weight, bias] = self.declarations(width(x)?);
-            let weights = split_parts(&nn.stored(&weight)?, weight.dims.len(), parts)?;
-            let biases = split_parts(&nn.stored(&bias)?, bias.dims.len(), parts)?;
+            let [weight, bias] = self.declarations(width(x)?).map(|it| nn.stored(&it));
+            let (weight, bias) = (weight?, bias?);
+            let is_split = weight.rank() > 2;
+            if is_split && !nn.lowering().split_projections {
+                return self.all_parts(nn, x, &weight, &bias);
+            }
+            let (weights, biases) = match is_split {
+                true => (unstack(&weight, 1)?, unstack(&bias, 0)?),
+                false => (weight.split(1, parts)?, bias.split(0, parts)?),
+            };
             let part = |(weight, bias)| {
                 linear(nn, x, weight, Some(bias), Order::InputFirst, self.dim_names)
             };
             weights.iter().zip(&biases).map(part).collect()
         })
+    }
+
+    /// All parts by one matmul with a weight `[input, parts, output]`, so that the gradient of `x`
+    /// is summed over devices once.
+    fn all_parts(
+        &self,
+        nn: &Scope<'_>,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: &Tensor,
+    ) -> Result<Vec<Tensor>> {
+        let output = match x.rank() {
+            2 => einsum("ti,ipo->tpo", x, weight)?,
+            _ => einsum("bsi,ipo->bspo", x, weight)?,
+        };
+        let output = match self.dim_names {
+            Some([_, output_name]) => nn.constrain_last(&output, output_name)?,
+            None => output,
+        };
+        unstack(&add_bias(nn, &output, bias)?, x.rank() - 1)
     }
 
     /// The weight and the bias.
@@ -73,17 +100,11 @@ impl Conv1d {
     }
 }
 
-/// The parts of a parameter of this rank along its last dim: over automatic axes they are a dim of
-/// their own, so that each is sharded.
-fn split_parts(stored: &Tensor, rank: usize, parts: usize) -> Result<Vec<Tensor>> {
-    if stored.rank() == rank {
-        return stored.split(rank - 1, parts);
-    }
-    let part = |part: Tensor| {
-        let [before, last] = [&part.dims()[..rank - 1], &part.dims()[rank..]];
-        part.reshape(&[before, last].concat())
-    };
-    stored.split(rank - 1, parts)?.into_iter().map(part).collect()
+/// The slices of a tensor along a dim, without it.
+fn unstack(stacked: &Tensor, dim: usize) -> Result<Vec<Tensor>> {
+    let mut dims = stacked.dims().to_vec();
+    let parts = stacked.split(dim, dims.remove(dim))?;
+    parts.iter().map(|part| part.reshape(&dims)).collect()
 }
 
 const CLASS: &str = "Conv1D";

@@ -112,9 +112,7 @@ impl Model<MaskedLm> for Encoder {
 
 impl Encoder {
     fn attention(&self, nn: &Scope<'_>, x: &Tensor, is_key: &Tensor) -> Result<Tensor> {
-        let head = |name| {
-            split_heads(&nn.linear(name, x, self.width)?, x.dims()[1], self.width / self.heads)
-        };
+        let head = |name| split_heads(&nn.linear(name, x, self.width)?, x.dims()[1], self.width / self.heads);
         let heads = Heads { query: head("query")?, key: head("key")?, value: head("value")? };
         let scale = ((self.width / self.heads) as f64).sqrt().recip();
         let mask = Mask::full().without_padding(is_key)?;
