@@ -99,7 +99,7 @@ const ROWS: &[Row] = &[
     ("automatic_axes", "tensor", &[TWO], Warns("--automatic_axes has no effect: the mesh has no axis tensor")),
     ("automatic_axes", "fsdp", &[TWO], Fails("mesh axis `fsdp` cannot be automatic (--automatic_axes)")),
     ("automatic_axes", "tensor", &[("num_cores", "8"), ("mesh", "fsdp=2,context=2,tensor=2")], Fails("leave `context` out of the mesh")),
-    ("automatic_axes", "tensor", &[FOUR, ("mesh", "fsdp=2,tensor=2"), ("fsdp.compute_dtype", "float8")], Fails("leave out FP8")),
+    ("automatic_axes", "tensor", &[FOUR, ("mesh", "fsdp=2,tensor=2"), ("fp8", "true")], Fails("leave out FP8")),
     ("context_method", "ring", &[FOUR, ("mesh", "fsdp=2,context=2")], Program),
     ("context_method", "ring", &[TWO], Warns("--context_method has no effect: the mesh has no axis context")),
     ("collective", "axes", &[TWO], Warns("--collective has no effect: the mesh has one axis")),

@@ -12,6 +12,8 @@ mod mask;
 pub use fused::{GRAPHS_WITHOUT_CUDNN, fused, unsupported_reason};
 pub use mask::{Mask, Pattern};
 
+use fused::fused_per_shard;
+
 use super::dim_names::HEADS;
 use super::{checkpoint, dims, flatten_tokens, min_finite, upcast, upcast_dtype};
 use crate::annotations::DimNames;
@@ -132,18 +134,17 @@ pub fn attention(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Te
     let (form, dtype) = (Form { dropout, ..scores.form() }, heads.query.dtype());
     let is_unsupported =
         || unsupported_reason(dtype, sequence, head, form, scope.is_scanned()).is_some();
-    let is_fused = scope.lowering().fused_attention && !is_unsupported();
+    if scope.lowering().fused_attention && !is_unsupported() {
+        return fused_per_shard(Some(scope), heads, form, &scope.name(DROPOUT));
+    }
     let attn_out = per_shard(scope, heads, |heads| match sequence >= BLOCKWISE_FROM {
-        _ if is_fused => fused(heads, form, &scope.name(DROPOUT)),
         true => blockwise(scope, heads, scores, BLOCK),
         false => reference(scope, heads, scores),
     })?;
-    // The kernel names its output and its statistics.
-    let is_named = is_fused && scope.annotations().is_none();
-    if is_named { Ok(attn_out) } else { attn_out.named(checkpoint::ATTN_OUT) }
+    attn_out.named(checkpoint::ATTN_OUT)
 }
 
-/// Runs attention on the heads of each device, which the compiler could not shard in kernels.
+/// Runs attention on the heads of each device, so that over automatic axes nothing is gathered.
 fn per_shard(
     scope: &Scope<'_>,
     Heads { query, key, value }: &Heads,
