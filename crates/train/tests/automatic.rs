@@ -9,7 +9,7 @@ mod common;
 use common::*;
 use fullshard_models::LoweringOptions;
 use fullshard_optim::{Adafactor, AdamW, Optimizer, Sgd};
-use fullshard_parallel::{MeshSpec, Placement, PlacementOptions, Remat};
+use fullshard_parallel::{FsdpConfig, MeshSpec, Placement, PlacementOptions, Remat, Settings};
 use fullshard_step::{BatchShape, StepSpec};
 use fullshard_train::{Metrics, Runner};
 use std::collections::HashMap;
@@ -34,6 +34,8 @@ struct Case {
     flatten_batch: bool,
     scanned: bool,
     remat: bool,
+    /// Whether units are gathered in one collective each, and ahead in scans.
+    packed: bool,
     run: Run,
 }
 
@@ -52,17 +54,21 @@ const CASE: Case = Case {
     flatten_batch: true,
     scanned: false,
     remat: false,
+    packed: false,
     run: Run::OneAdamw,
 };
 
 fn options(case: Case) -> PlacementOptions {
-    let Case { sequence_parallel, scanned, flatten_batch, .. } = case;
+    let Case { sequence_parallel, scanned, flatten_batch, packed, .. } = case;
+    let settings = Settings { flatten_parameters: packed, ..Settings::default() };
     PlacementOptions {
         strategy: case.strategy.parse().unwrap(),
         sequence_parallel,
         automatic_axes: vec!["tensor".to_owned()],
         remat: Some(if case.remat { Remat::Full } else { Remat::None }),
         scan_layers: scanned,
+        gather_ahead: packed && scanned,
+        config: FsdpConfig { settings, ..FsdpConfig::default() },
         lowering: LoweringOptions { flatten_batch, ..LoweringOptions::default() },
         ..PlacementOptions::default()
     }
@@ -164,6 +170,10 @@ cases! {
         mesh: "tensor=2,fsdp=3", strategy: "hybrid_shard", scanned: true, flatten_batch: false,
         sequence_parallel: true, run: Run::NoSyncSgd
     };
+    #[ignore = "long: more settings"]
+    long_gpt2_gathers_ahead: { scanned: true, packed: true, sequence_parallel: true };
+    #[ignore = "long: more settings"]
+    long_llama_packed: { model: LLAMA, packed: true, remat: true, sequence_parallel: true };
     #[ignore = "long: more settings"]
     long_llama_replicated: { model: LLAMA, strategy: "no_shard", remat: true, scanned: true };
 }
