@@ -125,6 +125,7 @@ fn every_key_round_trips_through_flags() {
         ("fsdp", "sharding_groups", _) => json!([[0, 1], [2, 3]]),
         ("fsdp", "sharding_rank" | "sharding_world_size", _) => json!(2),
         ("mesh", "shape", _) => json!("data=2,fsdp=-1"),
+        ("mesh", "context_method", _) => json!("ring"),
         ("fsdp", "wrap", _) => json!([]),
         (
             "fsdp",
@@ -148,7 +149,7 @@ fn every_key_round_trips_through_flags() {
         ("optimizer", "learning_rate", _) | ("evaluation", "steps", _) => json!(0.125),
         (_, "min_num_params" | "block_size" | "max_train_samples" | "max_eval_samples", _)
         | (_, "seed", Value::Null)
-        | ("mesh", ..) => json!(3),
+        | ("mesh", "devices", _) => json!(3),
         (.., Value::Null) => json!("word"),
         (.., Value::Bool(on)) => json!(!on),
         (.., Value::String(_)) => json!("other"),

@@ -3,11 +3,11 @@
 
 use crate::error::Error;
 use crate::layout::TensorSlice;
-use crate::placement::PlacementOptions;
+use crate::placement::{Placement, PlacementOptions};
 use crate::rules::{CONTEXT, NORM_SEQUENCE, Rule, Rules, TENSOR};
 use fullshard_core::Mesh;
 use fullshard_models::layers::dim_names::{DimName, HEADS, KV_HEADS, MLP, VOCAB};
-use fullshard_models::{Module, Parameter};
+use fullshard_models::{Annotations, Module, Parameter, TensorParallel};
 
 /// The dims that strategies slice over the `tensor` axis: columns of the first projections of
 /// attention and of the feed-forward layer, rows of the second, and the vocabulary.
@@ -24,6 +24,23 @@ pub struct TensorAxes {
     pub sequence_parallel: bool,
     /// Whether they are automatic: layers have full sizes, and the compiler shards them.
     pub automatic: bool,
+}
+
+impl TensorAxes {
+    /// The slices that layers compute with, if the axes are manual.
+    pub(crate) fn manual(&self, placement: &Placement) -> Option<TensorParallel> {
+        let group = placement.group(&self.axes);
+        let slices = || TensorParallel::new(group, self.names.clone(), self.sequence_parallel);
+        (!self.automatic).then(slices)
+    }
+
+    /// The names of dims that the compiler shards, if the axes are automatic.
+    pub(crate) fn annotations(&self, mesh: &Mesh) -> Option<Annotations> {
+        let tokens = self.sequence_parallel.then(|| NORM_SEQUENCE.to_owned());
+        let names = self.names.iter().cloned().chain(tokens);
+        let axes = names.map(|name| (name, self.axes.clone())).collect();
+        self.automatic.then(|| Annotations::new(mesh.clone(), axes))
+    }
 }
 
 impl Rules {
