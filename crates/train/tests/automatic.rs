@@ -1,6 +1,6 @@
 //! An automatic tensor axis gives the losses and gradient norms of one device.
 //!
-//! Ten steps, as in `tensor.rs`: the same models, but layers have full sizes and the compiler
+//! Ten steps and an evaluation, as in `tensor.rs`: the same models, but layers have full sizes and the compiler
 //! shards them by annotations.
 #![allow(clippy::unwrap_used)]
 
@@ -10,6 +10,7 @@ use common::*;
 use fullshard_models::LoweringOptions;
 use fullshard_optim::{Adafactor, AdamW, Optimizer, Sgd};
 use fullshard_parallel::{FsdpConfig, MeshSpec, Placement, PlacementOptions, Remat, Settings};
+use fullshard_pjrt::HostTensor;
 use fullshard_step::{BatchShape, StepSpec};
 use fullshard_train::{Metrics, Runner};
 use std::collections::HashMap;
@@ -96,7 +97,10 @@ fn spec_of(case: Case, mesh: &str, options: &PlacementOptions) -> StepSpec {
     StepSpec::new(model, placement, optimizer(case.run), batch, Some(1.0)).unwrap()
 }
 
-fn trained(spec: &StepSpec) -> Vec<Metrics> {
+/// The metrics of all steps, and the loss of an evaluation after them.
+type Losses = (Vec<Metrics>, f32);
+
+fn trained(spec: &StepSpec) -> Losses {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let compiler = compiler(spec.placement.devices());
     // As in `tensor.rs`: Adafactor needs weights larger than initial ones.
@@ -110,12 +114,16 @@ fn trained(spec: &StepSpec) -> Vec<Metrics> {
         let tokens = tokens(spec.batch, spec.model.dimensions().vocabulary, step % 3);
         runner.step(&[&tokens, &tokens], 1e-3).unwrap().wait().unwrap()
     };
-    (0..STEPS).map(step).collect()
+    let metrics = (0..STEPS).map(step).collect();
+    let tokens = HostTensor::from_values(&[6, 16], &(0..96).collect::<Vec<i32>>()).unwrap();
+    let (loss, labels) = runner.evaluate_batch(&[tokens.clone(), tokens]).unwrap().wait().unwrap();
+    assert_eq!(labels, 90.0);
+    (metrics, loss)
 }
 
 /// The same on one device, unrolled.
-fn one_device(case: Case) -> Vec<Metrics> {
-    static RUNS: Mutex<Option<HashMap<String, Vec<Metrics>>>> = Mutex::new(None);
+fn one_device(case: Case) -> Losses {
+    static RUNS: Mutex<Option<HashMap<String, Losses>>> = Mutex::new(None);
     let key = format!("{} {:?} {}", case.model, case.run, case.flatten_batch);
     let mut runs = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
     let run = || {
@@ -128,11 +136,12 @@ fn one_device(case: Case) -> Vec<Metrics> {
 
 #[track_caller]
 fn check(case: Case) {
-    let expected = one_device(case);
-    let found = trained(&spec_of(case, case.mesh, &options(case)));
+    let off = |found: f32, expected: f32| (found / expected - 1.0).abs();
+    let (expected, evaluated) = one_device(case);
+    let (found, found_evaluated) = trained(&spec_of(case, case.mesh, &options(case)));
     assert_eq!(found.len(), expected.len());
+    assert!(off(found_evaluated, evaluated) < 1e-5, "{case:?}: {found_evaluated}, {evaluated}");
     for (step, (found, expected)) in found.iter().zip(&expected).enumerate() {
-        let off = |found: f32, expected: f32| (found / expected - 1.0).abs();
         let fine = off(found.loss, expected.loss) < 1e-5
             && off(found.gradient_norm, expected.gradient_norm) < 1e-4
             && found.labels == expected.labels;
@@ -176,4 +185,30 @@ cases! {
     long_llama_packed: { model: LLAMA, packed: true, remat: true, sequence_parallel: true };
     #[ignore = "long: more settings"]
     long_llama_replicated: { model: LLAMA, strategy: "no_shard", remat: true, scanned: true };
+}
+
+#[test]
+fn loops_of_steps_carry_shards() {
+    let case = Case { scanned: true, sequence_parallel: true, ..CASE };
+    let spec = spec_of(case, case.mesh, &options(case)).with_iterations_per_loop(2).unwrap();
+    let program = spec.launch_program().unwrap();
+    compiler(spec.placement.devices()).compile(&program).unwrap();
+}
+
+fn refused(mesh: &str, change: impl FnOnce(&mut PlacementOptions)) -> String {
+    let mut options = options(CASE);
+    change(&mut options);
+    let mesh: MeshSpec = mesh.parse().unwrap();
+    let mesh = mesh.resolve(mesh.devices().unwrap()).unwrap();
+    Placement::on_mesh(&model(GPT2).tree(), &mesh, &options).unwrap_err().to_string()
+}
+
+#[test]
+fn rejects_what_cannot_be_automatic() {
+    let other = refused("fsdp=2,tensor=4", |it| it.automatic_axes.push("fsdp".to_owned()));
+    assert!(other.contains("mesh axis `fsdp` cannot be automatic"), "{other}");
+    let context = refused("context=2,tensor=4", |_| {});
+    assert!(context.ends_with("leave `context` out of the mesh"), "{context}");
+    let fp8 = refused("fsdp=2,tensor=4", |it| it.config.settings.fp8 = true);
+    assert!(fp8.ends_with("leave out FP8"), "{fp8}");
 }
