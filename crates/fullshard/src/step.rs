@@ -124,6 +124,11 @@ impl RunConfig {
                 "the mesh has no axis tensor",
             ),
             (
+                "--automatic_axes",
+                !self.mesh.automatic.is_empty() && spec.placement.tensor.is_none(),
+                "the mesh has no axis tensor",
+            ),
+            (
                 "--context_method",
                 self.mesh.context_method != ContextChoice::Gather
                     && spec.placement.context_shards() == 1,
@@ -253,6 +258,7 @@ impl RunConfig {
             strategy: self.strategy()?,
             rules: self.sharding_rules()?,
             sequence_parallel: self.mesh.sequence_parallel && model.has_residual_stream(),
+            automatic_axes: self.mesh.automatic.clone(),
             context_method: match self.mesh.context_method {
                 ContextChoice::Gather => ContextMethod::Gather,
                 ContextChoice::Ring => ContextMethod::Ring,

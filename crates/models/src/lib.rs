@@ -65,6 +65,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod annotations;
 mod config;
 mod context_parallel;
 mod declare;
@@ -83,6 +84,7 @@ mod task;
 mod tensor_parallel;
 mod tracer;
 
+pub use annotations::{Annotations, DimNames};
 pub use config::{ConfigError, default_config, from_file, from_json};
 pub use context_parallel::ContextAxis;
 pub use declare::{Declared, declare};

@@ -3,6 +3,7 @@
 //! A parameter is declared where it is used, with its name, shape and initializer. The module tree
 //! comes from tracing the model once without values.
 
+use crate::annotations::{Annotations, as_declared};
 use crate::context_parallel::ContextAxis;
 use crate::lowering::LoweringOptions;
 use crate::module::{Initializer, Parameter, join};
@@ -63,7 +64,7 @@ impl<'a> Scope<'a> {
         let list = self.child(name).place;
         let body = |place: &Place, carries: Vec<Tensor>| {
             let scope = Scope { tracer: self.tracer, place: place.clone() };
-            Ok(vec![layer(&scope, &carries[0])?])
+            Ok(vec![layer(&scope, &scope.constrain_residual(&carries[0])?)?])
         };
         let run = || self.tracer.layers(&list, count, vec![x.clone()], &body);
         let mut carries = module(name, run)?;
@@ -98,7 +99,18 @@ impl<'a> Scope<'a> {
 
     /// A parameter of this module, by its full declaration.
     pub fn get(&self, parameter: &Parameter) -> Result<Tensor> {
+        let tensor = self.stored(parameter)?;
+        if self.annotations().is_some() { as_declared(&tensor, parameter) } else { Ok(tensor) }
+    }
+
+    /// A parameter as it is stored: over automatic axes a sharded dim may be padded, and one of
+    /// fused parts is two.
+    pub(crate) fn stored(&self, parameter: &Parameter) -> Result<Tensor> {
         let tensor = self.tracer.parameter(&self.place, parameter)?;
+        let stored = self.annotations().map(|annotations| annotations.stored_dims(parameter));
+        if stored.is_some_and(|dims| tensor.dims() == dims) {
+            return Ok(tensor);
+        }
         let fits = |(dim, (&found, &size)): (usize, (&usize, &usize))| {
             let slice = || {
                 let name = parameter.dim_names.get(dim)?;
@@ -187,6 +199,11 @@ impl<'a> Scope<'a> {
     /// The slices of layers that devices compute with, if they do not have full ones.
     pub fn tensor_parallel(&self) -> Option<&TensorParallel> {
         self.tracer.tensor_parallel()
+    }
+
+    /// The automatic axes of the mesh, if there are any. Layers then have full sizes.
+    pub fn annotations(&self) -> Option<&Annotations> {
+        self.tracer.annotations()
     }
 
     /// Whether matmuls here are in FP8: those of layers, if enabled.

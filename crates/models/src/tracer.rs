@@ -1,5 +1,6 @@
 //! Tracers: return the parameters of a model and decide how its modules and layers are run.
 
+use crate::annotations::Annotations;
 use crate::context_parallel::ContextAxis;
 use crate::layers::attention::Form;
 use crate::lowering::LoweringOptions;
@@ -84,7 +85,8 @@ pub trait Tracer {
     ) -> Result<Vec<Tensor>>;
 
     /// A parameter of the module at a place, in the compute dtype: full, or this device's slice if
-    /// tensor parallelism slices one of its dims.
+    /// tensor parallelism slices one of its dims. With [`Annotations`], a dim that they shard may
+    /// be padded, and one of fused parts is two.
     fn parameter(&self, place: &Place, parameter: &Parameter) -> Result<Tensor>;
 
     /// Dropout over activations, with a name unique in its module. Returns the tensor unchanged
@@ -136,6 +138,11 @@ pub trait Tracer {
 
     /// The slices of layers that devices compute with, if they do not have full ones.
     fn tensor_parallel(&self) -> Option<&TensorParallel> {
+        None
+    }
+
+    /// The automatic axes of the mesh, if there are any.
+    fn annotations(&self) -> Option<&Annotations> {
         None
     }
 

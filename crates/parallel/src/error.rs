@@ -78,6 +78,16 @@ pub enum Error {
         /// The sizes of the axis that would do.
         sizes: String,
     },
+    /// A mesh axis that cannot be automatic.
+    #[error("mesh axis `{axis}` cannot be automatic (--automatic_axes): {reason}; {fix}")]
+    AutomaticAxis {
+        /// The axis.
+        axis: String,
+        /// Why.
+        reason: &'static str,
+        /// What to do instead.
+        fix: &'static str,
+    },
     /// A rule for the tensor axis together with others.
     #[error(
         "rule `{name}` of {rules} has `tensor` beside other axes: write a rule for `tensor` alone, \

@@ -4,7 +4,7 @@
 use crate::layout::ShardedParam;
 use crate::staged::Staging;
 use fullshard_core::Layout;
-use fullshard_graph::{DType, Mesh, Result, Tensor, concatenate, custom_vjp, full};
+use fullshard_graph::{DType, Mesh, MeshExt, Result, Tensor, concatenate, custom_vjp, full};
 
 /// How a unit is all-gathered and its gradients are reduce-scattered.
 #[derive(Debug, Clone, PartialEq)]
@@ -88,7 +88,26 @@ impl CommPolicy {
         )
     }
 
+    /// All-gathers shards. Over automatic axes it runs on each device's slices: the compiler would
+    /// gather what enters a collective over manual axes.
     fn unshard(&self, parameters: &[&ShardedParam], shards: &[Tensor]) -> Result<Vec<Tensor>> {
+        let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
+        for (param, shard) in parameters.iter().zip(shards) {
+            inputs.push((shard, param.automatic_sharding(&self.mesh, shard.rank())?));
+            let lead = shard.rank() - param.grid().len();
+            outputs.push(param.automatic_full_sharding(&self.mesh, lead)?);
+        }
+        self.mesh.per_shard(&inputs, &outputs, |shards| {
+            let full = self.unshard_slices(parameters, &shards)?;
+            parameters.iter().zip(&full).map(|(param, full)| param.split_parts(full)).collect()
+        })
+    }
+
+    fn unshard_slices(
+        &self,
+        parameters: &[&ShardedParam],
+        shards: &[Tensor],
+    ) -> Result<Vec<Tensor>> {
         let merged =
             |(param, shard): (&&ShardedParam, &Tensor)| param.merged(&shard.convert(self.compute)?);
         let shards = parameters.iter().zip(shards).map(merged).collect::<Result<Vec<_>>>()?;
@@ -120,6 +139,25 @@ impl CommPolicy {
         &self,
         parameters: &[&ShardedParam],
         gradients: &[&Tensor],
+    ) -> Result<Vec<Tensor>> {
+        let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
+        for (param, &gradient) in parameters.iter().zip(gradients) {
+            let lead = gradient.rank() - param.full_rank();
+            inputs.push((gradient, param.automatic_full_sharding(&self.mesh, lead)?));
+            let rank = lead + param.grid().len();
+            outputs.push(param.automatic_sharding(&self.mesh, rank)?);
+        }
+        self.mesh.per_shard(&inputs, &outputs, |gradients| {
+            let joined = parameters.iter().zip(&gradients);
+            let joined = joined.map(|(param, gradient)| param.joined_parts(gradient));
+            self.reduce_slices(parameters, &joined.collect::<Result<Vec<_>>>()?)
+        })
+    }
+
+    fn reduce_slices(
+        &self,
+        parameters: &[&ShardedParam],
+        gradients: &[Tensor],
     ) -> Result<Vec<Tensor>> {
         let (before, after) = self.divide;
         let mut shards = Vec::new();

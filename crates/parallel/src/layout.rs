@@ -7,7 +7,7 @@
 //! Only shards have padding. It is zero, and so is its gradient.
 
 use fullshard_core::Layout;
-use fullshard_graph::{Mesh, MeshError, Result, Sharding, Tensor};
+use fullshard_graph::{Error, Mesh, MeshError, Result, Sharding, Tensor};
 use fullshard_models::{Initializer, slice_size};
 
 /// The flat layout pads each shard to a multiple of this, so that a shard is full rows of a tile
@@ -58,6 +58,9 @@ pub struct TensorSlice {
     pub axes: Vec<usize>,
     /// The number of slices.
     pub count: usize,
+    /// Whether the axes are automatic: devices compute with all slices, and the compiler shards
+    /// them.
+    pub automatic: bool,
 }
 
 /// A dimension of the state of a parameter, over all devices.
@@ -133,6 +136,65 @@ impl ShardedParam {
         let (lead, grid) = (self.lead(shard), self.grid());
         let local: Vec<usize> = grid.iter().map(|dim| dim.local).collect();
         shard.reshape(&[&shard.dims()[..lead], &local].concat())
+    }
+
+    /// The sharding over automatic axes of a shard of the state, of this rank.
+    pub(crate) fn automatic_sharding(&self, mesh: &Mesh, rank: usize) -> Result<Sharding> {
+        let grid: Vec<Vec<usize>> = self.grid().into_iter().map(|dim| dim.axes).collect();
+        self.over_automatic(mesh, rank, grid)
+    }
+
+    /// The same of the full parameter: without the axes of FSDP, which gathers it.
+    pub(crate) fn automatic_full_sharding(&self, mesh: &Mesh, lead: usize) -> Result<Sharding> {
+        let full = match self.layout {
+            Layout::Flat => vec![Vec::new(); self.dims.len()],
+            Layout::Replicated | Layout::Dim(_) => {
+                self.grid().into_iter().map(|dim| dim.axes).collect()
+            }
+        };
+        self.over_automatic(mesh, lead + full.len(), full)
+    }
+
+    fn over_automatic(
+        &self,
+        mesh: &Mesh,
+        rank: usize,
+        mut dims: Vec<Vec<usize>>,
+    ) -> Result<Sharding> {
+        let slice = self.slice.as_ref().filter(|slice| slice.automatic);
+        let is_automatic = |axis: &usize| slice.is_some_and(|slice| slice.axes.contains(axis));
+        dims.iter_mut().for_each(|axes| axes.retain(is_automatic));
+        let lead = rank.saturating_sub(dims.len());
+        dims.splice(0..0, vec![Vec::new(); lead]);
+        let invalid = |error: MeshError| Error::new("sharding", error.to_string());
+        mesh.sharding_over(dims).map_err(invalid)
+    }
+
+    /// A full slice as layers take it: over automatic axes, fused parts are a dim of their own, so
+    /// that all slices together are a sharded tensor.
+    pub(crate) fn split_parts(&self, full: &Tensor) -> Result<Tensor> {
+        let lead = full.rank() - self.dims.len();
+        match &self.slice {
+            Some(TensorSlice { dim, parts, automatic: true, .. }) if *parts > 1 => {
+                let mut dims = full.dims().to_vec();
+                let size = dims[lead + dim] / parts;
+                dims.splice(lead + dim..=lead + dim, [*parts, size]);
+                full.reshape(&dims)
+            }
+            _ => Ok(full.clone()),
+        }
+    }
+
+    /// The inverse of [`ShardedParam::split_parts`].
+    pub(crate) fn joined_parts(&self, full: &Tensor) -> Result<Tensor> {
+        let lead = full.rank() - self.full_rank();
+        full.reshape(&[&full.dims()[..lead], &self.slice_dims()].concat())
+    }
+
+    /// The rank of a full parameter as layers take it.
+    pub(crate) fn full_rank(&self) -> usize {
+        let split = |slice: &TensorSlice| slice.automatic && slice.parts > 1;
+        self.dims.len() + usize::from(self.slice.as_ref().is_some_and(split))
     }
 
     /// The elements of the parameter, of all layers if it is stacked, without padding.

@@ -7,7 +7,7 @@ use crate::gather::CommPolicy;
 use crate::layout::{ShardedParam, TensorSlice};
 use crate::remat::Remat;
 use crate::rules::{BATCH, FSDP, Gather, ParamSharding, Rules, SEQUENCE};
-use crate::slices::TensorAxes;
+use crate::slices::{TensorAxes, check_automatic};
 use crate::stack::Stacks;
 use crate::staged::Staging;
 use crate::wrap::{self, Unit};
@@ -24,6 +24,8 @@ pub struct PlacementOptions {
     pub strategy: Strategy,
     /// Whether tokens of norms and residuals are sharded over the devices of tensor parallelism.
     pub sequence_parallel: bool,
+    /// The mesh axes that the compiler shards tensors over: `tensor`, or none.
+    pub automatic_axes: Vec<String>,
     /// How attention gets the keys and values of other devices along the axis `context`.
     pub context_method: ContextMethod,
     /// Sharding rules instead of those of the strategy.
@@ -109,10 +111,12 @@ impl Placement {
         options: &PlacementOptions,
     ) -> Result<Placement, Error> {
         let settings = &options.config.settings;
-        let rules = match &options.rules {
+        check_automatic(options, mesh)?;
+        let mut rules = match &options.rules {
             Some(rules) => rules.clone(),
             None => Rules::of(options.strategy, settings, mesh, options.sequence_parallel)?,
         };
+        rules.automatic = !options.automatic_axes.is_empty();
         rules.check(tree, mesh)?;
         let units = wrap::units(tree, &options.config.wrap)?;
         let frozen = wrap::frozen(tree, &options.frozen)?;
@@ -198,6 +202,13 @@ impl Placement {
         self.tensor.as_ref().map_or(1, |tensor| self.mesh.group_size(&tensor.axes))
     }
 
+    /// The positions of the mesh axes that are manual in a step.
+    pub fn manual_axes(&self) -> Vec<usize> {
+        let automatic = self.tensor.as_ref().filter(|tensor| tensor.automatic);
+        let is_manual = |axis: &usize| !automatic.is_some_and(|it| it.axes.contains(axis));
+        (0..self.mesh.sizes().len()).filter(is_manual).collect()
+    }
+
     /// The devices along axes, by their positions.
     pub fn group(&self, axes: &[usize]) -> Group {
         let group = self.mesh.group(axes);
@@ -256,7 +267,9 @@ impl Placement {
 fn comm(options: &PlacementOptions, mesh: &Mesh, rules: &Rules) -> Result<CommPolicy, Error> {
     let settings = &options.config.settings;
     let batch_axes = rules.token_axes(mesh)?;
-    let tokens = rules.tensor_axes(mesh).filter(|tensor| tensor.sequence_parallel);
+    // Over automatic axes the compiler sums the gradients of tokens.
+    let is_partial = |tensor: &TensorAxes| tensor.sequence_parallel && !tensor.automatic;
+    let tokens = rules.tensor_axes(mesh).filter(is_partial);
     Ok(CommPolicy {
         mesh: mesh.clone(),
         divide: settings.divide_factors(mesh.group_size(&batch_axes)),

@@ -67,6 +67,9 @@ pub struct Rules {
     /// Where they come from, for messages: a strategy or a file.
     #[serde(skip)]
     pub source: String,
+    /// Whether the tensor axis is automatic.
+    #[serde(skip)]
+    pub(crate) automatic: bool,
 }
 
 /// The mesh axes that shard dimensions of a name.
@@ -164,6 +167,7 @@ impl Rules {
             },
             reshard_after_forward: settings.reshard(strategy)?,
             source: strategy.name().to_owned(),
+            automatic: false,
         })
     }
 

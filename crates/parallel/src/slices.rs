@@ -3,10 +3,11 @@
 
 use crate::error::Error;
 use crate::layout::TensorSlice;
-use crate::rules::{NORM_SEQUENCE, Rule, Rules, TENSOR};
+use crate::placement::{Placement, PlacementOptions};
+use crate::rules::{CONTEXT, NORM_SEQUENCE, Rule, Rules, TENSOR};
 use fullshard_core::Mesh;
 use fullshard_models::layers::dim_names::{DimName, HEADS, KV_HEADS, MLP, VOCAB};
-use fullshard_models::{Module, Parameter};
+use fullshard_models::{Annotations, Module, Parameter, TensorParallel};
 
 /// The dims that strategies slice over the `tensor` axis: columns of the first projections of
 /// attention and of the feed-forward layer, rows of the second, and the vocabulary.
@@ -21,6 +22,25 @@ pub struct TensorAxes {
     pub names: Vec<String>,
     /// Whether they shard the tokens of norms and residuals.
     pub sequence_parallel: bool,
+    /// Whether they are automatic: layers have full sizes, and the compiler shards them.
+    pub automatic: bool,
+}
+
+impl TensorAxes {
+    /// The slices that layers compute with, if the axes are manual.
+    pub(crate) fn manual(&self, placement: &Placement) -> Option<TensorParallel> {
+        let group = placement.group(&self.axes);
+        let slices = || TensorParallel::new(group, self.names.clone(), self.sequence_parallel);
+        (!self.automatic).then(slices)
+    }
+
+    /// The names of dims that the compiler shards, if the axes are automatic.
+    pub(crate) fn annotations(&self, mesh: &Mesh) -> Option<Annotations> {
+        let tokens = self.sequence_parallel.then(|| NORM_SEQUENCE.to_owned());
+        let names = self.names.iter().cloned().chain(tokens);
+        let axes = names.map(|name| (name, self.axes.clone())).collect();
+        self.automatic.then(|| Annotations::new(mesh.clone(), axes))
+    }
 }
 
 impl Rules {
@@ -31,7 +51,8 @@ impl Rules {
         let is_tokens = |Rule(name, axes): &Rule| name == NORM_SEQUENCE && !axes.is_empty();
         let sequence_parallel = self.activations.iter().any(is_tokens);
         let used = !axes.is_empty() && !names.is_empty();
-        used.then_some(TensorAxes { axes, names, sequence_parallel })
+        let automatic = self.automatic;
+        used.then_some(TensorAxes { axes, names, sequence_parallel, automatic })
     }
 
     /// The rules for the tensor axis.
@@ -44,7 +65,8 @@ impl Rules {
         let (dim, name) = self.sliced_dim(parameter)?;
         let axes = tensor_positions(mesh);
         let count = mesh.group_size(&axes);
-        (count > 1).then_some(TensorSlice { dim, parts: name.parts, axes, count })
+        let automatic = self.automatic;
+        (count > 1).then_some(TensorSlice { dim, parts: name.parts, axes, count, automatic })
     }
 
     fn sliced_dim(&self, parameter: &Parameter) -> Option<(usize, DimName)> {
@@ -95,6 +117,30 @@ impl Rules {
         let what = format!("the {units} {unit} of `{parameter}` (dim `{}`)", dim_name.name);
         Err(Error::IndivisibleSlice { rules, what, devices, sizes: sizes.join(", ") })
     }
+}
+
+/// Rejects automatic axes that cannot be, or not together with the other options.
+pub(crate) fn check_automatic(options: &PlacementOptions, mesh: &Mesh) -> Result<(), Error> {
+    let Some(axis) = options.automatic_axes.first() else { return Ok(()) };
+    if let Some(axis) = options.automatic_axes.iter().find(|axis| *axis != TENSOR) {
+        let reason = "its collectives are written by hand, so that they overlap with computation";
+        let fix = "name `tensor` only";
+        return Err(Error::AutomaticAxis { axis: axis.clone(), reason, fix });
+    }
+    if tensor_positions(mesh).is_empty() {
+        return Ok(());
+    }
+    let has_context = mesh.axis_positions(CONTEXT).is_ok();
+    let (reason, fix) = match () {
+        () if has_context => {
+            ("attention over a context axis is manual over both", "leave `context` out of the mesh")
+        }
+        () if options.config.settings.fp8 => {
+            ("FP8 scales are of each device's slices", "leave out FP8")
+        }
+        () => return Ok(()),
+    };
+    Err(Error::AutomaticAxis { axis: axis.clone(), reason, fix })
 }
 
 /// The positions of the tensor axis, which may be split along a torus.

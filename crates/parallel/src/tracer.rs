@@ -1,16 +1,16 @@
 //! Tracing a model with sharded parameters: entering a unit all-gathers its parameters, leaving it
 //! reshards them.
 
+mod dropout;
+
 use crate::layout::ShardedParam;
 use crate::placement::{PlacedUnit, Placement};
-use crate::slices::TensorAxes;
 use fullshard_graph::{
-    DType, Draw, Error, Group, Key, Result, Tensor, barrier, constant, custom_vjp, iota, remat,
-    scan, transient,
+    DType, Error, Key, Result, Tensor, barrier, constant, custom_vjp, iota, remat, scan, transient,
 };
 use fullshard_models::{
-    Activations, Body, ContextAxis, Layer, LayerBody, LoweringOptions, Parameter, Place,
-    TensorParallel, Tracer,
+    Activations, Annotations, Body, ContextAxis, Layer, LayerBody, LoweringOptions, Parameter,
+    Place, TensorParallel, Tracer,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -26,6 +26,7 @@ pub struct Sharded<'a> {
     /// Whether the surrounding computation is rematerialized anyway.
     in_remat: Cell<bool>,
     tensor: Option<TensorParallel>,
+    annotations: Option<Annotations>,
     context: Option<ContextAxis>,
 }
 
@@ -38,11 +39,8 @@ impl<'a> Sharded<'a> {
             shards: RefCell::default(),
             full_params: RefCell::default(),
             in_remat: Cell::new(false),
-            tensor: placement.tensor.as_ref().map(
-                |TensorAxes { axes, names, sequence_parallel }| {
-                    TensorParallel::new(placement.group(axes), names.clone(), *sequence_parallel)
-                },
-            ),
+            tensor: placement.tensor.as_ref().and_then(|tensor| tensor.manual(placement)),
+            annotations: placement.tensor.as_ref().and_then(|it| it.annotations(&placement.mesh)),
             context: (placement.context_shards() > 1).then(|| {
                 let group = placement.group(&placement.context_axes);
                 let method = placement.options.context_method;
@@ -214,55 +212,6 @@ impl<'a> Sharded<'a> {
         Ok(tied)
     }
 
-    /// The devices that each dim of activations is sharded over.
-    fn activation_groups(&self, x: &Tensor, of: Activations) -> Vec<Group> {
-        let mut groups = vec![self.placement.group(&[]); x.rank()];
-        groups[0] = self.placement.sample_group();
-        match (of, &self.tensor) {
-            (Activations::Attention, Some(tensor)) => groups[1] = tensor.group().clone(),
-            (Activations::Residual, Some(tensor)) if tensor.is_sequence_parallel() => {
-                let dim = x.rank() - 2;
-                groups[dim] = groups[dim].joined(tensor.group());
-            }
-            _ => {}
-        }
-        groups
-    }
-
-    /// Random numbers for the residual stream if sequences are sharded: those of this device's
-    /// positions, `[tokens, width]` or `[batch, sequence, width]`.
-    fn residual_draw(&self, key: &Key, x: &Tensor, context: &ContextAxis) -> Result<Draw> {
-        let tensor = self.tensor.as_ref().filter(|tensor| tensor.is_sequence_parallel());
-        let (dim, samples) = (x.rank() - 2, &context.samples);
-        let shards = tensor.map_or(1, |tensor| tensor.group().size());
-        let length = context.length();
-        let sequence = length / context.group.size();
-        let positions = context.positions(sequence)?;
-        let own = |positions: &Tensor| match tensor {
-            Some(tensor) => {
-                let count = positions.dims()[0] / shards;
-                let start = (tensor.group().index()? * count as f64)?;
-                positions.dynamic_slice(&[&start], &[count])
-            }
-            None => Ok(positions.clone()),
-        };
-        let mut dims = x.dims().to_vec();
-        if dim == 1 {
-            dims[0] *= samples.size();
-            dims[1] = length;
-            let draw = key.draw(&dims).at(1, &own(&positions)?)?;
-            return if samples.size() > 1 { draw.shard(0, samples) } else { Ok(draw) };
-        }
-        let batch = x.dims()[0] * shards / sequence;
-        dims[0] = batch * samples.size() * length;
-        let mut first = (iota(DType::I32, &[batch, 1], 0)? * length as f64)?;
-        if samples.size() > 1 {
-            first = (first + (samples.index()? * (batch * length) as f64)?)?;
-        }
-        let rows = (first + positions.expand(0)?)?.reshape(&[batch * sequence])?;
-        key.draw(&dims).at(0, &own(&rows)?)
-    }
-
     /// Replaces shards.
     fn set_shards(&self, parameters: &[&ShardedParam], shards: Vec<Tensor>) {
         let names = parameters.iter().map(|param| param.name.clone());
@@ -388,16 +337,10 @@ impl Tracer for Sharded<'_> {
         of: Activations,
         probability: f64,
     ) -> Result<Tensor> {
-        let Some(key) = self.dropout_key(place, name)? else { return Ok(x.clone()) };
-        if let (Activations::Residual, Some(context)) = (of, &self.context) {
-            return self.residual_draw(&key, x, context)?.dropout(x, probability);
+        match self.dropout_key(place, name)? {
+            Some(key) => self.dropped_out(&key, x, of, probability),
+            None => Ok(x.clone()),
         }
-        let groups = self.activation_groups(x, of);
-        let full = x.dims().iter().zip(&groups).map(|(size, group)| size * group.size());
-        let draw = key.draw(&full.collect::<Vec<_>>());
-        let sharded = groups.iter().enumerate().filter(|(_, group)| group.size() > 1);
-        let draw = sharded.into_iter().try_fold(draw, |draw, (dim, group)| draw.shard(dim, group));
-        draw?.dropout(x, probability)
     }
 
     fn dropout_key(&self, place: &Place, name: &str) -> Result<Option<Key>> {
@@ -417,6 +360,10 @@ impl Tracer for Sharded<'_> {
 
     fn tensor_parallel(&self) -> Option<&TensorParallel> {
         self.tensor.as_ref()
+    }
+
+    fn annotations(&self) -> Option<&Annotations> {
+        self.annotations.as_ref()
     }
 
     fn is_training(&self) -> bool {

@@ -44,6 +44,15 @@ pub struct StepResults<T> {
     pub metrics: T,
 }
 
+/// What an update reads of a step's tensors besides its inputs.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct TrainedShards<T> {
+    /// The state.
+    pub state: TrainState<T>,
+    /// The gradients of the parameters that are trained.
+    pub gradients: Vec<T>,
+}
+
 /// The inputs of an evaluation step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EvalArguments<T> {
@@ -117,6 +126,20 @@ impl<T> Ordered<T> for StepResults<T> {
         mut change: impl FnMut(&'a T) -> Result<U, E>,
     ) -> Result<StepResults<U>, E> {
         Ok(StepResults { state: self.state.try_map(&mut change)?, metrics: change(&self.metrics)? })
+    }
+}
+
+impl<T> Ordered<T> for TrainedShards<T> {
+    type Of<U> = TrainedShards<U>;
+
+    fn try_map<'a, U, E>(
+        &'a self,
+        mut change: impl FnMut(&'a T) -> Result<U, E>,
+    ) -> Result<TrainedShards<U>, E> {
+        Ok(TrainedShards {
+            state: self.state.try_map(&mut change)?,
+            gradients: self.gradients.try_map(&mut change)?,
+        })
     }
 }
 

@@ -71,7 +71,7 @@ impl StepSpec {
         let results = LoopResults { last, metrics: self.placement.mesh.replicated(2) };
         let arguments = layout.donated_to(&results.positions().last.state)?;
         let program =
-            self.sharded_program("train_loop", &arguments, &results, |locals| self.steps(locals))?;
+            self.step_region("train_loop", &arguments, &results, |locals| self.steps(locals))?;
         Ok(program.in_dialect(self.placement.options.dialect))
     }
 

@@ -4,15 +4,14 @@
 //! each takes the metrics of the previous one, so that the host can launch ahead and still find the
 //! state from before the first bad step.
 
-use crate::arguments::{StepArguments, StepInputs, StepResults, TrainState};
+use crate::arguments::{StepArguments, StepInputs, StepResults, TrainState, TrainedShards};
 use crate::error::Error;
 use crate::layout::TensorSpec;
 use crate::ordered::Ordered;
 use crate::spec::StepSpec;
-use fullshard_graph::MeshExt;
 use fullshard_graph::{
-    Argument, DType, Key, Program, Result, Sharding, Tensor, barrier, concatenate, constant,
-    module, scan, select, value_aux_and_grad, zeros,
+    Argument, DType, Key, Mesh, MeshError, MeshExt, Program, Result, Sharding, Tensor, barrier,
+    concatenate, constant, module, scan, select, value_aux_and_grad, zeros,
 };
 use fullshard_models::{Loss, Scope};
 use fullshard_optim::{Update, clip_factor, global_norm};
@@ -61,7 +60,7 @@ impl StepSpec {
         };
         let arguments = layout.donated_to(&results.positions().state)?;
         let program =
-            self.sharded_program("train_step", &arguments, &results, |locals| self.step(locals))?;
+            self.step_region("train_step", &arguments, &results, |locals| self.step(locals))?;
         Ok(program.in_dialect(self.placement.options.dialect))
     }
 
@@ -72,13 +71,28 @@ impl StepSpec {
     pub fn eval_program(&self, sequences: usize) -> std::result::Result<Program, Error> {
         let arguments = self.eval_arguments(sequences)?.map(TensorSpec::argument);
         let results = vec![self.placement.mesh.replicated(1)];
-        let program = self.sharded_program("eval_step", &arguments, &results, |locals| {
+        let program = self.step_region("eval_step", &arguments, &results, |locals| {
             let tracer = Sharded::new(&self.placement, &locals.parameters, None);
             let loss = self.loss(&tracer, &locals.batch)?;
             let both = concatenate(&[&loss.sum.expand(0)?, &loss.count.expand(0)?], 0)?;
             Ok(vec![self.placement.token_group().sum(&both)?])
         })?;
         Ok(program.in_dialect(self.placement.options.dialect))
+    }
+
+    /// A program in which every device computes on its own shards, except over automatic axes.
+    pub(crate) fn step_region<A, R>(
+        &self,
+        name: &str,
+        arguments: &A,
+        results: &R,
+        body: impl FnOnce(A::Of<Tensor>) -> Result<R::Of<Tensor>>,
+    ) -> std::result::Result<Program, Error>
+    where
+        A: Ordered<(Argument, Sharding)>,
+        R: Ordered<Sharding>,
+    {
+        self.manual_program(name, &self.placement.manual_axes(), arguments, results, body)
     }
 
     /// A program in which every device computes on its own shards.
@@ -93,17 +107,43 @@ impl StepSpec {
         A: Ordered<(Argument, Sharding)>,
         R: Ordered<Sharding>,
     {
+        let all: Vec<usize> = (0..self.placement.mesh.sizes().len()).collect();
+        self.manual_program(name, &all, arguments, results, body)
+    }
+
+    /// A program in a region that is manual over some axes, by their positions.
+    fn manual_program<A, R>(
+        &self,
+        name: &str,
+        axes: &[usize],
+        arguments: &A,
+        results: &R,
+        body: impl FnOnce(A::Of<Tensor>) -> Result<R::Of<Tensor>>,
+    ) -> std::result::Result<Program, Error>
+    where
+        A: Ordered<(Argument, Sharding)>,
+        R: Ordered<Sharding>,
+    {
         let mesh = &self.placement.mesh;
         let (types, shardings): (Vec<_>, Vec<_>) = arguments.flatten().into_iter().unzip();
         let outputs = results.flatten();
+        let local = |shardings: &[Sharding]| {
+            let local = shardings.iter().map(|sharding| over_axes(mesh, sharding, axes));
+            local.collect::<std::result::Result<Vec<_>, _>>()
+        };
+        let (inside, results) = (local(&shardings)?, local(&outputs)?);
         let program = Program::trace(name, &types, |tensors| {
-            let inputs: Vec<_> = tensors.iter().zip(shardings).collect();
-            let axes: Vec<&str> = mesh.axes().map(|(axis, _)| axis).collect();
-            mesh.manual(&axes, &inputs, &outputs, |locals| {
+            let body = |locals| {
                 let locals =
                     arguments.unflatten(locals).map_err(|error| trace_error(name, error))?;
                 Ok(body(locals)?.flatten())
-            })
+            };
+            if axes.is_empty() {
+                return body(tensors);
+            }
+            let inputs: Vec<_> = tensors.iter().zip(inside).collect();
+            let names: Vec<&str> = axes.iter().map(|&axis| mesh.axis_name(axis)).collect();
+            mesh.manual(&names, &inputs, &results, body)
         })?;
         Ok(program.sharded_results(&outputs)?)
     }
@@ -121,7 +161,31 @@ impl StepSpec {
         let pass = PassInputs { batch: &inputs.batch, dropout, scale };
         let (sum, gradients) = self.gradients(&state.parameters, &pass)?;
         let loss = (group.sum(&sum)? / &at_least_one)?;
-        module("optimizer", || self.update(state, &inputs, gradients, [loss, count]))
+        module("optimizer", || self.update_shards(state, &inputs, gradients, [loss, count]))
+    }
+
+    /// The update on each device's own shards, also over automatic axes.
+    fn update_shards(
+        &self,
+        state: TrainState<Tensor>,
+        inputs: &StepInputs<Tensor>,
+        gradients: Vec<Tensor>,
+        metrics: [Tensor; 2],
+    ) -> Result<StepResults<Tensor>> {
+        let stored = self.state().map_err(|error| trace_error("update", error))?;
+        let stored = stored.map(|state| state.tensor.sharding.clone());
+        let shards = TrainedShards { state, gradients };
+        let trained = self.placement.trained();
+        let gradients = trained.iter().map(|&i| stored.parameters[i].clone()).collect();
+        let shardings = TrainedShards { state: stored.clone(), gradients };
+        let results = StepResults { state: stored, metrics: self.placement.mesh.replicated(1) };
+        let locals: Vec<_> =
+            shards.each_ref().flatten().into_iter().zip(shardings.flatten()).collect();
+        let updated = self.placement.mesh.per_shard(&locals, &results.flatten(), |locals| {
+            let locals = shards.unflatten(locals).map_err(|error| trace_error("update", error))?;
+            Ok(self.update(locals.state, inputs, locals.gradients, metrics)?.flatten())
+        })?;
+        results.unflatten(updated).map_err(|error| trace_error("update", error))
     }
 
     /// The next state and the metrics, from gradients, the mean loss and the number of labels.
@@ -203,7 +267,7 @@ impl StepSpec {
         let sync = !accumulated || self.batch.sync_each_microbatch;
         if sync && !placement.gathers_per_step() {
             let inputs: Vec<&Tensor> = trained.iter().map(|&i| &shards[i]).collect();
-            return self.accumulate(&inputs, pass, Ok, |inputs, dropout| {
+            return self.accumulate(&inputs, shards, pass, Ok, |inputs, dropout| {
                 let shards = with_trained(shards, &trained, inputs);
                 Sharded::new(placement, &shards, Some(dropout))
             });
@@ -213,10 +277,11 @@ impl StepSpec {
         let inputs: Vec<&Tensor> = trained.iter().map(|&i| &full_params[i]).collect();
         let reduce = |gradients: Vec<Tensor>| Sharded::reduce_all(placement, &gradients);
         let each = |gradients| if sync { reduce(gradients) } else { Ok(gradients) };
-        let (sum, gradients) = self.accumulate(&inputs, pass, each, |inputs, dropout| {
-            let full_params = with_trained(&full_params, &trained, inputs);
-            Sharded::with_full_params(placement, &full_params, Some(dropout))
-        })?;
+        let (sum, gradients) =
+            self.accumulate(&inputs, shards, pass, each, |inputs, dropout| {
+                let full_params = with_trained(&full_params, &trained, inputs);
+                Sharded::with_full_params(placement, &full_params, Some(dropout))
+            })?;
         Ok((sum, if sync { gradients } else { reduce(gradients)? }))
     }
 
@@ -240,6 +305,7 @@ impl StepSpec {
     fn accumulate<'a>(
         &self,
         inputs: &[&Tensor],
+        shards: &[Tensor],
         pass: &PassInputs<'_>,
         each: impl Fn(Vec<Tensor>) -> Result<Vec<Tensor>>,
         tracer: impl Fn(&[Tensor], Key) -> Sharded<'a>,
@@ -255,7 +321,7 @@ impl StepSpec {
             return one(&batch, pass.dropout.clone());
         }
         let mut sums = vec![zeros(DType::F32, &[])?];
-        for dims in self.gradient_dims(inputs) {
+        for dims in self.gradient_dims(inputs, shards) {
             sums.push(zeros(DType::F32, &dims)?);
         }
         let index = fullshard_graph::iota(DType::I32, &[self.batch.accumulation], 0)?;
@@ -273,12 +339,10 @@ impl StepSpec {
     }
 
     /// The dimensions of accumulated gradients: those of shards if each microbatch is reduced.
-    fn gradient_dims(&self, inputs: &[&Tensor]) -> Vec<Vec<usize>> {
+    fn gradient_dims(&self, inputs: &[&Tensor], shards: &[Tensor]) -> Vec<Vec<usize>> {
+        let trained = self.placement.trained();
         match self.batch.sync_each_microbatch {
-            true => {
-                let trained = self.placement.trained();
-                trained.iter().map(|&i| self.shard(i).local_dims()).collect()
-            }
+            true => trained.iter().map(|&i| shards[i].dims().to_vec()).collect(),
             false => inputs.iter().map(|input| input.dims().to_vec()).collect(),
         }
     }
@@ -295,6 +359,16 @@ impl StepSpec {
 
 pub(crate) fn trace_error(what: &str, reason: impl ToString) -> fullshard_graph::Error {
     fullshard_graph::Error::new(what, reason.to_string())
+}
+
+/// A sharding without the axes that are not among these.
+fn over_axes(
+    mesh: &Mesh,
+    sharding: &Sharding,
+    axes: &[usize],
+) -> std::result::Result<Sharding, MeshError> {
+    let kept = |dim: &Vec<usize>| dim.iter().copied().filter(|axis| axes.contains(axis)).collect();
+    mesh.sharding_over(sharding.dims().iter().map(kept).collect())
 }
 
 /// Whether all elements of a vector are finite.

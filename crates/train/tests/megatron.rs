@@ -3,11 +3,15 @@
 //!
 //! Per layer two all-reduces forward and two backward; with sequence parallelism two all-gathers
 //! and two reduce-scatters in each pass. What a layer adds is the difference of two depths.
+//!
+//! With an automatic axis the compilers insert the same. The CPU compiler does less: it slices
+//! all-reduces instead of scattering, and sums the gradient of each projection of one input.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
 use common::model;
+use fullshard_graph::DType;
 use fullshard_models::LoweringOptions;
 use fullshard_optim::Sgd;
 use fullshard_parallel::{MeshSpec, Placement, PlacementOptions};
@@ -19,6 +23,13 @@ use fullshard_testing::{CLIENT, compile_ahead};
 use std::collections::BTreeMap;
 
 use CollectiveKind::{AllGather, AllReduce, ReduceScatter};
+
+/// Who shards layers over `tensor`: layers themselves, or the compiler.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Axis {
+    Manual,
+    Automatic,
+}
 
 const WIDTH: usize = 64;
 const BATCH: BatchShape =
@@ -39,11 +50,16 @@ fn llama(layers: usize) -> String {
     )
 }
 
-fn step(config: &str, sequence_parallel: bool, flatten_batch: bool) -> StepSpec {
+fn options(sequence_parallel: bool, axis: Axis, flatten_batch: bool) -> PlacementOptions {
     let lowering = LoweringOptions { flatten_batch, ..LoweringOptions::default() };
-    let options = PlacementOptions { sequence_parallel, lowering, ..PlacementOptions::default() };
+    let automatic = (axis == Axis::Automatic).then(|| "tensor".to_owned());
+    let automatic_axes = automatic.into_iter().collect();
+    PlacementOptions { sequence_parallel, automatic_axes, lowering, ..PlacementOptions::default() }
+}
+
+fn step(config: &str, options: &PlacementOptions) -> StepSpec {
     let (model, mesh) = (model(config), "fsdp=2,tensor=4".parse::<MeshSpec>().unwrap());
-    let placement = Placement::on_mesh(&model.tree(), &mesh.resolve(8).unwrap(), &options).unwrap();
+    let placement = Placement::on_mesh(&model.tree(), &mesh.resolve(8).unwrap(), options).unwrap();
     StepSpec::new(model, placement, Box::new(Sgd::default()), BATCH, Some(1.0)).unwrap()
 }
 
@@ -73,7 +89,9 @@ fn over_tensor(spec: &StepSpec, kind: Platform) -> (BTreeMap<CollectiveKind, i64
         let times = runs.count(instruction.computation).unwrap() as i64;
         // TPUs all-gather `f32` as `bf16` where it is rounded to that next.
         let bytes = found.bytes.unwrap();
-        let elements = bytes * 8 / u64::from(found.element.unwrap().bits().unwrap());
+        // GPUs combine collectives of several types, such as `f32` and `i32`.
+        let bits = found.element.map_or(32, |element| element.bits().unwrap());
+        let elements = bytes * 8 / u64::from(bits);
         match elements.is_multiple_of(activations) {
             true => {
                 *counts.entry(found.kind).or_default() += (elements / activations) as i64 * times
@@ -89,52 +107,93 @@ fn over_tensor(spec: &StepSpec, kind: Platform) -> (BTreeMap<CollectiveKind, i64
 fn check(
     config: fn(usize) -> String,
     kind: Platform,
-    sequence_parallel: bool,
+    options: &PlacementOptions,
     expected: &[(CollectiveKind, i64)],
 ) {
-    let flat = kind != Platform::Tpu;
-    let [two, three] =
-        [2, 3].map(|layers| over_tensor(&step(&config(layers), sequence_parallel, flat), kind));
+    let [two, three] = [2, 3].map(|layers| step(&config(layers), options));
+    let [two, three] = [two, three].map(|spec| over_tensor(&spec, kind));
     let kinds = three.0.iter().map(|(kind, count)| (*kind, count - two.0.get(kind).unwrap_or(&0)));
     assert_eq!(kinds.filter(|(_, count)| *count != 0).collect::<Vec<_>>(), expected);
     // A number per sliced bias for the norm of gradients; with sequence parallelism the gradients of
     // norms and of biases after a sum too, whose shards are padded to 128 elements.
-    let small = 16 + if sequence_parallel { 6 * 128 * 4 } else { 0 };
+    let small = 16 + if options.sequence_parallel { 6 * 128 * 4 } else { 0 };
     assert!((three.1 - two.1).abs() <= small, "{} bytes besides, then {}", two.1, three.1);
 }
 
 const REDUCED: [(CollectiveKind, i64); 1] = [(AllReduce, 4)];
 const SCATTERED: [(CollectiveKind, i64); 2] = [(AllGather, 4), (ReduceScatter, 4)];
+/// By the TPU compiler over an automatic axis: the inputs of the first projections are gathered again
+/// for the gradients of their weights, rather than saved.
+const GATHERED_AGAIN: [(CollectiveKind, i64); 2] = [(AllGather, 6), (ReduceScatter, 4)];
+/// By the CPU compiler over an automatic axis.
+const SLICED: [(CollectiveKind, i64); 2] = [(AllGather, 4), (AllReduce, 4)];
+/// Llama has three projections of one input, and two of another.
+const LLAMA_REDUCED: [(CollectiveKind, i64); 1] = [(AllReduce, 7)];
+const LLAMA_SLICED: [(CollectiveKind, i64); 2] = [(AllGather, 4), (AllReduce, 7)];
 
 macro_rules! cases {
-    ($($(#[$tier:meta])? $name:ident: $model:ident $kind:ident $sequence:literal $expected:ident;)*) => {
+    ($($(#[$tier:meta])? $name:ident: $model:ident $kind:ident $sequence:literal $axis:ident $expected:ident;)*) => {
         $(
             #[test]
             $(#[$tier])?
             fn $name() {
-                check($model, Platform::$kind, $sequence, &$expected);
+                let flat = Platform::$kind != Platform::Tpu;
+                let options = options($sequence, Axis::$axis, flat);
+                check($model, Platform::$kind, &options, &$expected);
             }
         )*
     };
 }
 
 cases! {
-    gpt2_reduces_twice_per_pass_on_cpu: gpt2 Cpu false REDUCED;
-    gpt2_gathers_and_scatters_twice_per_pass_on_cpu: gpt2 Cpu true SCATTERED;
-    llama_reduces_twice_per_pass_on_cpu: llama Cpu false REDUCED;
-    llama_gathers_and_scatters_twice_per_pass_on_cpu: llama Cpu true SCATTERED;
-    llama_gathers_and_scatters_twice_per_pass_on_gpus: llama Cuda true SCATTERED;
+    gpt2_reduces_twice_per_pass_on_cpu: gpt2 Cpu false Manual REDUCED;
+    gpt2_gathers_and_scatters_twice_per_pass_on_cpu: gpt2 Cpu true Manual SCATTERED;
+    llama_reduces_twice_per_pass_on_cpu: llama Cpu false Manual REDUCED;
+    llama_gathers_and_scatters_twice_per_pass_on_cpu: llama Cpu true Manual SCATTERED;
+    llama_gathers_and_scatters_twice_per_pass_on_gpus: llama Cuda true Manual SCATTERED;
     #[ignore = "long: ahead-of-time compiles"]
-    long_llama_reduces_twice_per_pass_on_gpus: llama Cuda false REDUCED;
+    long_llama_reduces_twice_per_pass_on_gpus: llama Cuda false Manual REDUCED;
     #[ignore = "long: ahead-of-time compiles"]
-    long_gpt2_reduces_twice_per_pass_on_gpus: gpt2 Cuda false REDUCED;
+    long_gpt2_reduces_twice_per_pass_on_gpus: gpt2 Cuda false Manual REDUCED;
     #[ignore = "long: ahead-of-time compiles"]
-    long_gpt2_gathers_and_scatters_twice_per_pass_on_gpus: gpt2 Cuda true SCATTERED;
+    long_gpt2_gathers_and_scatters_twice_per_pass_on_gpus: gpt2 Cuda true Manual SCATTERED;
     #[ignore = "long: ahead-of-time compiles"]
-    long_llama_reduces_twice_per_pass_on_tpus: llama Tpu false REDUCED;
-    llama_gathers_and_scatters_twice_per_pass_on_tpus: llama Tpu true SCATTERED;
+    long_llama_reduces_twice_per_pass_on_tpus: llama Tpu false Manual REDUCED;
+    llama_gathers_and_scatters_twice_per_pass_on_tpus: llama Tpu true Manual SCATTERED;
     #[ignore = "long: ahead-of-time compiles"]
-    long_gpt2_reduces_twice_per_pass_on_tpus: gpt2 Tpu false REDUCED;
+    long_gpt2_reduces_twice_per_pass_on_tpus: gpt2 Tpu false Manual REDUCED;
     #[ignore = "long: ahead-of-time compiles"]
-    long_gpt2_gathers_and_scatters_twice_per_pass_on_tpus: gpt2 Tpu true SCATTERED;
+    long_gpt2_gathers_and_scatters_twice_per_pass_on_tpus: gpt2 Tpu true Manual SCATTERED;
+    automatic_gpt2_reduces_twice_per_pass_on_cpu: gpt2 Cpu false Automatic REDUCED;
+    automatic_gpt2_gathers_twice_per_pass_on_cpu: gpt2 Cpu true Automatic SLICED;
+    automatic_llama_reduces_each_gradient_on_cpu: llama Cpu false Automatic LLAMA_REDUCED;
+    automatic_llama_gathers_twice_per_pass_on_cpu: llama Cpu true Automatic LLAMA_SLICED;
+    #[ignore = "long: ahead-of-time compiles"]
+    long_automatic_llama_gathers_and_scatters_on_gpus: llama Cuda true Automatic SCATTERED;
+    #[ignore = "long: ahead-of-time compiles"]
+    long_automatic_llama_reduces_on_gpus: llama Cuda false Automatic REDUCED;
+    #[ignore = "long: ahead-of-time compiles"]
+    long_automatic_gpt2_reduces_on_gpus: gpt2 Cuda false Automatic REDUCED;
+    #[ignore = "long: ahead-of-time compiles"]
+    long_automatic_gpt2_gathers_and_scatters_on_gpus: gpt2 Cuda true Automatic SCATTERED;
+    #[ignore = "long: ahead-of-time compiles"]
+    long_automatic_llama_reduces_on_tpus: llama Tpu false Automatic REDUCED;
+    #[ignore = "long: ahead-of-time compiles"]
+    long_automatic_llama_gathers_again_on_tpus: llama Tpu true Automatic GATHERED_AGAIN;
+    #[ignore = "long: ahead-of-time compiles"]
+    long_automatic_gpt2_reduces_on_tpus: gpt2 Tpu false Automatic REDUCED;
+    #[ignore = "long: ahead-of-time compiles"]
+    long_automatic_gpt2_gathers_again_on_tpus: gpt2 Tpu true Automatic GATHERED_AGAIN;
+}
+
+/// Nothing is gathered around cuDNN's kernel, which the compiler cannot shard.
+#[test]
+fn automatic_llama_gathers_and_scatters_around_the_kernel_on_gpus() {
+    let mut options = options(true, Axis::Automatic, true);
+    options.config.settings.compute_dtype = DType::Bf16;
+    options.lowering.fused_attention = true;
+    let spec = step(&llama(2), &options);
+    assert_eq!(spec.attention_unsupported_reason(), None);
+    assert!(spec.step_program().unwrap().to_text().contains("__cudnn$fmha"));
+    check(llama, Platform::Cuda, &options, &SCATTERED);
 }

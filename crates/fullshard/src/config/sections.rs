@@ -114,6 +114,9 @@ super::section! {
         /// Beside tensor parallelism (a mesh axis tensor), shard the tokens of norms and residuals
         /// over its devices too.
         sequence_parallel: bool = true, "sequence_parallel", "BOOL";
+        /// Mesh axes that the compiler shards layers over by their annotations, instead of
+        /// collectives written by hand: tensor.
+        automatic: Vec<String> = Vec::new(), "automatic_axes", "AXIS";
         /// With context parallelism (a mesh axis context), how attention gets the keys and values
         /// of other devices: all-gathered (gather), or passed around a ring (ring), which needs
         /// less memory.

@@ -12,7 +12,11 @@ mod mask;
 pub use fused::{GRAPHS_WITHOUT_CUDNN, fused, unsupported_reason};
 pub use mask::{Mask, Pattern};
 
+use fused::fused_per_shard;
+
+use super::dim_names::HEADS;
 use super::{checkpoint, dims, flatten_tokens, min_finite, upcast, upcast_dtype};
+use crate::annotations::DimNames;
 use crate::context_parallel::ContextAxis;
 use crate::scope::Scope;
 use crate::tracer::{Activations, Declaration};
@@ -131,13 +135,28 @@ pub fn attention(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Te
     let is_unsupported =
         || unsupported_reason(dtype, sequence, head, form, scope.is_scanned()).is_some();
     if scope.lowering().fused_attention && !is_unsupported() {
-        return fused(heads, form, &scope.name(DROPOUT));
+        return fused_per_shard(Some(scope), heads, form, &scope.name(DROPOUT));
     }
-    let attn_out = match sequence >= BLOCKWISE_FROM {
-        true => blockwise(scope, heads, scores, BLOCK)?,
-        false => reference(scope, heads, scores)?,
-    };
+    let attn_out = per_shard(scope, heads, |heads| match sequence >= BLOCKWISE_FROM {
+        true => blockwise(scope, heads, scores, BLOCK),
+        false => reference(scope, heads, scores),
+    })?;
     attn_out.named(checkpoint::ATTN_OUT)
+}
+
+/// Runs attention on the heads of each device, so that over automatic axes nothing is gathered.
+fn per_shard(
+    scope: &Scope<'_>,
+    Heads { query, key, value }: &Heads,
+    attention: impl FnOnce(&Heads) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let dims: DimNames<'_> = &[None, Some(HEADS), None, None];
+    let inputs = [(query, dims), (key, dims), (value, dims)];
+    let mut results = scope.per_shard(&inputs, &[dims], |inputs| {
+        let [query, key, value] = inputs.try_into().map_err(|_| missing_inputs())?;
+        Ok(vec![attention(&Heads { query, key, value })?])
+    })?;
+    results.pop().ok_or_else(missing_inputs)
 }
 
 /// Attention over sequences that are sharded.

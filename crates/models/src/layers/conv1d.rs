@@ -2,10 +2,10 @@
 
 use super::dim_names::DimName;
 use super::linear::{Order, linear};
-use super::{DEFAULT_STD, width};
+use super::{DEFAULT_STD, add_bias, width};
 use crate::module::{Initializer, Parameter};
 use crate::scope::Scope;
-use fullshard_graph::{Result, Tensor};
+use fullshard_graph::{Result, Tensor, einsum};
 
 /// A linear layer with a bias whose weight is `[input, output]`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,7 +34,8 @@ impl Conv1d {
     /// Applies the layer with a name to the last dimension.
     pub fn apply(&self, nn: &Scope<'_>, name: &str, x: &Tensor) -> Result<Tensor> {
         nn.module(name, CLASS, |nn| {
-            let (weight, bias) = self.parameters(nn, width(x)?)?;
+            let [weight, bias] = self.declarations(width(x)?);
+            let (weight, bias) = (nn.get(&weight)?, nn.get(&bias)?);
             linear(nn, x, &weight, Some(&bias), Order::InputFirst, self.dim_names)
         })
     }
@@ -47,12 +48,20 @@ impl Conv1d {
         x: &Tensor,
         parts: usize,
     ) -> Result<Vec<Tensor>> {
-        if !nn.lowering().split_projections {
+        if !nn.lowering().split_projections && nn.annotations().is_none() {
             return self.apply(nn, name, x)?.split(x.rank() - 1, parts);
         }
         nn.module_outputs(name, CLASS, |nn| {
-            let (weight, bias) = self.parameters(nn, width(x)?)?;
-            let (weights, biases) = (weight.split(1, parts)?, bias.split(0, parts)?);
+            let [weight, bias] = self.declarations(width(x)?).map(|it| nn.stored(&it));
+            let (weight, bias) = (weight?, bias?);
+            let is_split = weight.rank() > 2;
+            if is_split && !nn.lowering().split_projections {
+                return self.all_parts(nn, x, &weight, &bias);
+            }
+            let (weights, biases) = match is_split {
+                true => (unstack(&weight, 1)?, unstack(&bias, 0)?),
+                false => (weight.split(1, parts)?, bias.split(0, parts)?),
+            };
             let part = |(weight, bias)| {
                 linear(nn, x, weight, Some(bias), Order::InputFirst, self.dim_names)
             };
@@ -60,15 +69,42 @@ impl Conv1d {
         })
     }
 
-    fn parameters(&self, nn: &Scope<'_>, input: usize) -> Result<(Tensor, Tensor)> {
+    /// All parts by one matmul with a weight `[input, parts, output]`, so that the gradient of `x`
+    /// is summed over devices once.
+    fn all_parts(
+        &self,
+        nn: &Scope<'_>,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: &Tensor,
+    ) -> Result<Vec<Tensor>> {
+        let output = match x.rank() {
+            2 => einsum("ti,ipo->tpo", x, weight)?,
+            _ => einsum("bsi,ipo->bspo", x, weight)?,
+        };
+        let output = match self.dim_names {
+            Some([_, output_name]) => nn.constrain_last(&output, output_name)?,
+            None => output,
+        };
+        unstack(&add_bias(nn, &output, bias)?, x.rank() - 1)
+    }
+
+    /// The weight and the bias.
+    fn declarations(&self, input: usize) -> [Parameter; 2] {
         let normal = Initializer::normal(self.std);
         let weight = Parameter::new("weight", &[input, self.output], normal);
         let names = self.dim_names.as_ref().map_or(&[][..], |names| &names[..]);
-        let weight = nn.get(&weight.with_dim_names(names))?;
         let bias = Parameter::new("bias", &[self.output], Initializer::Zeros);
         let bias = bias.with_dim_names(names.get(1..).unwrap_or_default());
-        Ok((weight, nn.get(&bias)?))
+        [weight.with_dim_names(names), bias]
     }
+}
+
+/// The slices of a tensor along a dim, without it.
+fn unstack(stacked: &Tensor, dim: usize) -> Result<Vec<Tensor>> {
+    let mut dims = stacked.dims().to_vec();
+    let parts = stacked.split(dim, dims.remove(dim))?;
+    parts.iter().map(|part| part.reshape(&dims)).collect()
 }
 
 const CLASS: &str = "Conv1D";

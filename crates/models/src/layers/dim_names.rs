@@ -44,3 +44,13 @@ pub const MLP: DimName = DimName::new("mlp");
 pub const POSITIONS: DimName = DimName::new("positions");
 /// The scale or offset of a norm.
 pub const NORM: DimName = DimName::new("norm");
+/// The sequences of a batch, of activations.
+pub const BATCH: DimName = DimName::new("batch");
+/// The tokens of a sequence, of activations.
+pub const SEQUENCE: DimName = DimName::new("sequence");
+/// The tokens of norms and residuals.
+pub const NORM_SEQUENCE: DimName = DimName::new("norm_sequence");
+
+/// All names.
+pub(crate) const ALL: [DimName; 10] =
+    [VOCAB, EMBED, HEADS, KV_HEADS, MLP, POSITIONS, NORM, BATCH, SEQUENCE, NORM_SEQUENCE];

@@ -75,7 +75,7 @@ impl Embedding {
     fn table(&self, nn: &Scope<'_>, names: &[DimName]) -> Result<Tensor> {
         let normal = Initializer::normal(self.std);
         let table = Parameter::new("weight", &[self.rows, self.width], normal);
-        nn.get(&Parameter { zero_row: self.padding, ..table.with_dim_names(names) })
+        nn.stored(&Parameter { zero_row: self.padding, ..table.with_dim_names(names) })
     }
 }
 

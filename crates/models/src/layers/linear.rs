@@ -70,13 +70,18 @@ impl<'a> Linear<'a> {
     }
 
     /// The weight, `[output, input]`, in the module of the layer.
-    pub(super) fn weight(&self, nn: &Scope<'_>, input: usize) -> Result<Tensor> {
+    fn weight(&self, nn: &Scope<'_>, input: usize) -> Result<Tensor> {
+        nn.get(&self.weight_parameter(input))
+    }
+
+    /// The declaration of the weight.
+    pub(super) fn weight_parameter(&self, input: usize) -> Parameter {
         let dims = [self.output, input];
         let weight = match self.tied {
             Some(other) => Parameter::tied("weight", &dims, other),
             None => Parameter::new("weight", &dims, Initializer::normal(self.std)),
         };
-        nn.get(&weight.with_dim_names(self.names()))
+        weight.with_dim_names(self.names())
     }
 
     fn names(&self) -> &[DimName] {
@@ -95,12 +100,13 @@ pub(super) fn linear(
     order: Order,
     names: Option<[DimName; 2]>,
 ) -> Result<Tensor> {
-    let (Some(tensor), Some([first, second])) = (scope.tensor_parallel(), names) else {
-        return matmul(scope, x, weight, bias, order);
-    };
+    let Some([first, second]) = names else { return matmul(scope, x, weight, bias, order) };
     let (input, output) = match order {
         Order::InputFirst => (first, second),
         Order::OutputFirst => (second, first),
+    };
+    let Some(tensor) = scope.tensor_parallel() else {
+        return annotated(scope, x, weight, bias, order, [input, output]);
     };
     if tensor.slices(&output) {
         return matmul(scope, &tensor.enter(x)?, weight, bias, order);
@@ -110,6 +116,25 @@ pub(super) fn linear(
     }
     // The bias is added once, to the sum.
     let sum = tensor.leave(&matmul(scope, x, weight, None, order)?)?;
+    bias.map_or(Ok(sum.clone()), |bias| add_bias(scope, &sum, bias))
+}
+
+/// A linear layer over full sizes, whose inputs and outputs are annotated by the names of the
+/// weight: along a sharded dim, or, after a sum over one, as the residual stream.
+fn annotated(
+    scope: &Scope<'_>,
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    order: Order,
+    [input, output]: [DimName; 2],
+) -> Result<Tensor> {
+    let is_sharded = |dim| scope.annotations().is_some_and(|it| it.shards(dim) > 1);
+    if !is_sharded(&input) || is_sharded(&output) {
+        return scope.constrain_last(&matmul(scope, x, weight, bias, order)?, output);
+    }
+    let x = scope.constrain_last(x, input)?;
+    let sum = scope.constrain_residual(&matmul(scope, &x, weight, None, order)?)?;
     bias.map_or(Ok(sum.clone()), |bias| add_bias(scope, &sum, bias))
 }
 

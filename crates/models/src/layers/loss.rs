@@ -47,7 +47,7 @@ pub fn apply(
 ) -> Result<Loss> {
     let loss = scope.module_outputs(name, linear::CLASS, |scope| {
         let vocabulary = head.output();
-        let head = head.weight(scope, width(hidden)?)?;
+        let head = scope.stored(&head.weight_parameter(width(hidden)?))?;
         let tensor = scope.tensor_parallel().filter(|tensor| tensor.slices(&VOCAB));
         let options = scope.lowering();
         let rows = head.dims()[0];
@@ -55,14 +55,27 @@ pub fn apply(
         let size = chunk_size(labels.ty().elements(), rows, options.large_chunks);
         let tile = if options.padded_vocabulary { TILE } else { 1 };
         let loss = if let Some(tensor) = tensor {
-            vocab_parallel(tensor, hidden, &head, labels, vocabulary, [size, tile])?
+            let hidden = flatten_tokens(&tensor.enter(hidden)?)?;
+            let vocabulary = Vocabulary { tensor: Some(tensor), ..Vocabulary::new(vocabulary) };
+            chunked_over(vocabulary, &hidden, &head, labels, [size, tile])?
+        } else if let Some(annotations) = scope.annotations() {
+            let rows = rows / annotations.shards(&VOCAB);
+            let size = chunk_size(labels.ty().elements(), rows, options.large_chunks);
+            let hidden = scope.constrain_exactly(&flatten_tokens(hidden)?, &[None; 2])?;
+            let vocabulary = Vocabulary { scope: Some(scope), ..Vocabulary::new(vocabulary) };
+            chunked_over(vocabulary, &hidden, &head, labels, [size, 1])?
         } else if vocabulary < CHUNKED_FROM {
             cross_entropy(&hidden.linear(&head.t()?)?, labels)?
         } else if options.loss_custom_call && custom_call::supports(hidden.dtype()) {
             custom_call::apply(&flatten_tokens(hidden)?, &head, labels, size)?
         } else {
-            let vocabulary = Vocabulary { size: rows, tensor: None };
-            chunked_over(vocabulary, &flatten_tokens(hidden)?, &head, labels, [size, tile])?
+            chunked_over(
+                Vocabulary::new(rows),
+                &flatten_tokens(hidden)?,
+                &head,
+                labels,
+                [size, tile],
+            )?
         };
         Ok(vec![loss.sum, loss.count])
     })?;
@@ -100,26 +113,13 @@ pub fn chunked(
     size: usize,
     tile: usize,
 ) -> Result<Loss> {
-    let vocabulary = Vocabulary { size: head.dims()[0], tensor: None };
+    let vocabulary = Vocabulary::new(head.dims()[0]);
     chunked_over(vocabulary, &flatten_tokens(hidden)?, head, &shifted(labels)?, [size, tile])
 }
 
-/// The loss in chunks with a head of which each device has a slice of the rows. Logits are not
-/// gathered: devices share the largest logit of each token, the sum of exponentials and the logit
-/// of the label. Labels are shifted and flat.
-fn vocab_parallel(
-    tensor: &TensorParallel,
-    hidden: &Tensor,
-    head: &Tensor,
-    labels: &Tensor,
-    vocabulary: usize,
-    [size, tile]: [usize; 2],
-) -> Result<Loss> {
-    let hidden = flatten_tokens(&tensor.enter(hidden)?)?;
-    let vocabulary = Vocabulary { size: vocabulary, tensor: Some(tensor) };
-    chunked_over(vocabulary, &hidden, head, labels, [size, tile])
-}
-
+/// The loss in chunks, of shifted and flat labels. If devices have slices of the head, logits are
+/// not gathered: devices share the largest logit of each token, the sum of exponentials and the
+/// logit of the label.
 fn chunked_over(
     vocabulary: Vocabulary<'_>,
     hidden: &Tensor,
@@ -196,11 +196,19 @@ pub fn label_mask(labels: &Tensor, vocabulary: usize) -> Result<Tensor> {
     labels.compare(Comparison::GreaterEqual, &zeros(labels.dtype(), &[])?)?.and(&below_end)
 }
 
-/// The vocabulary, and the devices that it is sliced over.
+/// The vocabulary, and the devices that it is sliced over or sharded by the compiler.
 #[derive(Clone, Copy)]
 struct Vocabulary<'a> {
     size: usize,
     tensor: Option<&'a TensorParallel>,
+    /// Where logits are annotated.
+    scope: Option<&'a Scope<'a>>,
+}
+
+impl Vocabulary<'_> {
+    fn new(size: usize) -> Self {
+        Vocabulary { size, tensor: None, scope: None }
+    }
 }
 
 /// Tokens in chunks, and a head padded to a multiple of the tile size.
@@ -299,11 +307,15 @@ impl Chunks<'_> {
     }
 
     fn chunk(&self, hidden: &Tensor, labels: &Tensor) -> Result<Chunk> {
-        let logits = upcast(&einsum("td,vd->tv", hidden, &self.head)?)?;
+        let logits = einsum("td,vd->tv", hidden, &self.head)?;
+        let logits = match self.vocabulary.scope {
+            Some(scope) => upcast(&scope.constrain_last(&logits, VOCAB)?)?,
+            None => upcast(&logits)?,
+        };
         let zero = self.zero(&[])?;
         let column = iota(DType::I32, &[1, logits.dims()[1]], 1)?;
         let logits = self.without_padding(logits, &column)?;
-        let Vocabulary { size, tensor } = self.vocabulary;
+        let Vocabulary { size, tensor, .. } = self.vocabulary;
         let max = logits.max(&[1])?.expand(1)?;
         let shift = (tensor.map_or(Ok(max.clone()), |it| it.max(&max))? + headroom(size))?;
         let counts = label_mask(labels, size)?.expand(1)?;
@@ -335,15 +347,16 @@ impl Chunks<'_> {
 
     /// Logits with the padding of the vocabulary set to the lowest finite number.
     fn without_padding(&self, logits: Tensor, column: &Tensor) -> Result<Tensor> {
-        let Vocabulary { size, tensor } = self.vocabulary;
+        let Vocabulary { size, tensor, .. } = self.vocabulary;
         let sliced = tensor.filter(|tensor| tensor.group().size() * self.rows != size);
-        if logits.dims()[1] == self.rows && sliced.is_none() {
+        let rows = self.rows.min(size);
+        if logits.dims()[1] == rows && sliced.is_none() {
             return Ok(logits);
         }
         let is_below = |column: &Tensor, end: usize| {
             column.compare(Comparison::Less, &full(DType::I32, &[], end as f64)?)
         };
-        let mut counts = is_below(column, self.rows)?;
+        let mut counts = is_below(column, rows)?;
         if let Some(tensor) = sliced {
             counts = counts.and(&is_below(&(column + tensor.start(self.rows)?)?, size)?)?;
         }

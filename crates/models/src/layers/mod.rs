@@ -70,7 +70,7 @@ pub(crate) fn residual_stream(scope: &Scope<'_>, x: &Tensor) -> Result<Tensor> {
     let x = if scope.lowering().flatten_batch { flatten_tokens(x)? } else { x.clone() };
     match scope.tensor_parallel() {
         Some(tensor) => tensor.own_tokens(&x),
-        None => Ok(x),
+        None => scope.constrain_residual(&x),
     }
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn add_bias(scope: &Scope<'_>, rows: &Tensor, bias: &Tensor) -> Resul
         |inputs| Ok((add(inputs)?, vec![])),
         |_, gradients| {
             let gradient = barrier(&[&gradients[0]])?.remove(0);
-            let tokens: Vec<usize> = (0..gradient.rank() - 1).collect();
+            let tokens: Vec<usize> = (0..gradient.rank() - bias.rank()).collect();
             let sum = upcast(&gradient)?.sum(&tokens)?.convert(gradient.dtype())?;
             Ok(vec![gradient, sum])
         },

@@ -14,7 +14,10 @@
 //! mask for their own sequences.
 
 use super::{Form, Heads, Pattern};
+use crate::annotations::DimNames;
 use crate::layers::checkpoint;
+use crate::layers::dim_names::HEADS;
+use crate::scope::Scope;
 use fullshard_graph::{
     DType, Error, Key, Result, Tensor, TensorType, custom_call, custom_vjp, zeros,
 };
@@ -76,6 +79,16 @@ pub fn unsupported_reason(
 /// Causal attention, `[batch, heads, sequence, head]`, by the kernel. The name is that of the
 /// dropout, and must be unique in the program.
 pub fn fused(heads: &Heads, scores: Form, name: &str) -> Result<Tensor> {
+    fused_per_shard(None, heads, scores, name)
+}
+
+/// The same in a scope, over whose automatic axes each device runs the kernel on its own heads.
+pub(super) fn fused_per_shard(
+    scope: Option<&Scope<'_>>,
+    heads: &Heads,
+    scores: Form,
+    name: &str,
+) -> Result<Tensor> {
     let factor = scores.factor.ok_or_else(|| invalid("scores with a static scale"))?;
     let seed = seed(scores.dropout, name);
     let kernel = Kernel { factor, causal: true, dropout: scores.dropout, seed };
@@ -83,7 +96,12 @@ pub fn fused(heads: &Heads, scores: Form, name: &str) -> Result<Tensor> {
     let inputs = [swap_heads(&heads.query)?, swap_heads(&heads.key)?, swap_heads(&heads.value)?];
     let [query, key, value] = &inputs;
     let constants = [query.stop_gradient()?, key.stop_gradient()?, value.stop_gradient()?];
-    let (attn_out, stats) = kernel.forward(&constants)?;
+    let constants = constants.each_ref().map(|input| (input, HEADS_THIRD));
+    let outputs = run(scope, &constants, &[HEADS_THIRD, HEADS_SECOND], |inputs| {
+        let (attn_out, stats) = kernel.forward(&inputs)?;
+        Ok(vec![attn_out, stats])
+    })?;
+    let [attn_out, stats] = outputs.try_into().map_err(|_| invalid("two outputs"))?;
     let (attn_out, stats) =
         (attn_out.named(checkpoint::ATTN_OUT)?, stats.named(checkpoint::ATTN_OUT)?);
     // The outputs are inputs here, and the gradients are those of the kernel's inputs: so the
@@ -94,11 +112,36 @@ pub fn fused(heads: &Heads, scores: Form, name: &str) -> Result<Tensor> {
         |inputs| Ok((vec![result(&inputs)?], inputs)),
         |residuals, gradients| {
             let zeros = residuals[3..].iter().map(|output| zeros(output.dtype(), output.dims()));
-            let [query, key, value] = kernel.gradients(&residuals, &gradients[0])?;
-            [Ok(query), Ok(key), Ok(value)].into_iter().chain(zeros).collect()
+            let dims = [HEADS_THIRD, HEADS_THIRD, HEADS_THIRD, HEADS_SECOND, HEADS_THIRD];
+            let inputs = residuals.iter().zip(dims).chain([(&gradients[0], HEADS_THIRD)]);
+            let inputs: Vec<_> = inputs.collect();
+            let gradients = run(scope, &inputs, &[HEADS_THIRD; 3], |mut inputs| {
+                let gradient = inputs.pop().ok_or_else(|| invalid("a gradient"))?;
+                Ok(kernel.gradients(&inputs, &gradient)?.to_vec())
+            })?;
+            gradients.into_iter().map(Ok).chain(zeros).collect()
         },
     )?;
     swap_heads(&results.pop().ok_or_else(|| invalid("one result"))?)
+}
+
+/// The names of the dims of the kernel's inputs and outputs.
+const HEADS_THIRD: DimNames<'_> = &[None, None, Some(HEADS), None];
+
+/// The names of the dims of its statistics.
+const HEADS_SECOND: DimNames<'_> = &[None, Some(HEADS), None];
+
+/// Runs a kernel on the shards of its inputs.
+fn run(
+    scope: Option<&Scope<'_>>,
+    inputs: &[(&Tensor, DimNames<'_>)],
+    results: &[DimNames<'_>],
+    kernel: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,
+) -> Result<Vec<Tensor>> {
+    match scope {
+        Some(scope) => scope.per_shard(inputs, results, kernel),
+        None => kernel(inputs.iter().map(|(x, _)| (*x).clone()).collect()),
+    }
 }
 
 /// The last input of the gradient rule.

@@ -32,7 +32,7 @@ pub(super) fn apply(hidden: &Tensor, head: &Tensor, labels: &Tensor, size: usize
     let results = custom_vjp(
         &[hidden, head, labels],
         |inputs| {
-            let vocabulary = Vocabulary { size: inputs[1].dims()[0], tensor: None };
+            let vocabulary = Vocabulary::new(inputs[1].dims()[0]);
             Chunks::of(&inputs, size, 1, vocabulary)?.loss()
         },
         |inputs| loss_and_gradients(&inputs, size),
