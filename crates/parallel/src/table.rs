@@ -35,13 +35,24 @@ impl Placement {
         lines.join("\n")
     }
 
-    /// The mesh in one line: its axes, the batch's, and how collectives run.
+    /// The mesh in one line: its axes, and what they shard.
     fn mesh_line(&self) -> String {
         let axes = self.mesh.whole_axes();
         let axes: Vec<String> = axes.iter().map(|(name, size)| format!("{name}={size}")).collect();
-        let batch = self.mesh.whole_names(&self.comm.batch_axes);
-        let batch = if batch.is_empty() { "nothing".to_owned() } else { batch.join(", ") };
-        format!("mesh {}, batch sharded over {batch}", axes.join(","))
+        let over = |what: &str, axes: &[usize]| {
+            let names = self.mesh.whole_names(axes);
+            (!names.is_empty()).then(|| format!("{what} over {}", names.join(", ")))
+        };
+        let tensor = self.tensor.as_ref().and_then(|tensor| over("layers sliced", &tensor.axes));
+        let sharded = [
+            over("batch sharded", &self.sample_axes),
+            over("sequences sharded", &self.context_axes),
+            tensor,
+        ];
+        let sharded: Vec<String> = sharded.into_iter().flatten().collect();
+        let sharded =
+            if sharded.is_empty() { "nothing sharded".into() } else { sharded.join(", ") };
+        format!("mesh {}, {sharded}", axes.join(","))
     }
 
     /// Which dim of a parameter is sharded over which axes.
