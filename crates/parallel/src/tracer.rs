@@ -41,11 +41,7 @@ impl<'a> Sharded<'a> {
             in_remat: Cell::new(false),
             tensor: placement.tensor.as_ref().and_then(|tensor| tensor.manual(placement)),
             annotations: placement.tensor.as_ref().and_then(|it| it.annotations(&placement.mesh)),
-            context: (placement.context_shards() > 1).then(|| {
-                let group = placement.group(&placement.context_axes);
-                let method = placement.options.context_method;
-                ContextAxis::new(group, method, placement.sample_group())
-            }),
+            context: placement.context_axis(),
         };
         sharded.shards.replace(named(&placement.parameters, shards));
         sharded
