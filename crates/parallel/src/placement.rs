@@ -14,7 +14,7 @@ use crate::wrap::{self, Unit};
 use fullshard_core::Layout;
 use fullshard_graph::{DType, Dialect, Group, Mesh, MeshExt, Sharding};
 use fullshard_models::layers::attention::context::ContextMethod;
-use fullshard_models::{ContextAxis, LoweringOptions, Module, Parameter};
+use fullshard_models::{LoweringOptions, Module, Parameter};
 use std::collections::HashMap;
 
 /// How a model is to be placed.
@@ -185,13 +185,6 @@ impl Placement {
     /// The number of parts of each sequence.
     pub fn context_shards(&self) -> usize {
         self.mesh.group_size(&self.context_axes)
-    }
-
-    /// The devices that share sequences, if there are any.
-    pub(crate) fn context_axis(&self) -> Option<ContextAxis> {
-        let group = self.group(&self.context_axes);
-        let axis = || ContextAxis::new(group, self.options.context_method, self.sample_group());
-        (self.context_shards() > 1).then(axis)
     }
 
     /// The number of devices that compute with slices of the same layers.

@@ -41,7 +41,11 @@ impl<'a> Sharded<'a> {
             in_remat: Cell::new(false),
             tensor: placement.tensor.as_ref().and_then(|tensor| tensor.manual(placement)),
             annotations: placement.tensor.as_ref().and_then(|it| it.annotations(&placement.mesh)),
-            context: placement.context_axis(),
+            context: (placement.context_shards() > 1).then(|| {
+                let group = placement.group(&placement.context_axes);
+                let method = placement.options.context_method;
+                ContextAxis::new(group, method, placement.sample_group())
+            }),
         };
         sharded.shards.replace(named(&placement.parameters, shards));
         sharded
@@ -333,10 +337,8 @@ impl Tracer for Sharded<'_> {
         of: Activations,
         probability: f64,
     ) -> Result<Tensor> {
-        match self.dropout_key(place, name)? {
-            Some(key) => self.dropped_out(&key, x, of, probability),
-            None => Ok(x.clone()),
-        }
+        let dropped_out = |key| self.dropped_out(&key, x, of, probability);
+        self.dropout_key(place, name)?.map_or(Ok(x.clone()), dropped_out)
     }
 
     fn dropout_key(&self, place: &Place, name: &str) -> Result<Option<Key>> {
