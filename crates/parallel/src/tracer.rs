@@ -337,10 +337,8 @@ impl Tracer for Sharded<'_> {
         of: Activations,
         probability: f64,
     ) -> Result<Tensor> {
-        match self.dropout_key(place, name)? {
-            Some(key) => self.dropped_out(&key, x, of, probability),
-            None => Ok(x.clone()),
-        }
+        let dropped_out = |key| self.dropped_out(&key, x, of, probability);
+        self.dropout_key(place, name)?.map_or(Ok(x.clone()), dropped_out)
     }
 
     fn dropout_key(&self, place: &Place, name: &str) -> Result<Option<Key>> {

@@ -52,15 +52,14 @@ pub fn apply(
         let options = scope.lowering();
         let rows = head.dims()[0];
         let labels = &predicted(scope, labels)?;
-        let size = chunk_size(labels.ty().elements(), rows, options.large_chunks);
+        let shards = scope.annotations().map_or(1, |annotations| annotations.shards(&VOCAB));
+        let size = chunk_size(labels.ty().elements(), rows / shards, options.large_chunks);
         let tile = if options.padded_vocabulary { TILE } else { 1 };
         let loss = if let Some(tensor) = tensor {
             let hidden = flatten_tokens(&tensor.enter(hidden)?)?;
             let vocabulary = Vocabulary { tensor: Some(tensor), ..Vocabulary::new(vocabulary) };
             chunked_over(vocabulary, &hidden, &head, labels, [size, tile])?
-        } else if let Some(annotations) = scope.annotations() {
-            let rows = rows / annotations.shards(&VOCAB);
-            let size = chunk_size(labels.ty().elements(), rows, options.large_chunks);
+        } else if scope.annotations().is_some() {
             let hidden = scope.constrain_exactly(&flatten_tokens(hidden)?, &[None; 2])?;
             let vocabulary = Vocabulary { scope: Some(scope), ..Vocabulary::new(vocabulary) };
             chunked_over(vocabulary, &hidden, &head, labels, [size, 1])?
@@ -69,13 +68,8 @@ pub fn apply(
         } else if options.loss_custom_call && custom_call::supports(hidden.dtype()) {
             custom_call::apply(&flatten_tokens(hidden)?, &head, labels, size)?
         } else {
-            chunked_over(
-                Vocabulary::new(rows),
-                &flatten_tokens(hidden)?,
-                &head,
-                labels,
-                [size, tile],
-            )?
+            let hidden = flatten_tokens(hidden)?;
+            chunked_over(Vocabulary::new(rows), &hidden, &head, labels, [size, tile])?
         };
         Ok(vec![loss.sum, loss.count])
     })?;
