@@ -177,6 +177,9 @@ macro_rules! rejected {
     };
 }
 
+const LLAMA: &str = r#"{"model_type": "llama", "vocab_size": 96, "hidden_size": 16,
+    "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "max_position_embeddings": 64}"#;
 const VALID: &str = r#"activations = [["batch", "*"]]"#;
 
 rejected! {
@@ -191,6 +194,10 @@ rejected! {
         Some("activations = [[\"batch\", \"*\"], [\"norm_sequence\", \"tensor\"]]\nparameters = [[\"mlp\", \"tensor\"]]"),
         [("mesh", "data=2,fsdp=2,tensor=2")],
         ["rule `norm_sequence` of", "needs a sliced head", "[\"vocab\", \"tensor\"]"];
+    rejects_query_heads_apart_from_their_keys: "rules.toml"
+        Some("activations = [[\"batch\", \"*\"]]\nparameters = [[\"heads\", \"tensor\"]]"),
+        [("mesh", "data=2,fsdp=2,tensor=2"), ("config_name", LLAMA)],
+        ["slices only one of `heads` and `kv_heads`", "add a rule for the other"];
     rejects_a_tensor_axis_that_slices_nothing: "rules.toml"
         Some(VALID), [("mesh", "data=2,fsdp=2,tensor=2")],
         ["mesh axis `tensor` does not shard", "it slices named dims of parameters"];

@@ -95,6 +95,28 @@ impl TensorParallel {
         )?)
     }
 
+    /// All of what devices have slices of along the last dimension, without padding. Every device
+    /// computes the same with it, so its own slice of the gradient is all there is.
+    pub(crate) fn whole(&self, slice: &Tensor, size: usize) -> Result<Tensor> {
+        let last = slice.rank() - 1;
+        let width = slice.dims()[last];
+        let gathered = only(custom_vjp(
+            &[slice],
+            |inputs| Ok(vec![self.group.all_gather(&inputs[0], last)?]),
+            |inputs| Ok((vec![self.group.all_gather(&inputs[0], last)?], Vec::new())),
+            |_, gradients| {
+                let zero = zeros(DType::I32, &[])?;
+                let start = self.start(width)?;
+                let starts: Vec<&Tensor> =
+                    (0..=last).map(|dim| if dim == last { &start } else { &zero }).collect();
+                let mut dims = gradients[0].dims().to_vec();
+                dims[last] = width;
+                Ok(vec![gradients[0].dynamic_slice(&starts, &dims)?])
+            },
+        )?)?;
+        gathered.narrow(last, 0, size)
+    }
+
     /// This device's tokens of the residual stream, of which all devices have all.
     pub(crate) fn own_tokens(&self, x: &Tensor) -> Result<Tensor> {
         if !self.sequence_parallel {

@@ -88,6 +88,15 @@ pub enum Error {
         /// What to do instead.
         fix: &'static str,
     },
+    /// Query heads that are sliced without the key and value heads they attend to, or the reverse.
+    #[error(
+        "{rules} slices only one of `heads` and `kv_heads` over `tensor`, but heads of queries stay \
+         with those of their keys and values: add a rule for the other"
+    )]
+    HeadsApart {
+        /// The rules.
+        rules: String,
+    },
     /// A rule for the tensor axis together with others.
     #[error(
         "rule `{name}` of {rules} has `tensor` beside other axes: write a rule for `tensor` alone, \

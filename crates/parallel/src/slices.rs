@@ -87,7 +87,14 @@ impl Rules {
         if tensor.sequence_parallel && !tensor.names.iter().any(|name| name == VOCAB.name) {
             return Err(Error::SequenceWithoutVocab { rules });
         }
+        let has = |dim: &DimName| tensor.names.iter().any(|name| name == dim.name);
         let named = tree.named_parameters();
+        let grouped = named
+            .iter()
+            .any(|(_, parameter)| parameter.dim_names.iter().any(|dim| dim.name == KV_HEADS.name));
+        if grouped && has(&HEADS) != has(&KV_HEADS) {
+            return Err(Error::HeadsApart { rules });
+        }
         let sliced: Vec<_> = named
             .iter()
             .filter_map(|(name, parameter)| {

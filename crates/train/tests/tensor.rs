@@ -7,8 +7,11 @@
 mod common;
 
 use common::*;
-use fullshard_models::LoweringOptions;
+use fullshard_graph::Tensor;
+use fullshard_models::layers::Linear;
 use fullshard_models::layers::attention::context::ContextMethod;
+use fullshard_models::layers::dim_names::{EMBED, VOCAB};
+use fullshard_models::{CausalLm, Dimensions, LoweringOptions, Model, Scope, boxed};
 use fullshard_optim::{Adafactor, AdamW, Optimizer, Sgd};
 use fullshard_parallel::{FsdpConfig, MeshSpec, Placement, PlacementOptions, Remat, Settings};
 use fullshard_step::{BatchShape, StepSpec};
@@ -224,4 +227,40 @@ fn check(case: Case) {
     let expected = one_device(&case);
     let found = trained(&spec_of(&case, &mesh(choice(&case, "mesh")), &options(&case)));
     compare(&case, &found, &expected);
+}
+
+/// A model from outside whose head has a name and whose loss is that of its logits.
+#[derive(Debug)]
+struct Bigrams;
+
+impl Model for Bigrams {
+    fn class(&self) -> &'static str {
+        "Bigrams"
+    }
+
+    fn task(&self) -> CausalLm {
+        CausalLm { vocabulary: 37 }
+    }
+
+    fn dimensions(&self) -> Dimensions {
+        Dimensions { vocabulary: 37, positions: 16, ..Dimensions::default() }
+    }
+
+    fn forward(&self, nn: &Scope<'_>, tokens: &Tensor) -> fullshard_graph::Result<Tensor> {
+        let x = nn.layer_norm("norm", &nn.embedding("table", tokens, 37, 24)?)?;
+        Linear::new(37).dim_names([VOCAB, EMBED]).apply(nn, "head", &x)
+    }
+}
+
+#[test]
+fn logits_of_a_sliced_head_are_gathered_for_other_losses() {
+    let [alone, sliced] = ["fsdp_1", "fsdp_2_tensor_4"].map(|words| {
+        let (model, mesh) = (boxed(Bigrams).unwrap(), mesh(words));
+        let mesh = mesh.resolve(mesh.devices().unwrap()).unwrap();
+        let options = PlacementOptions::default();
+        let placement = Placement::on_mesh(&model.tree(), &mesh, &options).unwrap();
+        let spec = StepSpec::new(model, placement, adamw(), batch(&CASES[0]), Some(1.0)).unwrap();
+        trained(&spec)
+    });
+    compare(&["bigrams"], &sliced, &alone);
 }

@@ -1,6 +1,6 @@
 //! Linear layers as in torch: the weight is `[output, input]`.
 
-use super::dim_names::DimName;
+use super::dim_names::{DimName, VOCAB};
 use super::{DEFAULT_STD, add_bias, fp8, width};
 use crate::module::{Initializer, Parameter};
 use crate::scope::Scope;
@@ -65,7 +65,12 @@ impl<'a> Linear<'a> {
                 nn.get(&bias.with_dim_names(self.names().get(..1).unwrap_or_default()))
             };
             let bias = self.bias.then(bias).transpose()?;
-            linear(nn, x, &weight, bias.as_ref(), Order::OutputFirst, self.dim_names)
+            let output = linear(nn, x, &weight, bias.as_ref(), Order::OutputFirst, self.dim_names)?;
+            // Losses from logits need all of them; `loss::apply` does not.
+            match nn.tensor_parallel().filter(|it| self.has_logits() && it.slices(&VOCAB)) {
+                Some(tensor) => tensor.whole(&output, self.output),
+                None => Ok(output),
+            }
         })
     }
 
@@ -82,6 +87,11 @@ impl<'a> Linear<'a> {
             None => Parameter::new("weight", &dims, Initializer::normal(self.std)),
         };
         weight.with_dim_names(self.names())
+    }
+
+    /// Whether its outputs are logits of the vocabulary.
+    fn has_logits(&self) -> bool {
+        self.names().first().is_some_and(|name| name.name == VOCAB.name)
     }
 
     fn names(&self) -> &[DimName] {
