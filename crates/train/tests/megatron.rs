@@ -164,9 +164,11 @@ cases! {
     long_gpt2_reduces_twice_per_pass_on_tpus: gpt2 Tpu false Manual REDUCED;
     #[ignore = "long: ahead-of-time compiles"]
     long_gpt2_gathers_and_scatters_twice_per_pass_on_tpus: gpt2 Tpu true Manual SCATTERED;
-    automatic_gpt2_reduces_twice_per_pass_on_cpu: gpt2 Cpu false Automatic REDUCED;
+    #[ignore = "long: many compiles"]
+    long_automatic_gpt2_reduces_twice_per_pass_on_cpu: gpt2 Cpu false Automatic REDUCED;
     automatic_gpt2_gathers_twice_per_pass_on_cpu: gpt2 Cpu true Automatic SLICED;
-    automatic_llama_reduces_each_gradient_on_cpu: llama Cpu false Automatic LLAMA_REDUCED;
+    #[ignore = "long: many compiles"]
+    long_automatic_llama_reduces_each_gradient_on_cpu: llama Cpu false Automatic LLAMA_REDUCED;
     automatic_llama_gathers_twice_per_pass_on_cpu: llama Cpu true Automatic LLAMA_SLICED;
     #[ignore = "long: ahead-of-time compiles"]
     long_automatic_llama_gathers_and_scatters_on_gpus: llama Cuda true Automatic SCATTERED;

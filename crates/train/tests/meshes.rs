@@ -69,13 +69,17 @@ macro_rules! cases {
 cases! {
     // model, mesh, strategy, collective, layout, layers, remat, batches, optimizer
     gpt2_fsdp_8_full_shard_flat_flat_unrolled:                              [gpt2  fsdp_8         full_shard         flat         flat      unrolled none one     adamw];
-    gpt2_fsdp_8_weight_update_rotated_flat_unrolled:                        [gpt2  fsdp_8         weight_update      rotated      flat      unrolled none two     adafactor];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_fsdp_8_weight_update_rotated_flat_unrolled:                   [gpt2  fsdp_8         weight_update      rotated      flat      unrolled none two     adafactor];
     gpt2_fsdp_8_hybrid_shard_zero2_axes_coalesced_unrolled:                 [gpt2  fsdp_8         hybrid_shard_zero2 axes         coalesced unrolled full no_sync sgd];
     gpt2_fsdp_4_data_2_hybrid_shard_rotated_flattened_scanned:              [gpt2  fsdp_4_data_2  hybrid_shard       rotated      flattened scanned  full one     adafactor];
     gpt2_data_3_fsdp_2_shard_grad_op_hierarchical_coalesced_unrolled:       [gpt2  data_3_fsdp_2  shard_grad_op      hierarchical coalesced unrolled none one     adafactor];
-    gpt2_data_3_fsdp_2_no_shard_flat_flat_unrolled:                         [gpt2  data_3_fsdp_2  no_shard           flat         flat      unrolled none one     adamw];
-    gpt2_a_2_b_2_fsdp_2_hybrid_shard_axes_flat_unrolled:                    [gpt2  a_2_b_2_fsdp_2 hybrid_shard       axes         flat      unrolled none no_sync adamw];
-    llama_data_2_fsdp_4_full_shard_flat_coalesced_scanned:                  [llama data_2_fsdp_4  full_shard         flat         coalesced scanned  none no_sync adafactor];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_data_3_fsdp_2_no_shard_flat_flat_unrolled:                    [gpt2  data_3_fsdp_2  no_shard           flat         flat      unrolled none one     adamw];
+    #[ignore = "long: all pairs of settings"]
+    long_gpt2_a_2_b_2_fsdp_2_hybrid_shard_axes_flat_unrolled:               [gpt2  a_2_b_2_fsdp_2 hybrid_shard       axes         flat      unrolled none no_sync adamw];
+    #[ignore = "long: all pairs of settings"]
+    long_llama_data_2_fsdp_4_full_shard_flat_coalesced_scanned:             [llama data_2_fsdp_4  full_shard         flat         coalesced scanned  none no_sync adafactor];
     llama_data_2_fsdp_4_shard_grad_op_axes_dim_0_unrolled:                  [llama data_2_fsdp_4  shard_grad_op      axes         dim_0     unrolled full two     adafactor];
     llama_data_3_fsdp_2_hybrid_shard_zero2_rotated_dim_0_scanned:           [llama data_3_fsdp_2  hybrid_shard_zero2 rotated      dim_0     scanned  none no_sync adamw];
     llama_a_2_b_2_fsdp_2_weight_update_hierarchical_coalesced_scanned:      [llama a_2_b_2_fsdp_2 weight_update      hierarchical coalesced scanned  none no_sync sgd];
