@@ -4,7 +4,7 @@
 use crate::config::{FsdpConfig, Strategy};
 use crate::error::Error;
 use crate::gather::CommPolicy;
-use crate::layout::{ShardedParam, TensorSlice};
+use crate::layout::ShardedParam;
 use crate::remat::Remat;
 use crate::rules::{BATCH, FSDP, Gather, ParamSharding, Rules, SEQUENCE};
 use crate::slices::{TensorAxes, check_automatic};
@@ -14,7 +14,7 @@ use crate::wrap::{self, Unit};
 use fullshard_core::Layout;
 use fullshard_graph::{DType, Dialect, Group, Mesh, MeshExt, Sharding};
 use fullshard_models::layers::attention::context::ContextMethod;
-use fullshard_models::{LoweringOptions, Module, Parameter, slice_size};
+use fullshard_models::{LoweringOptions, Module, Parameter};
 use std::collections::HashMap;
 
 /// How a model is to be placed.
@@ -187,19 +187,14 @@ impl Placement {
         self.mesh.group_size(&self.context_axes)
     }
 
-    /// The dimensions of what a device computes with of a parameter.
-    pub fn local_dims(&self, parameter: &Parameter) -> Vec<usize> {
-        let mut dims = parameter.dims.clone();
-        if let Some(TensorSlice { dim, parts, count, .. }) = self.rules.slice(parameter, &self.mesh)
-        {
-            dims[dim] = slice_size(dims[dim], parts, count);
-        }
-        dims
-    }
-
     /// The number of devices that compute with slices of the same layers.
     pub fn tensor_shards(&self) -> usize {
         self.tensor.as_ref().map_or(1, |tensor| self.mesh.group_size(&tensor.axes))
+    }
+
+    /// The positions of all mesh axes.
+    pub fn all_axes(&self) -> Vec<usize> {
+        (0..self.mesh.sizes().len()).collect()
     }
 
     /// The positions of the mesh axes that are manual in a step.

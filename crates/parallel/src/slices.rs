@@ -7,7 +7,7 @@ use crate::placement::{Placement, PlacementOptions};
 use crate::rules::{CONTEXT, NORM_SEQUENCE, Rule, Rules, TENSOR};
 use fullshard_core::Mesh;
 use fullshard_models::layers::dim_names::{DimName, HEADS, KV_HEADS, MLP, VOCAB};
-use fullshard_models::{Annotations, Module, Parameter, TensorParallel};
+use fullshard_models::{Annotations, Module, Parameter, TensorParallel, slice_size};
 
 /// The dims that strategies slice over the `tensor` axis: columns of the first projections of
 /// attention and of the feed-forward layer, rows of the second, and the vocabulary.
@@ -148,6 +148,18 @@ pub(crate) fn check_automatic(options: &PlacementOptions, mesh: &Mesh) -> Result
         () => return Ok(()),
     };
     Err(Error::AutomaticAxis { axis: axis.clone(), reason, fix })
+}
+
+impl Placement {
+    /// The dimensions of what a device computes with of a parameter.
+    pub fn local_dims(&self, parameter: &Parameter) -> Vec<usize> {
+        let mut dims = parameter.dims.clone();
+        if let Some(TensorSlice { dim, parts, count, .. }) = self.rules.slice(parameter, &self.mesh)
+        {
+            dims[dim] = slice_size(dims[dim], parts, count);
+        }
+        dims
+    }
 }
 
 /// The positions of the tensor axis, which may be split along a torus.

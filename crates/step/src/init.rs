@@ -109,10 +109,11 @@ impl StepSpec {
     ) -> std::result::Result<InitProgram, Error> {
         let inputs = self.init_inputs();
         let arguments = inputs.map(TensorSpec::argument);
-        let program = self.sharded_program(name, &arguments, results, |inputs| {
-            let key = Key::new(&inputs.seed)?.named("init")?.named_by(&inputs.name)?;
-            init(&key, &inputs.layer)
-        })?;
+        let program =
+            self.manual_program(name, &self.placement.all_axes(), &arguments, results, |inputs| {
+                let key = Key::new(&inputs.seed)?.named("init")?.named_by(&inputs.name)?;
+                init(&key, &inputs.layer)
+            })?;
         Ok(InitProgram { program, inputs, launches })
     }
 }

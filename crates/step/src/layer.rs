@@ -17,7 +17,8 @@ impl StepSpec {
         let results = vec![layer.sharding(&self.placement.mesh)?];
         let inputs = vec![stack, self.init_inputs().layer];
         let arguments = inputs.map(TensorSpec::argument);
-        let program = self.sharded_program("layer", &arguments, &results, |tensors| {
+        let axes = self.placement.all_axes();
+        let program = self.manual_program("layer", &axes, &arguments, &results, |tensors| {
             let (stack, index) = (&tensors[0], &tensors[1]);
             let zero = constant(&[], &[0_i32])?;
             let mut starts = vec![&zero; stack.rank()];

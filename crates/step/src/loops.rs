@@ -70,8 +70,9 @@ impl StepSpec {
         };
         let results = LoopResults { last, metrics: self.placement.mesh.replicated(2) };
         let arguments = layout.donated_to(&results.positions().last.state)?;
+        let axes = self.placement.manual_axes();
         let program =
-            self.step_region("train_loop", &arguments, &results, |locals| self.steps(locals))?;
+            self.manual_program("train_loop", &axes, &arguments, &results, |it| self.steps(it))?;
         Ok(program.in_dialect(self.placement.options.dialect))
     }
 

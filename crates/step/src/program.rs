@@ -59,8 +59,9 @@ impl StepSpec {
             metrics: layout.inputs.previous.sharding.clone(),
         };
         let arguments = layout.donated_to(&results.positions().state)?;
+        let axes = self.placement.manual_axes();
         let program =
-            self.step_region("train_step", &arguments, &results, |locals| self.step(locals))?;
+            self.manual_program("train_step", &axes, &arguments, &results, |it| self.step(it))?;
         Ok(program.in_dialect(self.placement.options.dialect))
     }
 
@@ -71,7 +72,8 @@ impl StepSpec {
     pub fn eval_program(&self, sequences: usize) -> std::result::Result<Program, Error> {
         let arguments = self.eval_arguments(sequences)?.map(TensorSpec::argument);
         let results = vec![self.placement.mesh.replicated(1)];
-        let program = self.step_region("eval_step", &arguments, &results, |locals| {
+        let axes = self.placement.manual_axes();
+        let program = self.manual_program("eval_step", &axes, &arguments, &results, |locals| {
             let tracer = Sharded::new(&self.placement, &locals.parameters, None);
             let loss = self.loss(&tracer, &locals.batch)?;
             let both = concatenate(&[&loss.sum.expand(0)?, &loss.count.expand(0)?], 0)?;
@@ -80,39 +82,9 @@ impl StepSpec {
         Ok(program.in_dialect(self.placement.options.dialect))
     }
 
-    /// A program in which every device computes on its own shards, except over automatic axes.
-    pub(crate) fn step_region<A, R>(
-        &self,
-        name: &str,
-        arguments: &A,
-        results: &R,
-        body: impl FnOnce(A::Of<Tensor>) -> Result<R::Of<Tensor>>,
-    ) -> std::result::Result<Program, Error>
-    where
-        A: Ordered<(Argument, Sharding)>,
-        R: Ordered<Sharding>,
-    {
-        self.manual_program(name, &self.placement.manual_axes(), arguments, results, body)
-    }
-
-    /// A program in which every device computes on its own shards.
-    pub(crate) fn sharded_program<A, R>(
-        &self,
-        name: &str,
-        arguments: &A,
-        results: &R,
-        body: impl FnOnce(A::Of<Tensor>) -> Result<R::Of<Tensor>>,
-    ) -> std::result::Result<Program, Error>
-    where
-        A: Ordered<(Argument, Sharding)>,
-        R: Ordered<Sharding>,
-    {
-        let all: Vec<usize> = (0..self.placement.mesh.sizes().len()).collect();
-        self.manual_program(name, &all, arguments, results, body)
-    }
-
-    /// A program in a region that is manual over some axes, by their positions.
-    fn manual_program<A, R>(
+    /// A program in a region that is manual over some axes, by their positions: there every device
+    /// computes on its own shards.
+    pub(crate) fn manual_program<A, R>(
         &self,
         name: &str,
         axes: &[usize],
