@@ -155,6 +155,16 @@ pub enum Error {
         /// The process that has it.
         holder: String,
     },
+    /// A folder that the processes of a job do not share.
+    #[error(
+        "{} is not the folder of the first process: what that wrote is not there. All processes \
+         of a job write to one folder: name one on a file system that their hosts share",
+        folder.display()
+    )]
+    NotShared {
+        /// The folder.
+        folder: PathBuf,
+    },
     /// No weights were found.
     #[error(
         "no weights in {}: it has neither model.safetensors, nor pytorch_model.bin, nor an index of \

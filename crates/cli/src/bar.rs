@@ -1,5 +1,6 @@
 //! Progress bars, shown only on a terminal.
 
+use crate::output::is_silent;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 
@@ -16,7 +17,7 @@ pub fn steps(total: u64, shown: bool) -> ProgressBar {
 }
 
 fn bar(what: &str, total: u64, template: &str, shown: bool) -> ProgressBar {
-    let target = match shown && std::io::stderr().is_terminal() {
+    let target = match shown && !is_silent() && std::io::stderr().is_terminal() {
         true => ProgressDrawTarget::stderr(),
         false => ProgressDrawTarget::hidden(),
     };

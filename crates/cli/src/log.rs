@@ -1,5 +1,6 @@
 //! Logs to standard error as `warning: ...`, without times and targets.
 
+use crate::output::is_silent;
 use std::fmt;
 use std::io::IsTerminal;
 use tracing::level_filters::LevelFilter;
@@ -47,6 +48,9 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
+        if is_silent() && *event.metadata().level() > Level::ERROR {
+            return Ok(());
+        }
         let (word, color) = match *event.metadata().level() {
             Level::ERROR => ("error: ", "\x1b[1;31m"),
             Level::WARN => ("warning: ", "\x1b[1;33m"),

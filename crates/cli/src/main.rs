@@ -8,11 +8,13 @@ mod commands;
 mod flags;
 mod log;
 mod output;
+mod processes;
 mod program;
 mod tensors;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use commands::train::{self, Command as TrainCommand};
+use fullshard_core::Platform;
 use fullshard_pjrt::plugins::{clean_end, watch_crashes};
 use output::complain;
 use std::ffi::OsString;
@@ -38,6 +40,10 @@ enum Command {
     /// Train with the arguments of Hugging Face's run_clm.py.
     #[command(name = "run_clm", alias = "run-clm", allow_negative_numbers = true)]
     RunClm(Box<commands::train::TrainArgs>),
+    /// Start several processes of a command on this machine, as one job.
+    Launch(commands::launch::LaunchArgs),
+    /// Check that the processes of a job find one another, and measure their barrier.
+    Rendezvous(commands::launch::RendezvousArgs),
     /// Print the run config of the given flags, as TOML or JSON.
     #[command(allow_negative_numbers = true)]
     Config(Box<commands::config::ConfigArgs>),
@@ -80,18 +86,36 @@ fn run() -> fullshard::Result<ExitCode> {
     match cli.command {
         Command::Train(args) => return train::run(&args, TrainCommand::Train),
         Command::RunClm(args) => return train::run(&args, TrainCommand::RunClm),
+        Command::Launch(args) => {
+            let platform = platform(args.command()?)?;
+            return commands::launch::run(&args, platform);
+        }
+        Command::Rendezvous(args) => commands::launch::rendezvous(&args)?,
         Command::Config(args) => commands::config::run(&args)?,
         Command::Checkpoint(args) => return commands::checkpoint::run(&args),
         Command::Devices(args) => commands::devices::run(&args)?,
         Command::Exec(args) => commands::exec::run(&args)?,
         Command::Compile(args) => commands::compile::run(&args)?,
-        Command::Bench(args) => commands::bench::run(&args)?,
+        Command::Bench(args) => return commands::bench::run(&args),
         Command::Plan(args) => return commands::plan::run(&args),
         Command::Plugins(args) => commands::plugins::run(&args)?,
         Command::Completions(args) => commands::shell::completions(&args, Cli::command()),
         Command::Man => commands::shell::man(Cli::command())?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The platform that a command trains on, if it trains. Its flags are checked before it is launched
+/// many times.
+fn platform(command: &[OsString]) -> fullshard::Result<Option<Platform>> {
+    let arguments = [OsString::from("fullshard")].into_iter().chain(command.iter().cloned());
+    let config = match Cli::parse_from(with_underscores(arguments)).command {
+        Command::Train(args) => args.config(TrainCommand::Train)?,
+        Command::RunClm(args) => args.config(TrainCommand::RunClm)?,
+        Command::Bench(args) => return args.platform(),
+        _ => return Ok(None),
+    };
+    Ok(Some(config.platform()))
 }
 
 /// Flags have underscores, as in Hugging Face's scripts, and may be written with dashes:

@@ -10,12 +10,29 @@ use std::fmt;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::exit;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether this process prints nothing but errors.
+static SILENT: AtomicBool = AtomicBool::new(false);
+
+/// From now on this process prints nothing but errors: the first one of its job prints.
+pub fn silence() {
+    SILENT.store(true, Ordering::Relaxed);
+}
+
+/// Whether this process prints nothing but errors.
+pub fn is_silent() -> bool {
+    SILENT.load(Ordering::Relaxed)
+}
 
 /// Like `println!`, but ignores a closed pipe or a full disk, so that a run continues.
 macro_rules! say {
     ($($arguments:tt)*) => {{
         use std::io::Write as _;
-        let _ = writeln!(std::io::stdout(), $($arguments)*);
+        if !$crate::output::is_silent() {
+            // At once, so that a launcher can mark lines.
+            let _ = std::io::stdout().write_all(format!("{}\n", format_args!($($arguments)*)).as_bytes());
+        }
     }};
 }
 pub(crate) use say;
@@ -24,7 +41,8 @@ pub(crate) use say;
 macro_rules! complain {
     ($($arguments:tt)*) => {{
         use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), $($arguments)*);
+        // At once, so that a launcher can mark lines.
+        let _ = std::io::stderr().write_all(format!("{}\n", format_args!($($arguments)*)).as_bytes());
     }};
 }
 pub(crate) use complain;
@@ -41,6 +59,9 @@ pub(crate) use show;
 /// Writes to standard output, or ends the command: with an error, or silently and with the code of
 /// SIGPIPE if the reader has gone.
 pub fn write(text: fmt::Arguments<'_>) {
+    if is_silent() {
+        return;
+    }
     let mut stdout = io::stdout();
     let Err(error) = stdout.write_fmt(text).and_then(|()| stdout.flush()) else { return };
     fullshard_pjrt::plugins::clean_end();

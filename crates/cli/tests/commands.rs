@@ -311,7 +311,7 @@ fn lists_installs_and_removes_plugins() {
     let folder = Folder::new();
     let rows = folder.json(&["plugins"]);
     let kinds: Vec<_> = rows.as_array().unwrap().iter().map(|row| &row["kind"]).collect();
-    assert_eq!(kinds, ["cpu", "cuda", "tpu"]);
+    assert_eq!(kinds, ["cpu", "cuda", "tpu", "mpi"]);
     assert_eq!(rows[0]["package"], "xla-cpu-pjrt");
     assert!(rows[0]["origin"].as_str().unwrap().contains("FULLSHARD_CPU_PLUGIN"));
 

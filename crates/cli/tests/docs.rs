@@ -64,6 +64,7 @@ fn run(folder: &Folder, line: &str, own_cache: bool) {
             None => command.env_remove(name),
         };
     }
+    command.env("FULLSHARD_MPI_LIBRARY", fullshard_testing::mpi().library);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{line}\n{}", text(&output.stderr));
 }
@@ -102,6 +103,7 @@ pages! {
     fine_tuning: "docs/fine-tuning.md";
     checkpoints: "docs/checkpoints.md";
     parallelism: "docs/parallelism.md";
+    hosts: "docs/hosts.md";
     plan: "docs/plan.md";
     fp8: "docs/fp8.md";
     plugins: "docs/plugins.md";

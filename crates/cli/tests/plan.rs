@@ -149,6 +149,26 @@ fn quick_plan_needs_no_plugin() {
 }
 
 #[test]
+fn the_start_of_a_job_grows_with_its_hosts() {
+    let folder = Folder::new();
+    let of = |machine| planned(&folder, machine, &["--quick"])["start_up"].clone();
+    let [one, two, four] = ["h100:2", "h100:2x2", "h100:2x4"].map(of);
+    assert_eq!(
+        (&one["hosts"], &two["hosts"], &four["processes"]),
+        (&1.into(), &2.into(), &4.into())
+    );
+    assert_eq!((number(&one["rendezvous"]), number(&one["programs"])), (0.0, 0.0));
+    assert_eq!(number(&four["rendezvous"]), 2.0 * number(&two["rendezvous"]));
+    assert!(number(&four["weights"]) < number(&two["weights"]));
+    let printed = |machine| folder.stdout(&plan(machine, &["--quick"]));
+    let (one, two) = (printed("h100:2"), printed("h100:2x2"));
+    assert!(one.contains(" and compiling on 1 host;") && !one.contains("  rendezvous"), "{one}");
+    for row in ["  rendezvous         10.00 ms ", "  programs ", "  compile            unknown "] {
+        assert!(two.contains(row), "{row}: {two}");
+    }
+}
+
+#[test]
 fn search_prints_a_valid_command_line() {
     let folder = Folder::new();
     let stdout = folder.stdout(&plan("cpu:2", &["--search", "--compiles", "1", "--optim", "sgd"]));

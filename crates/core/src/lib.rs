@@ -1,11 +1,12 @@
 //! Plain data that all other crates share: dtypes, tensor types, platforms, accelerators, meshes,
-//! sharding specs and parts of tensors; and the temporary files of caches.
+//! sharding specs, parts of tensors and places in a job; and the temporary files of caches.
 //!
 //! Nothing here traces, compiles or accesses a device, or depends on another crate of the
 //! workspace. Every type is `Send + Sync`.
 #![forbid(unsafe_code)]
 
 pub mod accelerator;
+mod across;
 pub mod cache;
 mod collective;
 mod dtype;
@@ -14,6 +15,7 @@ mod mesh;
 mod mesh_spec;
 mod part;
 mod platform;
+mod process;
 mod sharding;
 mod tensor_type;
 
@@ -25,5 +27,6 @@ pub use mesh::{Mesh, MeshError};
 pub use mesh_spec::{MeshSpec, MeshSpecError};
 pub use part::{Part, Run};
 pub use platform::{Platform, UnknownPlatform};
+pub use process::{BadProcess, Process};
 pub use sharding::Sharding;
 pub use tensor_type::TensorType;

@@ -10,16 +10,18 @@ use std::sync::Arc;
 /// A grid of devices with named axes. Devices are numbered row-major. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Mesh {
-    axes: Arc<[Axis]>,
+    pub(crate) axes: Arc<[Axis]>,
 }
 
 /// An axis of a mesh, or a part of a split one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Axis {
-    name: String,
-    size: usize,
+pub(crate) struct Axis {
+    pub(crate) name: String,
+    pub(crate) size: usize,
     /// The axis that it is a part of: itself, unless that was split.
     whole: String,
+    /// Whether its devices are in different processes, of which the compiler does not know.
+    pub(crate) across: bool,
 }
 
 /// An error of a mesh or of a sharding over one.
@@ -59,6 +61,18 @@ pub enum MeshError {
         /// The sizes of the parts.
         parts: Vec<usize>,
     },
+    /// Axes that do not divide into processes.
+    #[error(
+        "axes of sizes {sizes:?} cannot be divided into {processes} processes with consecutive \
+         devices: at each axis, its size must divide the processes that are left, or be a multiple \
+         of them"
+    )]
+    Processes {
+        /// The sizes of the axes.
+        sizes: Vec<usize>,
+        /// The number of processes.
+        processes: usize,
+    },
     /// A tensor of another rank, or with an indivisible dimension.
     #[error("{ty} cannot be sharded as {sharding}; pad it to a multiple of the devices")]
     Indivisible {
@@ -93,7 +107,7 @@ impl Mesh {
         }
         let axis = |&(name, size): &(&str, usize)| {
             let name = name.to_owned();
-            Axis { whole: name.clone(), name, size }
+            Axis { whole: name.clone(), name, size, across: false }
         };
         Ok(Mesh { axes: axes.iter().map(axis).collect() })
     }
@@ -115,6 +129,7 @@ impl Mesh {
                 name: format!("{}_{part}", axis.name),
                 size,
                 whole: axis.whole.clone(),
+                across: axis.across,
             }));
         }
         Ok(Mesh { axes: axes.into() })

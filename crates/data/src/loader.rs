@@ -89,7 +89,7 @@ pub struct Batch {
     pub tokens: Vec<i32>,
     /// Labels of the same shape: the tokens, or -100 where there are none. They are not shifted.
     pub labels: Vec<i32>,
-    /// Number of rows that are blocks of the corpus.
+    /// Number of rows that are blocks of the corpus, over all processes.
     pub rows: usize,
     /// Time that the consumer waited for it.
     pub waited: Duration,
@@ -116,6 +116,18 @@ impl Loader {
         steps: Range<u64>,
         prefetch: usize,
     ) -> Result<Self> {
+        Loader::of_sequences(corpus, batches, steps, prefetch, 0..batches.sequences)
+    }
+
+    /// The same with only some sequences of each micro-batch: those of a process of several. The
+    /// order is that of one process.
+    pub fn of_sequences(
+        corpus: Arc<Corpus>,
+        batches: Batches,
+        steps: Range<u64>,
+        prefetch: usize,
+        sequences: Range<usize>,
+    ) -> Result<Self> {
         if batches.rows() == 0 {
             let expected = "a step needs at least one";
             return Err(Error::OutOfRange { what: "sequences per step", given: 0, expected });
@@ -129,7 +141,7 @@ impl Loader {
         let (sender, receiver) = sync_channel(prefetch.max(PREFETCH));
         let work = move || {
             for step in steps {
-                if sender.send(fill(&corpus, &batches, step)).is_err() {
+                if sender.send(fill(&corpus, &batches, step, &sequences)).is_err() {
                     break; // the loader was dropped
                 }
             }
@@ -162,16 +174,21 @@ impl Drop for Loader {
     }
 }
 
-fn fill(corpus: &Corpus, batches: &Batches, step: u64) -> Batch {
-    let size = batches.rows() as usize * corpus.block_size();
+fn fill(corpus: &Corpus, batches: &Batches, step: u64, sequences: &Range<usize>) -> Batch {
+    let (tokens_each, width) = (corpus.block_size(), sequences.len());
+    let size = batches.accumulation * width * tokens_each;
     let mut tokens = vec![0; size];
     let mut labels = vec![IGNORED; size];
     let mut rows = 0;
-    let places = tokens.chunks_mut(corpus.block_size()).zip(labels.chunks_mut(corpus.block_size()));
-    for (block, (tokens, labels)) in batches.blocks(step).zip(places) {
-        let length = corpus.read(block, tokens);
-        labels[..length].copy_from_slice(&tokens[..length]);
+    for (row, block) in batches.blocks(step).enumerate() {
         rows += 1;
+        let (microbatch, sequence) = (row / batches.sequences, row % batches.sequences);
+        if sequences.contains(&sequence) {
+            let place = (microbatch * width + sequence - sequences.start) * tokens_each;
+            let tokens = &mut tokens[place..place + tokens_each];
+            let length = corpus.read(block, tokens);
+            labels[place..place + length].copy_from_slice(&tokens[..length]);
+        }
     }
     Batch { step, tokens, labels, rows, waited: Duration::ZERO }
 }

@@ -3,6 +3,7 @@
 use crate::config::{Device, RunConfig};
 use crate::error::{Error, Result};
 use crate::format;
+use crate::job::Membership;
 use fullshard_core::{Chip, MeshSpec, Platform};
 use fullshard_pjrt::plugins::{Located, Store, find_compiler, find_or_install};
 use fullshard_pjrt::{Client, ClientOptions, CompileCache, DeviceDescription, Plugin, Value};
@@ -36,8 +37,27 @@ impl Device {
 
     /// Starts a client with at least `devices` devices, where their number is configurable.
     pub fn client(&self, devices: usize) -> Result<(Client, Located)> {
+        self.client_in(&Membership::alone(), devices)
+    }
+
+    /// Starts a client of one process of a job, with at least `devices` devices of its own.
+    fn client_in(&self, membership: &Membership, devices: usize) -> Result<(Client, Located)> {
         let (plugin, located) = self.load()?;
-        Ok((Client::new(plugin, &self.client_options(devices)?)?, located))
+        let mut options = self.client_options(devices)?;
+        if let Some(gpus) = self.gpus_of(membership) {
+            options = options.set(VISIBLE, Value::Ints(gpus));
+        }
+        Ok((membership.client(plugin, &options)?, located))
+    }
+
+    /// The GPUs of a process that shares its host with others, unless the config names some.
+    fn gpus_of(&self, membership: &Membership) -> Option<Vec<i64>> {
+        let named = |text: &String| text.starts_with(VISIBLE);
+        if self.kind() != Platform::Cuda || self.client_options.iter().any(named) {
+            return None;
+        }
+        let (local, of) = membership.place_on_host();
+        share(count_gpus()?, local, of)
     }
 
     /// The compile cache, unless the config disables it.
@@ -69,7 +89,8 @@ impl Device {
 impl RunConfig {
     /// Sets the size of the mesh, if it is not given: all accelerators of this machine, or one CPU
     /// device; and the topology of TPUs. Returns the client that counted them.
-    pub fn count_devices(&mut self) -> Result<Option<Client>> {
+    pub fn count_devices(&mut self, membership: &Membership) -> Result<Option<Client>> {
+        self.processes = membership.process().count;
         let sized = self.mesh.shape.as_ref().and_then(MeshSpec::devices);
         let sized = self.mesh.devices.or(sized).is_some();
         let known = match self.platform() {
@@ -78,27 +99,42 @@ impl RunConfig {
             Platform::Tpu => sized && self.device.topology.is_some(),
         };
         if known {
+            self.check_processes()?;
             return Ok(None);
         }
-        let client = self.start_client()?;
+        let client = self.start_client(membership)?;
         if !sized {
-            self.mesh.devices = Some(client.devices().len());
+            self.mesh.devices = Some(client.device_count());
         }
         if self.device.topology.is_none() {
-            let devices: Vec<&DeviceDescription> =
-                client.devices().iter().map(|device| device.description()).collect();
+            let devices: Vec<&DeviceDescription> = client.global_devices().iter().collect();
             self.device.topology = tpu_topology(&devices);
         }
+        self.check_processes()?;
         Ok(Some(client))
     }
 
+    /// Rejects devices that do not divide into processes.
+    fn check_processes(&self) -> Result<()> {
+        let (devices, processes) = (self.devices(), self.processes);
+        if devices.is_multiple_of(processes) && devices > 0 {
+            return Ok(());
+        }
+        let below = (devices / processes).max(1) * processes;
+        Err(Error::Usage(format!(
+            "the mesh has {}, which {processes} processes cannot share equally: use {below} or {}",
+            format::count(devices, "device"),
+            below + processes
+        )))
+    }
+
     /// The client of a run; an error if it has fewer devices than the mesh.
-    pub fn client(&self) -> Result<Client> {
+    pub fn client(&self, membership: &Membership) -> Result<Client> {
         if self.platform() == Platform::Cpu {
             fullshard_pjrt::keep_freed_memory();
         }
-        let client = self.start_client()?;
-        let (needed, available) = (self.devices(), client.devices().len());
+        let client = self.start_client(membership)?;
+        let (needed, available) = (self.devices(), client.device_count());
         if needed <= available {
             return Ok(client);
         }
@@ -111,8 +147,8 @@ impl RunConfig {
 }
 
 impl RunConfig {
-    fn start_client(&self) -> Result<Client> {
-        match (self.platform(), self.device.client(self.devices())) {
+    fn start_client(&self, membership: &Membership) -> Result<Client> {
+        match (self.platform(), self.device.client_in(membership, self.local_devices())) {
             (_, Ok((client, _))) => Ok(client),
             (Platform::Tpu, Err(error @ (Error::Pjrt(_) | Error::Plugin(_)))) => {
                 Err(Error::Usage(format!(
@@ -124,6 +160,32 @@ impl RunConfig {
             (_, Err(error)) => Err(error),
         }
     }
+}
+
+/// The option of a GPU client that lists its devices.
+const VISIBLE: &str = "visible_devices";
+
+/// The share of a host's GPUs that one of several processes has: the same number each. With fewer
+/// GPUs than processes some share one, which NCCL supports only for tests.
+fn share(gpus: usize, local: usize, of: usize) -> Option<Vec<i64>> {
+    if of < 2 || gpus == 0 {
+        return None;
+    }
+    let each = (gpus / of).max(1);
+    Some((0..each).map(|i| ((local * each + i) % gpus) as i64).collect())
+}
+
+/// The GPUs that this process may use.
+fn count_gpus() -> Option<usize> {
+    if let Ok(visible) = std::env::var("CUDA_VISIBLE_DEVICES") {
+        return Some(visible.split(',').filter(|id| !id.trim().is_empty()).count());
+    }
+    let entries = std::fs::read_dir("/dev").ok()?.flatten();
+    let is_gpu = |name: &str| {
+        let number = name.strip_prefix("nvidia").unwrap_or_default();
+        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    Some(entries.filter(|entry| entry.file_name().to_str().is_some_and(is_gpu)).count())
 }
 
 /// The slice that TPU devices are, such as `v4:2x2x1`, if all of its chips are there.
@@ -165,4 +227,19 @@ fn client_option(text: &str) -> Result<(&str, Value)> {
         },
     };
     Ok((name, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share;
+
+    #[test]
+    fn processes_of_a_host_share_its_gpus() {
+        assert_eq!(share(8, 0, 1), None);
+        assert_eq!(share(8, 3, 8), Some(vec![3]));
+        assert_eq!(share(8, 1, 2), Some(vec![4, 5, 6, 7]));
+        assert_eq!(share(4, 2, 3), Some(vec![2]));
+        assert_eq!(share(1, 5, 8), Some(vec![0]));
+        assert_eq!(share(0, 1, 2), None);
+    }
 }

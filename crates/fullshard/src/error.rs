@@ -42,6 +42,9 @@ pub enum Error {
     /// Training.
     #[error(transparent)]
     Train(#[from] fullshard_train::Error),
+    /// The other processes of the job.
+    #[error(transparent)]
+    Cluster(#[from] fullshard_cluster::Error),
     /// Planning.
     #[error(transparent)]
     Plan(#[from] fullshard_plan::Error),

@@ -97,6 +97,9 @@ impl RunConfig {
     /// collectives follow, an axis is split into its parts along the dimensions.
     pub(crate) fn staged_mesh(&self) -> Result<Chosen> {
         let mesh = self.device_mesh()?;
+        if self.compiles_per_process() {
+            return self.mesh_across_processes(&mesh);
+        }
         let machine = self.device.topology.as_deref().map(Machine::parse).transpose();
         let machine = machine.map_err(fullshard_plan::Error::from)?;
         let dims = machine.as_ref().and_then(Machine::torus_dims);
@@ -123,6 +126,36 @@ impl RunConfig {
             }
             (CollectiveChoice::Auto | CollectiveChoice::Flat, _) => Ok(all(None, Staging::Flat)),
         }
+    }
+}
+
+impl RunConfig {
+    /// A mesh whose axes across processes are marked, for a compiler that does not see them. Unless
+    /// chosen otherwise, collectives run inside a process first, so that less goes between them.
+    fn mesh_across_processes(&self, mesh: &Mesh) -> Result<Chosen> {
+        let marked = mesh
+            .across_processes(self.processes)
+            .map_err(|error| Error::Usage(format!("--mesh: {error}")))?;
+        let automatic = self.mesh.automatic.iter();
+        let across = |axis: &String| {
+            let parts = marked.axis_positions(axis).unwrap_or_default();
+            parts.into_iter().any(|axis| marked.is_across(axis))
+        };
+        if let Some(axis) = automatic.into_iter().find(|axis| across(axis)) {
+            return Err(Error::Usage(format!(
+                "--automatic_axes {axis}: this axis is across processes, of which the CPU compiler \
+                 does not know. Put it last in --mesh, with at most {} devices, or leave \
+                 --automatic_axes out",
+                self.local_devices()
+            )));
+        }
+        let staging = match self.fsdp.collective {
+            CollectiveChoice::Flat => Staging::Flat,
+            CollectiveChoice::Axes => Staging::Axes,
+            CollectiveChoice::Rotated => Staging::Rotated,
+            CollectiveChoice::Auto | CollectiveChoice::Hierarchical => Staging::Hierarchical,
+        };
+        Ok(Chosen { mesh: marked, gather: staging, reduce: staging })
     }
 }
 

@@ -44,7 +44,11 @@ impl RunConfig {
     /// The compile options of programs with this attention.
     pub fn compile_options(&self, attention: attention::Form) -> Result<CompileOptions> {
         self.check_graphs(attention.dropout)?;
-        let options = CompileOptions::new(self.devices());
+        let devices = match self.compiles_per_process() {
+            true => self.local_devices(),
+            false => self.devices(),
+        };
+        let options = CompileOptions::new(devices);
         let defaults = compiler_flags(self.platform(), attention).into_iter();
         let deterministic = self.is_deterministic_gpu().then_some("xla_gpu_deterministic_ops=true");
         let defaults = defaults.chain(deterministic);
@@ -184,7 +188,7 @@ impl RunConfig {
     }
 
     fn check_numbers(&self) -> Result<()> {
-        if self.platform() == Platform::Cpu && self.devices() > MAX_VIRTUAL_DEVICES {
+        if self.platform() == Platform::Cpu && self.local_devices() > MAX_VIRTUAL_DEVICES {
             return Err(Error::Usage(format!(
                 "--num_cores is {}, but a CPU has at most {MAX_VIRTUAL_DEVICES} virtual devices: \
                  lower it, or use `fullshard plan` for a larger machine",

@@ -65,5 +65,5 @@ pub use ops::{
 pub use program::{Argument, Dialect, Program};
 pub use random::{Draw, Key, threefry};
 pub use tensor::Tensor;
-pub use text::MATMUL;
+pub use text::{MATMUL, MPI_PREFIX, PROCESS_INDEX, ProcessCall};
 pub use trace::{module, module_path};

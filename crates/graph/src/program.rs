@@ -2,7 +2,9 @@
 
 use crate::error::{Error, Result};
 use crate::graph::Graph;
+use crate::op::Op;
 use crate::tensor::Tensor;
+use crate::text::ProcessCall;
 use crate::trace::trace_graph;
 use fullshard_core::{Mesh, Sharding, TensorType};
 use std::rc::Rc;
@@ -48,6 +50,21 @@ impl Argument {
         self.donation = Donation::Result(result);
         self
     }
+}
+
+/// A program's inputs and outputs as the compiler sees them: those of one process.
+pub(crate) struct Interface {
+    pub arguments: Vec<Argument>,
+    pub results: Vec<(TensorType, Option<Sharding>)>,
+    /// None without devices to shard over.
+    pub mesh: Option<Mesh>,
+}
+
+/// The part of a tensor that a process has.
+pub(crate) fn process_part(ty: &TensorType, sharding: Option<&Sharding>) -> TensorType {
+    // Shardings are checked when they are given.
+    let part = sharding.and_then(|sharding| sharding.process_part(ty).ok());
+    part.unwrap_or_else(|| ty.clone())
 }
 
 /// How a program is written for a platform, where there are equivalent forms.
@@ -135,9 +152,35 @@ impl Program {
             }
             _ => {
                 self.mesh = Some(mesh.clone());
+                self.check_across(mesh)?;
                 Ok(self)
             }
         }
+    }
+
+    /// Over several processes everything must be in regions that are manual over the axes across
+    /// them: the compiler does not know of those.
+    fn check_across(&self, mesh: &Mesh) -> Result<()> {
+        let across: Vec<usize> =
+            (0..mesh.axes().len()).filter(|&axis| mesh.is_across(axis)).collect();
+        if mesh.processes() == 1 {
+            return Ok(());
+        }
+        for node in &self.graph.nodes {
+            let manual: &[usize] = match &node.op {
+                Op::Manual(manual) => &manual.axes,
+                _ => &[],
+            };
+            if let Some(&axis) = across.iter().find(|axis| !manual.contains(axis)) {
+                let name = mesh.axis_name(axis);
+                let reason = format!(
+                    "axis `{name}` is across processes and cannot be automatic; keep automatic \
+                     axes inside a process, where they come last in the mesh"
+                );
+                return Err(Error::new(&self.graph.name, reason));
+            }
+        }
+        Ok(())
     }
 
     fn check_sharding(&self, ty: &TensorType, sharding: Option<&Sharding>) -> Result<()> {
@@ -153,9 +196,10 @@ impl Program {
         }
     }
 
-    /// The number of devices it runs on.
+    /// The number of devices it runs on that the compiler sees: those of one process, if axes of
+    /// its mesh are marked as across processes.
     pub fn devices(&self) -> usize {
-        self.mesh.as_ref().map_or(1, Mesh::devices)
+        self.mesh.as_ref().map_or(1, |mesh| mesh.in_process().devices())
     }
 
     /// The types of the results.
@@ -169,8 +213,49 @@ impl Program {
         self
     }
 
+    /// The types and shardings of the arguments, over all processes.
+    pub fn arguments(&self) -> Vec<(TensorType, Option<&Sharding>)> {
+        let arguments = self.arguments.iter();
+        arguments.map(|argument| (argument.ty.clone(), argument.sharding.as_ref())).collect()
+    }
+
+    /// The types and shardings of the results, over all processes.
+    pub fn results(&self) -> Vec<(TensorType, Option<&Sharding>)> {
+        let shardings = self.results.iter().map(Option::as_ref);
+        self.result_types().into_iter().zip(shardings).collect()
+    }
+
+    pub(crate) fn interface(&self) -> Interface {
+        let in_process = |sharding: Option<&Sharding>| sharding.map(Sharding::in_process);
+        let argument = |argument: &Argument| Argument {
+            ty: process_part(&argument.ty, argument.sharding.as_ref()),
+            sharding: in_process(argument.sharding.as_ref()),
+            donation: argument.donation,
+        };
+        let result = |(ty, sharding): (TensorType, Option<&Sharding>)| {
+            (process_part(&ty, sharding), in_process(sharding))
+        };
+        let mut interface = Interface {
+            arguments: self.arguments.iter().map(argument).collect(),
+            results: self.results().into_iter().map(result).collect(),
+            mesh: self.mesh.as_ref().map(Mesh::in_process),
+        };
+        let is_across = self.mesh.as_ref().is_some_and(|mesh| mesh.processes() > 1);
+        if is_across && interface.mesh.as_ref().is_some_and(|mesh| mesh.devices() == 1) {
+            interface.mesh = None;
+            interface.arguments.iter_mut().for_each(|argument| argument.sharding = None);
+            interface.results.iter_mut().for_each(|(_, sharding)| *sharding = None);
+        }
+        interface
+    }
+
     /// The program as StableHLO text.
     pub fn to_text(&self) -> String {
+        crate::text::write(self).0
+    }
+
+    /// The program as StableHLO text, and the collectives between processes that it calls.
+    pub fn to_text_and_calls(&self) -> (String, Vec<ProcessCall>) {
         crate::text::write(self)
     }
 

@@ -4,7 +4,9 @@
 mod common;
 
 use common::{assert_close, numbers, run};
-use fullshard_graph::{Argument, DType, Dialect, MATMUL, Program, Tensor, TensorType, einsum};
+use fullshard_graph::{
+    Argument, DType, Dialect, MATMUL, Mesh, MeshExt, Program, Tensor, TensorType, einsum,
+};
 use fullshard_pjrt::HostTensor;
 
 /// A matmul of two tensors, as a custom call or not.
@@ -95,4 +97,32 @@ fn unsupported_matmuls_are_left_to_the_compiler() {
         let program = matmul(spec, lhs, rhs, dtype, true);
         assert!(!program.to_text().contains(MATMUL), "{spec}");
     }
+}
+
+/// The compiler would lay out the result as the reduce-scatter prefers: by columns.
+#[test]
+fn results_are_row_major_whatever_uses_them() {
+    let mesh = Mesh::new(&[("fsdp", 2)]).unwrap();
+    let (tokens, columns) = (mesh.sharding(&[&["fsdp"], &[]]), mesh.sharding(&[&[], &["fsdp"]]));
+    let (tokens, columns) = (tokens.unwrap(), columns.unwrap());
+    let (inputs, outputs) = ([128, 24], [128, 48]);
+    let gradient = |called: bool| {
+        let argument = |dims: &[usize]| Argument::new(TensorType::new(DType::F32, dims));
+        let arguments = [inputs, outputs].map(|dims| argument(&dims).sharded(&tokens));
+        let program = Program::trace("gradient", &arguments, |inputs| {
+            let shards = [(&inputs[0], tokens.clone()), (&inputs[1], tokens.clone())];
+            mesh.manual(&["fsdp"], &shards, std::slice::from_ref(&columns), |locals| {
+                let gradient = einsum("ti,to->io", &locals[0], &locals[1])?;
+                Ok(vec![mesh.over(&["fsdp"])?.reduce_scatter(&gradient, 1)?])
+            })
+        });
+        let program = program.unwrap().sharded_results(std::slice::from_ref(&columns)).unwrap();
+        let dialect = Dialect { matmul_custom_calls: called, ..Dialect::default() };
+        program.on_mesh(&mesh).unwrap().in_dialect(dialect)
+    };
+    assert!(gradient(true).to_text().contains(MATMUL));
+    let values = [random(&inputs, 5), random(&outputs, 6)];
+    let [called, compiled] =
+        [true, false].map(|called| run(&gradient(called), &values)[0].to_f64().unwrap());
+    assert_close(&called, &compiled, 1e-5);
 }

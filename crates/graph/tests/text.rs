@@ -112,3 +112,42 @@ fn backward_pass_is_named() {
     let paths = paths_of(&text, "stablehlo.exponential");
     assert_eq!(paths, ["recomputed", "backward.recomputed"], "{text}");
 }
+
+#[test]
+fn collectives_across_processes() {
+    let mesh = Mesh::new(&[("fsdp", 4)]).unwrap().across_processes(2).unwrap();
+    let names = ["fsdp_0", "fsdp_1"];
+    let rows = mesh.sharding(&[&names, &[]]).unwrap();
+    let program = Program::trace("across", &[argument(&[8, 4]).sharded(&rows)], |inputs| {
+        mesh.manual(
+            &names,
+            &[(&inputs[0], rows.clone())],
+            &[rows.clone(), rows.clone()],
+            |locals| {
+                let group = mesh.over(&names)?;
+                let gathered = group.all_gather(&locals[0], 0)?;
+                let scattered = group.reduce_scatter(&gathered, 0)?;
+                let moved = group.permute(&scattered, &[(0, 1), (1, 2), (2, 3), (3, 0)])?;
+                let columns = mesh.over(&["fsdp_0"])?.all_gather(&moved, 1)?.narrow(1, 0, 4)?;
+                let index = group.index()?.convert(DType::F32)?;
+                Ok(vec![
+                    (group.sum(&columns)? + index)?,
+                    group.all_to_all(&gathered, 0, 1)?.narrow(1, 0, 4)?,
+                ])
+            },
+        )
+    });
+    let program = program.unwrap().sharded_results(&[rows.clone(), rows]).unwrap();
+    insta::assert_snapshot!(program.to_text());
+}
+
+#[test]
+fn axes_across_processes_are_manual() {
+    let mesh = Mesh::new(&[("data", 2), ("tensor", 2)]).unwrap().across_processes(4).unwrap();
+    let rows = mesh.sharding(&[&["data"]]).unwrap();
+    let error = Program::trace("partly", &[argument(&[8]).sharded(&rows)], |inputs| {
+        mesh.manual(&["data"], &[(&inputs[0], rows.clone())], std::slice::from_ref(&rows), Ok)
+    });
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("`tensor` is across processes"), "{error}");
+}

@@ -256,6 +256,11 @@ impl Buffer {
         Ok(self.raw)
     }
 
+    /// Its client.
+    pub(crate) fn client(&self) -> &ClientHandle {
+        &self.client
+    }
+
     /// Whether the buffer belongs to that client.
     pub(crate) fn is_of(&self, client: &Arc<ClientHandle>) -> bool {
         Arc::ptr_eq(&self.client, client)

@@ -51,26 +51,68 @@ impl CompileCache {
         text: &str,
         options: &CompileOptions,
     ) -> Result<(LoadedExecutable, CacheOutcome)> {
+        let (loaded, serialized, outcome) = self.look_up(client, text, options)?;
+        if let Err(error) = serialized {
+            self.warn(&error);
+        }
+        Ok((loaded, outcome))
+    }
+
+    /// Does the same, and returns the serialized program too: one process of a job compiles, sends
+    /// it to the others, and these load it with [`Client::load`]; on CPU all need the same
+    /// instruction sets. An error if it cannot be serialized.
+    pub fn compile_to_share(
+        &self,
+        client: &Client,
+        text: &str,
+        options: &CompileOptions,
+    ) -> Result<(LoadedExecutable, Vec<u8>, CacheOutcome)> {
+        let (loaded, serialized, outcome) = self.look_up(client, text, options)?;
+        Ok((loaded, serialized?, outcome))
+    }
+
+    /// Loads the program with a [`Client::compile_key`]; none if it is not in the cache.
+    pub fn load(&self, client: &Client, key: &str) -> Option<LoadedExecutable> {
+        load(client, &self.entry(key)).map(|(loaded, _)| loaded)
+    }
+
+    fn entry(&self, key: &str) -> PathBuf {
+        self.dir.join(format!("{key}.exec"))
+    }
+
+    fn look_up(
+        &self,
+        client: &Client,
+        text: &str,
+        options: &CompileOptions,
+    ) -> Result<(LoadedExecutable, Result<Vec<u8>>, CacheOutcome)> {
         let options = client.complete_options(options)?;
-        let path = self.dir.join(format!("{}.exec", key(client, text, &options)?));
-        if let Some(loaded) = load(client, &path) {
+        let path = self.entry(&client.compile_key(text, &options)?);
+        if let Some((loaded, entry)) = load(client, &path) {
             tracing::info!(program = loaded.name(), path = %path.display(), "compile cache hit");
-            return Ok((loaded, CacheOutcome::Hit));
+            return Ok((loaded, Ok(entry), CacheOutcome::Hit));
         }
         let loaded = client.compile(text, &options)?;
         tracing::info!(program = loaded.name(), path = %path.display(), "compile cache miss");
-        match loaded.executable().serialize().and_then(|bytes| self.store(&path, &bytes)) {
-            Ok(()) => Ok((loaded, CacheOutcome::Miss)),
-            Err(error) => {
-                self.warned.call_once(|| {
-                    tracing::warn!(
-                        "compiled programs are not cached: {error}. FULLSHARD_CACHE names another \
-                         folder"
-                    );
-                });
-                Ok((loaded, CacheOutcome::Unstored))
+        let serialized = loaded.executable().serialize();
+        let stored = serialized.as_ref().ok().map(|bytes| self.store(&path, bytes));
+        let outcome = match stored {
+            Some(Ok(())) => CacheOutcome::Miss,
+            Some(Err(error)) => {
+                self.warn(&error);
+                CacheOutcome::Unstored
             }
-        }
+            None => CacheOutcome::Unstored,
+        };
+        Ok((loaded, serialized, outcome))
+    }
+
+    fn warn(&self, error: &Error) {
+        self.warned.call_once(|| {
+            tracing::warn!(
+                "compiled programs are not cached: {error}. FULLSHARD_CACHE names another folder"
+            );
+        });
     }
 
     fn store(&self, path: &Path, sealed: &[u8]) -> Result<()> {
@@ -83,26 +125,32 @@ impl CompileCache {
 }
 
 /// Loads an entry; none if it does not exist or is corrupt.
-fn load(client: &Client, path: &Path) -> Option<LoadedExecutable> {
+fn load(client: &Client, path: &Path) -> Option<(LoadedExecutable, Vec<u8>)> {
     let entry = fs::read(path).ok()?;
-    client
-        .load(&entry)
-        .inspect_err(|error| {
-            tracing::warn!(path = %path.display(), %error, "replacing a compile cache entry");
-        })
-        .ok()
+    let loaded = client.load(&entry).inspect_err(|error| {
+        tracing::warn!(path = %path.display(), %error, "replacing a compile cache entry");
+    });
+    Some((loaded.ok()?, entry))
 }
 
-/// A hash of everything that determines the compiled program.
-fn key(client: &Client, text: &str, options: &CompileOptions) -> Result<String> {
-    let mut place = format!("{}\n{}", client.platform_name(), client.platform_version());
-    for device in client.devices() {
-        let _ = write!(place, "\n{}", device.description().kind);
+impl Client {
+    /// A hash of everything that determines the compiled program. In a job it is the same on all
+    /// processes with the same devices, and another than with a different number of processes or
+    /// devices.
+    pub fn compile_key(&self, text: &str, options: &CompileOptions) -> Result<String> {
+        let options = self.complete_options(options)?;
+        let mut place = format!("{}\n{}", self.platform_name(), self.platform_version());
+        for device in self.global_devices() {
+            let _ = write!(place, "\n{}", device.kind);
+        }
+        if !self.process().is_alone() {
+            let _ = write!(place, "\n{} processes", self.process().count);
+        }
+        if self.platform_name() == "cpu" {
+            place += &processor();
+        }
+        compile_key(self.plugin(), text, &options, &place)
     }
-    if client.platform_name() == "cpu" {
-        place += &processor();
-    }
-    compile_key(client.plugin(), text, options, &place)
 }
 
 /// A hash of everything that determines how a plugin compiles a program for `place`: local devices

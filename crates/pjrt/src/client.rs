@@ -1,14 +1,17 @@
 //! Clients and their devices.
 
 use crate::calls;
-use crate::device::Device;
+use crate::device::{Device, DeviceDescription};
 use crate::error::{Error, Result};
 use crate::in_flight::InFlight;
+use crate::key_value::{Callbacks, KeyValueStore};
 use crate::plugin::Plugin;
 use crate::sys::{self, Args, args};
 use crate::value::{self, NamedValues, Value};
+use fullshard_core::Process;
 use std::ffi::c_char;
 use std::sync::Arc;
+use std::sync::atomic::AtomicI32;
 
 /// Options for creating a client. Each plugin supports only its own and rejects others.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -24,7 +27,7 @@ impl ClientOptions {
 
     /// Number of virtual devices of the CPU client.
     pub fn cpu_device_count(self, count: usize) -> ClientOptions {
-        self.set("cpu_device_count", Value::Int(i64::try_from(count).unwrap_or(i64::MAX)))
+        self.set_count("cpu_device_count", count)
     }
 
     /// The fraction of device memory a GPU client allocates.
@@ -35,6 +38,10 @@ impl ClientOptions {
     /// Whether a GPU client preallocates its memory rather than allocating on demand.
     pub fn preallocate(self, preallocate: bool) -> ClientOptions {
         self.set("preallocate", Value::Bool(preallocate))
+    }
+
+    fn set_count(self, name: &str, count: usize) -> ClientOptions {
+        self.set(name, Value::Int(i64::try_from(count).unwrap_or(i64::MAX)))
     }
 
     /// Any option, by the plugin's name for it.
@@ -58,7 +65,13 @@ pub(crate) struct ClientHandle {
     pub(crate) platform: String,
     version: String,
     pub(crate) devices: Vec<Device>,
+    pub(crate) process: Process,
+    pub(crate) global_devices: Vec<DeviceDescription>,
     pub(crate) in_flight: InFlight,
+    /// The id of the next launch.
+    pub(crate) launches: AtomicI32,
+    /// What the plugin calls until its client is destroyed, which is before this is dropped.
+    _callbacks: Option<Callbacks>,
 }
 
 // SAFETY: PJRT clients may be used from any thread.
@@ -67,13 +80,47 @@ unsafe impl Send for ClientHandle {}
 unsafe impl Sync for ClientHandle {}
 
 impl Client {
-    /// Creates a client of `plugin`.
+    /// Creates a client of `plugin` in a process alone.
     pub fn new(plugin: &'static Plugin, options: &ClientOptions) -> Result<Client> {
+        Client::create(plugin, options, Process::alone(), None)
+    }
+
+    /// Creates a client of `plugin` in one process of a job. Every process calls this, and it
+    /// returns when all have.
+    ///
+    /// GPU plugins find one another through `store`, and TPU plugins by their environment. The CPU
+    /// plugin knows nothing of other processes: there the client only knows its place, does not
+    /// wait, and compiles programs for the devices of its own process.
+    pub fn in_job(
+        plugin: &'static Plugin,
+        options: &ClientOptions,
+        process: Process,
+        store: Arc<dyn KeyValueStore>,
+    ) -> Result<Client> {
+        let process = Process::new(process.index, process.count)?;
+        let is_gpu = plugin.extension(sys::EXTENSION_GPU_CUSTOM_CALL).is_some();
+        if process.is_alone() || !is_gpu {
+            return Client::create(plugin, options, process, None);
+        }
+        let options = options.clone().set_count("node_id", process.index);
+        let options = options.set_count("num_nodes", process.count);
+        Client::create(plugin, &options, process, Some(Callbacks::new(store)))
+    }
+
+    fn create(
+        plugin: &'static Plugin,
+        options: &ClientOptions,
+        process: Process,
+        callbacks: Option<Callbacks>,
+    ) -> Result<Client> {
         let values = value::to_raw(&options.values);
         let mut call = args::<sys::ClientCreate>();
         call.create_options = values.as_ptr();
         call.num_options = values.len();
-        // SAFETY: the options outlive the call.
+        if let Some(callbacks) = &callbacks {
+            callbacks.set(&mut call);
+        }
+        // SAFETY: the options outlive the call, and the callbacks the client.
         unsafe { plugin.call(&mut call) }?;
         let mut handle = ClientHandle {
             plugin,
@@ -81,12 +128,20 @@ impl Client {
             platform: String::new(),
             version: String::new(),
             devices: Vec::new(),
+            process,
+            global_devices: Vec::new(),
             in_flight: InFlight::default(),
+            launches: AtomicI32::new(1),
+            _callbacks: callbacks,
         };
         // From here `handle` destroys the client if a step fails.
         handle.platform = handle.text::<sys::ClientPlatformName>()?;
         handle.version = handle.text::<sys::ClientPlatformVersion>()?;
         handle.devices = handle.list_devices()?;
+        if handle.spans_processes() {
+            handle.devices.sort_by_key(|device| device.description().id);
+        }
+        handle.global_devices = handle.find_global_devices()?;
         if handle.is_cpu() {
             calls::register(plugin, handle.devices.len())?;
         }
@@ -146,6 +201,25 @@ impl ClientHandle {
         let devices = unsafe { value::slice(call.devices, call.num_devices) };
         // SAFETY: these are devices of the live client.
         devices.iter().map(|&device| unsafe { Device::read(self.plugin, device) }).collect()
+    }
+
+    /// The devices of all processes, as the plugin lists them.
+    pub(crate) fn describe_all_devices(&self) -> Result<Vec<DeviceDescription>> {
+        let mut call = args::<sys::ClientDevices>();
+        call.client = self.raw;
+        // SAFETY: the client is live.
+        unsafe { self.plugin.call(&mut call) }?;
+        // SAFETY: the call succeeded, so it filled both fields.
+        let devices = unsafe { value::slice(call.devices, call.num_devices) };
+        let describe = |&device: &*mut sys::Device| {
+            let mut call = sys::DeviceGetDescription { device, ..args() };
+            // SAFETY: these are devices of the live client, and so are their descriptions.
+            unsafe {
+                self.plugin.call(&mut call)?;
+                DeviceDescription::read(self.plugin, call.description)
+            }
+        };
+        devices.iter().map(describe).collect()
     }
 
     /// Whether the devices are virtual and share the host's memory and threads.

@@ -167,6 +167,27 @@ impl CompileOptions {
         Err(Error::CompileOption(problem))
     }
 
+    /// Assigns the devices of a job, given in the order of their numbers, of which `local` are
+    /// those of this process. A program runs on all of them in that order, so that the shards of a
+    /// process are next to one another; or on devices of this process alone, if it names them.
+    pub(crate) fn assign_job_devices(&mut self, all: &[i32], local: &[i32]) -> Result<()> {
+        let (partitions, count) = (self.partitions, all.len());
+        let ids = self.device_ids.get_or_insert_with(|| all.to_vec());
+        if ids != all && !ids.iter().all(|id| local.contains(id)) {
+            return Err(Error::CompileOption(format!(
+                "a program of a job runs on its devices {all:?} in that order, or on those of one \
+                 process, {local:?}; not on {ids:?}"
+            )));
+        }
+        if ids == all && partitions != count {
+            return Err(Error::CompileOption(format!(
+                "the program is for {partitions} devices but the job has {count}; compile it for \
+                 all, or name devices of this process"
+            )));
+        }
+        self.assign_devices(all)
+    }
+
     /// The options serialized for the plugin.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let assignment = self.device_ids.as_ref().map(|ids| DeviceAssignment {
@@ -289,5 +310,42 @@ pub(crate) fn raw_program(text: &str) -> sys::Program {
         code_size: text.len(),
         format: FORMAT.as_ptr().cast(),
         format_size: FORMAT.len(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ids of four devices in the order of their numbers, of which the second process has two.
+    const ALL: [i32; 4] = [0, 2, 1, 3];
+    const LOCAL: [i32; 2] = [1, 3];
+
+    fn assigned(mut options: CompileOptions) -> Result<Vec<i32>, String> {
+        let assigned = options.assign_job_devices(&ALL, &LOCAL);
+        assigned.map_err(|error| error.to_string())?;
+        Ok(options.device_ids.unwrap())
+    }
+
+    #[test]
+    fn programs_of_a_job_run_on_all_devices_process_by_process() {
+        assert_eq!(assigned(CompileOptions::new(4)), Ok(ALL.to_vec()));
+        assert_eq!(assigned(CompileOptions::new(4).device_ids(ALL.to_vec())), Ok(ALL.to_vec()));
+        assert_eq!(assigned(CompileOptions::new(1).device_ids(vec![3])), Ok(vec![3]));
+    }
+
+    #[test]
+    fn programs_on_some_devices_of_a_job_name_their_own() {
+        for (options, expected) in [
+            (CompileOptions::new(2), "for 2 devices but the job has 4"),
+            (CompileOptions::new(8), "for 8 devices but the job has 4"),
+            (CompileOptions::new(4).device_ids(vec![0, 1, 2, 3]), "devices [0, 2, 1, 3] in that"),
+            (CompileOptions::new(1).device_ids(vec![0]), "not on [0]"),
+            (CompileOptions::new(2).device_ids(vec![3]), "1 device ids for 2 partitions"),
+            (CompileOptions::new(2).device_ids(vec![3, 3]), "id 3 is given twice"),
+        ] {
+            let error = assigned(options).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
     }
 }

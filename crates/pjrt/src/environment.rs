@@ -41,13 +41,9 @@ pub(crate) fn prepare(first_plugin: &Path) {
         set_default("TF_CPP_MIN_LOG_LEVEL", if verbose { "0" } else { "3" });
         // libtpu takes a machine-wide lock, which compiling does not need.
         set_default("ALLOW_MULTIPLE_LIBTPU_LOAD", "1");
-        if !has_tpu() {
-            // Otherwise libtpu waits minutes for a metadata server that does not exist, and then
-            // logs errors. The compiler does not need any of it.
-            set_default("TPU_SKIP_MDS_QUERY", "1");
-            set_default("TPU_ACCELERATOR_TYPE", "v4-8");
-            set_default("TPU_WORKER_HOSTNAMES", "localhost");
-            set_default("TPU_WORKER_ID", "0");
+        let is_set = |name: &str| std::env::var_os(name).is_some();
+        for (name, value) in absent_tpu(has_tpu(), is_set) {
+            set(name, value);
         }
         // A plugin of another kind may not support these flags, and would abort the process.
         if first_plugin.file_name().is_some_and(|name| name.to_string_lossy().contains("cpu")) {
@@ -73,6 +69,37 @@ fn extend_collective_timeouts() {
         }
     }
     set("XLA_FLAGS", flags.trim());
+}
+
+/// The settings, with their values, that have libtpu compile on a machine without TPUs. None on
+/// one with them, and none in a pod, by what its launcher sets: there libtpu finds the other hosts
+/// by the metadata server or by these variables, and must not be given only some of them.
+///
+/// Without them it waits minutes for a metadata server that does not exist, and then logs errors.
+/// The compiler does not need any of it.
+fn absent_tpu(
+    has_tpu: bool,
+    is_set: impl Fn(&str) -> bool,
+) -> impl Iterator<Item = (&'static str, &'static str)> {
+    const POD: [&str; 9] = [
+        "TPU_WORKER_ID",
+        "TPU_WORKER_HOSTNAMES",
+        "TPU_PROCESS_ADDRESSES",
+        "TPU_PROCESS_BOUNDS",
+        "TPU_PROCESS_PORT",
+        "TPU_CHIPS_PER_PROCESS_BOUNDS",
+        "MEGASCALE_COORDINATOR_ADDRESS",
+        "MEGASCALE_NUM_SLICES",
+        "MEGASCALE_SLICE_ID",
+    ];
+    const SETTINGS: [(&str, &str); 4] = [
+        ("TPU_SKIP_MDS_QUERY", "1"),
+        ("TPU_ACCELERATOR_TYPE", "v4-8"),
+        ("TPU_WORKER_HOSTNAMES", "localhost"),
+        ("TPU_WORKER_ID", "0"),
+    ];
+    let is_absent = !has_tpu && !POD.iter().any(|name| is_set(name));
+    SETTINGS.into_iter().filter(move |(name, _)| is_absent && !is_set(name))
 }
 
 fn has_tpu() -> bool {
@@ -121,4 +148,25 @@ fn set(name: &str, value: &str) {
     // serialized with it. What remains is foreign code that reads the environment on another
     // thread at that moment, which the docs of `Plugin::load` warn about.
     unsafe { std::env::set_var(name, value) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(has_tpu: bool, set: &[&str]) -> Vec<&'static str> {
+        absent_tpu(has_tpu, |name| set.contains(&name)).map(|(name, _)| name).collect()
+    }
+
+    #[test]
+    fn a_tpu_is_made_up_only_where_there_is_none() {
+        let all =
+            ["TPU_SKIP_MDS_QUERY", "TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID"];
+        assert_eq!(names(false, &[]), all);
+        assert_eq!(names(false, &["TPU_ACCELERATOR_TYPE", "XLA_FLAGS"]), [all[0], all[2], all[3]]);
+        assert!(names(true, &[]).is_empty(), "a machine with TPUs");
+        for pod in ["TPU_WORKER_ID", "TPU_PROCESS_ADDRESSES", "MEGASCALE_COORDINATOR_ADDRESS"] {
+            assert!(names(false, &[pod]).is_empty(), "{pod}");
+        }
+    }
 }

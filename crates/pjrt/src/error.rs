@@ -1,8 +1,9 @@
 //! Errors. Each names its cause and the fix.
 
 use crate::hlo::HloError;
+use crate::mpi::MpiError;
 use crate::plugins::PluginError;
-use fullshard_core::{TensorType, UnknownAccelerator};
+use fullshard_core::{BadProcess, TensorType, UnknownAccelerator};
 use std::path::PathBuf;
 
 /// The result of an operation of this crate.
@@ -229,6 +230,49 @@ pub enum Error {
     /// An array with the wrong tiling or shape.
     #[error("array mismatch: {0}")]
     Array(String),
+    /// An array that is read as a whole where only a part of it is.
+    #[error(
+        "{ty} is partly on other processes: {here} of its {tiles} tiles are here; read those, or \
+         all-gather it first"
+    )]
+    PartlyElsewhere {
+        /// The type of the array.
+        ty: TensorType,
+        /// Number of its tiles on this process.
+        here: usize,
+        /// Number of its tiles.
+        tiles: usize,
+    },
+    /// A place outside the job.
+    #[error(transparent)]
+    BadProcess(#[from] BadProcess),
+    /// A plugin that has another place in the job than this process.
+    #[error(
+        "this is process {index} of {count}, but the plugin {plugin} has it as process {found}; \
+         number the processes as the plugin does"
+    )]
+    OtherProcess {
+        /// The plugin's file name.
+        plugin: String,
+        /// The number of this process.
+        index: usize,
+        /// The number of processes.
+        count: usize,
+        /// Its number to the plugin.
+        found: i32,
+    },
+    /// Processes with different numbers of devices.
+    #[error(
+        "the {count} processes of a job need the same number of devices each, but there are \
+         {devices:?} on processes 0 to {}",
+        devices.len().saturating_sub(1)
+    )]
+    UnequalDevices {
+        /// Number of processes.
+        count: usize,
+        /// Number of devices of each process.
+        devices: Vec<usize>,
+    },
     /// An unknown slice or topology name.
     #[error(transparent)]
     UnknownAccelerator(#[from] UnknownAccelerator),
@@ -270,6 +314,9 @@ pub enum Error {
     /// A plugin could not be found or installed.
     #[error(transparent)]
     Plugin(#[from] PluginError),
+    /// MPI could not be started or used.
+    #[error(transparent)]
+    Mpi(#[from] MpiError),
 }
 
 impl Error {
@@ -324,6 +371,11 @@ codes! {
 }
 
 impl Code {
+    /// The plugin's code, counted from 1.
+    pub(crate) fn raw(self) -> i32 {
+        self as i32 + 1
+    }
+
     /// Converts a plugin's code, counted from 1; unknown codes are `Unknown`.
     pub(crate) fn from_raw(raw: i32) -> Code {
         let index = usize::try_from(raw).ok().and_then(|raw| raw.checked_sub(1));

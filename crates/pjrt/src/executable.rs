@@ -105,6 +105,13 @@ impl Executable {
         Ok(call.num_outputs)
     }
 
+    /// Number of devices it runs on, over all processes.
+    pub(crate) fn num_partitions(&self) -> Result<usize> {
+        let mut call = sys::ExecutableNumPartitions { executable: self.raw, ..args() };
+        self.call(&mut call)?;
+        Ok(call.num_partitions)
+    }
+
     /// Its memory per device.
     pub fn memory(&self) -> Result<CompiledMemory> {
         let mut call = sys::ExecutableGetCompiledMemoryStats { executable: self.raw, ..args() };

@@ -1,6 +1,7 @@
 //! Launches: argument checks and execution.
 
 use crate::buffer::Buffer;
+use crate::client::ClientHandle;
 use crate::error::{Error, Result};
 use crate::event::OwnedEvent;
 use crate::loaded::LoadedExecutable;
@@ -8,7 +9,7 @@ use crate::sys::{self, Args, args};
 use std::fs;
 use std::ptr;
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::Ordering;
 
 impl LoadedExecutable {
     /// Runs the program: `arguments[d][a]` is argument `a` on the `d`th of its devices, and
@@ -50,7 +51,7 @@ impl LoadedExecutable {
         let output_lists: Vec<_> = outputs.iter_mut().map(|list| list.as_mut_ptr()).collect();
         let kept: Vec<i64> = kept.iter().map(|&index| index as i64).collect();
         let mut options = sys::ExecuteOptions::new();
-        options.launch_id = next_launch_id();
+        options.launch_id = self.handle.client.next_launch_id();
         options.non_donatable_input_indices = kept.as_ptr();
         options.num_non_donatable_input_indices = kept.len();
         let mut call = args::<sys::LoadedExecutableExecute>();
@@ -201,10 +202,13 @@ impl LoadedExecutable {
     }
 }
 
-/// A nonzero id, unique per launch, so that hosts that launch in different orders are detected.
-fn next_launch_id() -> i32 {
-    static LAUNCHES: AtomicI32 = AtomicI32::new(1);
-    (LAUNCHES.fetch_add(1, Ordering::Relaxed) & i32::MAX).max(1)
+impl ClientHandle {
+    /// A nonzero id, unique per launch, so that hosts that launch in different orders are detected.
+    /// Each client counts its own: the processes of a job launch the same sequence, so that their
+    /// ids agree.
+    fn next_launch_id(&self) -> i32 {
+        (self.launches.fetch_add(1, Ordering::Relaxed) & i32::MAX).max(1)
+    }
 }
 
 /// Host memory available to this process in bytes: the machine's, or its container's.

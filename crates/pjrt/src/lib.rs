@@ -39,8 +39,11 @@ mod gpu_target;
 pub mod hlo;
 mod host;
 mod in_flight;
+mod job;
+mod key_value;
 mod launch;
 mod loaded;
+pub mod mpi;
 mod order;
 mod pinned;
 mod plugin;
@@ -56,7 +59,10 @@ mod value;
 pub use array::{Array, ArrayType};
 pub use buffer::{Buffer, Download, Place};
 pub use cache::{CacheOutcome, CompileCache, compile_key};
-pub use calls::{LOSS, MATMUL};
+pub use calls::{
+    LOSS, MATMUL, MPI_ALL_GATHER, MPI_ALL_REDUCE, MPI_ALL_TO_ALL, MPI_PERMUTE, MPI_PREFIX,
+    MPI_REDUCE_SCATTER, PROCESS_INDEX,
+};
 pub use client::{Client, ClientOptions};
 pub use compile::{CompileOptions, Effort, Flag};
 pub use device::{Device, DeviceDescription, MemoryStats};
@@ -65,8 +71,9 @@ pub use environment::{keep_freed_memory, set_verbose};
 pub use error::{Code, Error, Result};
 pub use event::Event;
 pub use executable::{CompiledMemory, Executable, OptimizedProgram};
-pub use fullshard_core::{DType, GpuTarget, TensorType, TpuGeneration, TpuSlice};
+pub use fullshard_core::{DType, GpuTarget, Process, TensorType, TpuGeneration, TpuSlice};
 pub use host::{AlignedBytes, HostTensor};
+pub use key_value::{KeyValueError, KeyValueStore};
 pub use loaded::LoadedExecutable;
 pub use pinned::PinnedMemory;
 pub use plugin::Plugin;

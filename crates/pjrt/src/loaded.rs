@@ -1,7 +1,8 @@
 //! Loaded executables: programs on the devices that run them.
 
+use crate::array::ArrayType;
 use crate::client::{Client, ClientHandle};
-use crate::compile::{CompileOptions, raw_program};
+use crate::compile::{CompileOptions, Flag, raw_program};
 use crate::error::{Error, Result};
 use crate::executable::{CompiledMemory, Executable, Owner};
 use crate::seal::unseal;
@@ -19,6 +20,11 @@ pub struct LoadedExecutable {
     pub(crate) parameters: Vec<Arc<DeviceLayout>>,
     pub(crate) results: Vec<Arc<DeviceLayout>>,
     devices: Vec<usize>,
+    /// The number of devices over all processes.
+    pub(crate) partitions: usize,
+    /// The types of arguments and results over all processes, where the program does not have
+    /// them.
+    pub(crate) across: Option<[Vec<ArrayType>; 2]>,
     pub(crate) memory: CompiledMemory,
 }
 
@@ -70,7 +76,17 @@ impl Client {
     pub(crate) fn complete_options(&self, options: &CompileOptions) -> Result<CompileOptions> {
         let mut options = options.clone();
         let ids: Vec<i32> = self.devices().iter().map(|device| device.description().id).collect();
-        options.assign_devices(&ids)?;
+        if !self.handle.spans_processes() {
+            options.assign_devices(&ids)?;
+            return Ok(options);
+        }
+        let all: Vec<i32> = self.global_devices().iter().map(|device| device.id).collect();
+        options.assign_job_devices(&all, &ids)?;
+        if self.platform_name() == "cuda" {
+            // By default processes share the work of autotuning, and wait for those that load the
+            // program instead of compiling it.
+            options.default_flag("xla_gpu_shard_autotuning", &Flag::Bool(false));
+        }
         Ok(options)
     }
 }
@@ -91,7 +107,15 @@ impl LoadedExecutable {
         let name = executable.name()?;
         let devices = handle.list_devices()?;
         let interface = executable.optimized_program()?.signature()?;
-        let signature = Signature::from_hlo(&name, &interface, devices.len())?;
+        let partitions = match client.spans_processes() {
+            true => executable.num_partitions()?,
+            false => devices.len(),
+        };
+        if devices.is_empty() {
+            let problem = format!("`{name}` runs on no device of this process");
+            return Err(Error::CompileOption(problem));
+        }
+        let signature = Signature::from_hlo(&name, &interface, partitions)?;
         check_outputs(&executable, &name, signature.results.len())?;
         Ok(LoadedExecutable {
             parameters: DeviceLayout::from_hlo(&signature.parameters, &interface.parameters),
@@ -99,6 +123,8 @@ impl LoadedExecutable {
             signature,
             name,
             devices,
+            partitions,
+            across: None,
             // Without stats the memory check is skipped.
             memory: executable.memory().unwrap_or_default(),
             executable,
@@ -121,7 +147,8 @@ impl LoadedExecutable {
         &self.signature
     }
 
-    /// The devices it runs on, by their index in the client, in partition order.
+    /// The devices of this process that it runs on, by their index in the client, in partition
+    /// order.
     pub fn devices(&self) -> &[usize] {
         &self.devices
     }

@@ -31,7 +31,7 @@ pub(crate) struct DeviceLayout {
 }
 
 impl Signature {
-    /// Reads the signature of `program`, which runs on `devices` devices.
+    /// Reads the signature of `program`, which runs on `devices` devices over all processes.
     pub(crate) fn from_hlo(
         program: &str,
         signature: &hlo::Signature,

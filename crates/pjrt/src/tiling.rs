@@ -6,6 +6,7 @@
 use crate::error::{Error, Result};
 use crate::hlo;
 use fullshard_core::Sharding;
+use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 
 /// A division of a tensor into equal tiles, and the tile each device holds. Several devices may
@@ -78,6 +79,32 @@ impl Tiling {
         &self.grid
     }
 
+    /// The number of tiles.
+    pub fn tiles(&self) -> usize {
+        self.grid.iter().product()
+    }
+
+    /// The number of different tiles that some of the devices hold.
+    pub fn tiles_at(&self, devices: Range<usize>) -> usize {
+        self.tiles.get(devices).unwrap_or_default().iter().collect::<HashSet<_>>().len()
+    }
+
+    /// The tiling, over some of the devices, of the part of the tensor that these hold. None if
+    /// their tiles are not all those of a grid.
+    pub fn part(&self, devices: Range<usize>) -> Option<Tiling> {
+        let held = self.tiles.get(devices)?.iter().map(|&tile| unravel(tile, &self.grid));
+        let held: Vec<Vec<usize>> = held.collect();
+        let coordinates = |dim: usize| held.iter().map(|tile| tile[dim]).collect::<BTreeSet<_>>();
+        let kept: Vec<BTreeSet<usize>> = (0..self.grid.len()).map(coordinates).collect();
+        let grid: Vec<usize> = kept.iter().map(BTreeSet::len).collect();
+        let index = |tile: &Vec<usize>| {
+            let within = tile.iter().zip(&kept).map(|(&at, kept)| kept.range(..at).count());
+            within.zip(&grid).fold(0, |index, (part, size)| index * size + part)
+        };
+        let part = Tiling { tiles: held.iter().map(index).collect(), grid };
+        (part.tiles_at(0..part.devices()) == part.tiles()).then_some(part)
+    }
+
     /// The dimensions of each tile of a tensor with dimensions `dims`.
     pub fn tile_dims(&self, dims: &[usize]) -> Result<Vec<usize>> {
         if dims.len() != self.grid.len() {
@@ -139,6 +166,25 @@ mod tests {
         let both = tiling(&mesh, &[&["y", "x"]]);
         let starts: Vec<_> = (0..6).map(|d| both.tile(d, &[6]).unwrap().ranges[0].start).collect();
         assert_eq!(starts, [0, 2, 4, 1, 3, 5]);
+    }
+
+    #[test]
+    fn parts_are_what_some_devices_hold() {
+        let mesh = [("data", 2), ("fsdp", 2), ("tensor", 2)];
+        let local = [("fsdp", 2), ("tensor", 2)];
+        for (dims, expected) in [
+            (&[&["fsdp"][..], &["tensor"]], &[&["fsdp"][..], &["tensor"]]),
+            (&[&["data", "fsdp"], &[]], &[&["fsdp"], &[]]),
+            (&[&["tensor", "data"], &["fsdp"]], &[&["tensor"], &["fsdp"]]),
+            (&[&[], &["data"]], &[&[], &[]]),
+        ] {
+            let (global, expected) = (tiling(&mesh, dims), tiling(&local, expected));
+            assert_eq!(global.part(4..8).as_ref(), Some(&expected), "{dims:?}");
+            assert_eq!(global.part(0..4), Some(expected), "{dims:?}");
+        }
+        let grid = tiling(&[("x", 2), ("y", 2)], &[&["x"], &["y"]]);
+        assert_eq!(grid.part(0..3), None, "three of four tiles");
+        assert_eq!((grid.tiles(), grid.tiles_at(1..3), grid.tiles_at(3..5)), (4, 2, 0));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{cpu, upload, values};
-use fullshard_pjrt::{CompileOptions, LOSS, MATMUL};
+use fullshard_pjrt::{CompileOptions, LOSS, MATMUL, MPI_ALL_REDUCE};
 
 /// A matmul of `f32[2, 3]` and `f32[3, 2]` with the given attributes.
 fn program(attributes: &str) -> String {
@@ -118,4 +118,23 @@ fn rejects_mismatched_loss_sizes() {
         let error = loss("[0, 2]", exponentials).unwrap_err();
         assert!(error.contains("do not match"), "{error}");
     }
+}
+
+#[test]
+fn collectives_between_processes_need_mpi() {
+    let text = format!(
+        "module @sum {{
+  func.func public @main(%x: tensor<2xf32>) -> tensor<2xf32> {{
+    %y = stablehlo.custom_call @{MPI_ALL_REDUCE}(%x) {{api_version = 4 : i32}} :
+        (tensor<2xf32>) -> tensor<2xf32>
+    return %y : tensor<2xf32>
+  }}
+}}"
+    );
+    let client = cpu(1);
+    let sum = client.compile(&text, &CompileOptions::new(1)).unwrap();
+    let x = upload(&client, &[2], &[0.0; 2], 0);
+    let results = sum.execute(&[[&x]]).and_then(|results| results[0][0].to_host());
+    let error = results.unwrap_err().to_string();
+    assert!(error.contains("MPI was not started"), "{error}");
 }

@@ -16,6 +16,7 @@ mod quick;
 mod report;
 mod search;
 pub mod staging;
+mod start_up;
 
 pub use breakdown::{Breakdown, BreakdownError, KernelTime, Kind, KindTime, ModuleShare};
 pub use compiled::{AheadCompiler, CompiledStep, collectives_by_module, compiled, update_bytes};
@@ -30,3 +31,4 @@ pub use report::{
     Part, Rates, Report, Time, Warning,
 };
 pub use search::{Callbacks, Candidate, Frontier, Point, Progress, Space, search};
+pub use start_up::{StartUp, StartUpPart};

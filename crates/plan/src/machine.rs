@@ -14,6 +14,8 @@ pub struct Machine {
     pub chip: Chip,
     /// Number of devices that a program sees.
     pub devices: usize,
+    /// Number of hosts: GPU nodes, the hosts of TPU slices, or one for CPU cores.
+    pub hosts: usize,
     /// The network between them.
     pub network: Network,
     /// Bytes of device memory available to a program.
@@ -98,7 +100,7 @@ impl Machine {
             island: per_node,
             dcn: dcn(chip, nodes, NIC_SHARE, NODE_HOP)?,
         };
-        Ok(Machine::new(text, chip, network))
+        Ok(Machine::new(text, chip, nodes, network))
     }
 
     /// CPU cores of one host.
@@ -109,7 +111,7 @@ impl Machine {
             MachineError::Unknown { name: text.to_owned(), hint }
         })?;
         let fabric = Fabric::Switch { bandwidth: chip.link, latency: THREAD_HOP };
-        Ok(Machine::new(text, chip, Network { fabric, island: cores, dcn: None }))
+        Ok(Machine::new(text, chip, 1, Network { fabric, island: cores, dcn: None }))
     }
 
     /// Slices of TPU pods.
@@ -135,15 +137,16 @@ impl Machine {
             island: slices.devices_per_slice(),
             dcn: dcn(chip, slices.slices(), 1.0, SLICE_HOP)?,
         };
-        Ok(Machine::new(text, chip, network))
+        Ok(Machine::new(text, chip, slices.hosts(), network))
     }
 
-    fn new(text: &str, chip: &'static Chip, network: Network) -> Machine {
+    fn new(text: &str, chip: &'static Chip, hosts: usize, network: Network) -> Machine {
         Machine {
             name: text.to_owned(),
             kind: chip.platform,
             chip: *chip,
             devices: network.devices(),
+            hosts,
             network,
             memory: chip.usable.round() as u64,
         }

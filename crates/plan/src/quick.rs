@@ -17,6 +17,7 @@ use crate::describe::{Budget, memory_fix, one_unit, tensor_axis};
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::report::{Basis, MachineSummary, ModuleTime, Rates, Report, Time, Warning};
+use crate::start_up::StartUp;
 use collectives::Communication;
 use fullshard_step::StepSpec;
 use speeds::{FUSED_ATTENTION, Speeds};
@@ -47,6 +48,7 @@ pub fn quick(spec: &StepSpec, machine: &Machine) -> Result<Report, Error> {
         memory,
         time,
         rates,
+        start_up: StartUp::new(spec, machine, None, None)?,
         collectives_by_module: std::mem::take(&mut communication.by_module),
         collectives: communication.into_rows(),
         warnings: Vec::new(),

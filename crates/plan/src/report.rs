@@ -1,7 +1,8 @@
 //! The contents of a plan, for printing, JSON and the HTML page.
 //!
-//! Bytes are per device. Seconds are per step.
+//! Bytes are per device. Seconds are per step, except those of the start-up.
 
+use crate::start_up::StartUp;
 use fullshard_step::{ModelSummary, StepSettings};
 use serde::Serialize;
 
@@ -24,6 +25,8 @@ pub struct Report {
     pub time: Time,
     /// Throughput, utilization and cost.
     pub rates: Rates,
+    /// The start of the job.
+    pub start_up: StartUp,
     /// The collectives.
     pub collectives: Vec<CollectiveTime>,
     /// The same by the modules that cause them, most bytes first.

@@ -5,10 +5,12 @@ use crate::error::Error;
 use crate::ordered::Ordered;
 use crate::program::METRICS;
 use crate::spec::{BatchShape, StepSpec};
+use fullshard_core::Process;
 use fullshard_graph::{Argument, DType, Sharding, TensorType};
 use fullshard_models::InputSpec;
 use fullshard_optim::{Slot, SlotKind};
 use fullshard_parallel::ShardedParam;
+use std::ops::Range;
 
 /// A tensor over all devices.
 #[derive(Debug, Clone)]
@@ -108,6 +110,17 @@ impl StepSpec {
         }
         let parameters = self.parameter_state()?.into_iter().map(|state| state.tensor).collect();
         Ok(EvalArguments { parameters, batch: self.batch_tensors(&[sequences])? })
+    }
+
+    /// The sequences of a batch of `sequences` that the devices of a process hold.
+    pub fn process_sequences(
+        &self,
+        sequences: usize,
+        process: Process,
+    ) -> Result<Range<usize>, Error> {
+        let sharding = self.placement.batch_sharding(1, 0)?;
+        let each = self.placement.devices() / process.count.max(1);
+        Ok(sharding.span(0, sequences, process.positions(each)))
     }
 
     /// The inputs of an initialization program.

@@ -8,6 +8,7 @@
 //! [`StepInputs`] of types, of traced tensors or of arrays on devices.
 #![forbid(unsafe_code)]
 
+mod agree;
 mod arguments;
 mod error;
 mod flops;

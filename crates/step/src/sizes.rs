@@ -93,4 +93,16 @@ impl StepSpec {
             gradients: self.placement.trained().iter().map(|&i| bytes.parameters[i]).sum(),
         })
     }
+
+    /// The bytes of the state that a host with this number of devices reads: the shards of all of
+    /// them, and of a tensor at most all.
+    pub fn host_state_bytes(&self, devices: usize) -> Result<u64, Error> {
+        let bytes = self.state()?.try_map(|StateTensor { tensor, .. }| {
+            let elements = |dims: &[usize]| dims.iter().product::<usize>();
+            let shard = elements(&tensor.sharding.local_dims(&tensor.ty)?);
+            let held = shard.saturating_mul(devices).min(elements(&tensor.ty.dims));
+            Ok::<u64, Error>((held * tensor.ty.dtype.size()) as u64)
+        })?;
+        Ok(bytes.flatten().iter().sum())
+    }
 }

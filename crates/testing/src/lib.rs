@@ -13,7 +13,8 @@ pub use hub::{LocalHub, Request};
 pub use recording::{RECORDINGS, Recording};
 
 use fullshard_graph::Program;
-use fullshard_pjrt::plugins::{Platform, Store, find_or_install};
+use fullshard_pjrt::mpi::{self, Installation};
+use fullshard_pjrt::plugins::{Kind, Platform, Store, find_or_install};
 use fullshard_pjrt::{
     Array, Client, ClientOptions, CompileOptions, HostTensor, LoadedExecutable, Plugin,
 };
@@ -32,6 +33,13 @@ pub static CLIENT: LazyLock<Client> = LazyLock::new(|| {
     };
     Client::new(Plugin::load(&located.path).unwrap(), &options).unwrap()
 });
+
+/// The MPI library and launcher for jobs of several processes, downloaded on first use.
+pub fn mpi() -> Installation {
+    let store = Store::default_location().unwrap();
+    store.install(Kind::Mpi).unwrap();
+    mpi::installed(&store).unwrap().unwrap()
+}
 
 /// Compiles a program, printing its text if the compiler rejects it. With FULLSHARD_TEST_COMPILERS
 /// set, the compilers for TPUs and GPUs must accept it too.

@@ -11,6 +11,7 @@ use fullshard_pjrt::plugins::{Platform, Store, find_or_install};
 use fullshard_pjrt::{Client, ClientOptions, CompileOptions, Plugin};
 use fullshard_step::{BatchShape, StepSpec};
 use fullshard_train::Compiler;
+use fullshard_train::Job;
 
 const DEVICES: usize = 4;
 const ROUNDS: usize = 3;
@@ -20,7 +21,12 @@ fn main() {
     let located = find_or_install(Platform::Cpu, None, &store).unwrap();
     let plugin = Plugin::load(&located.path).unwrap();
     let client = Client::new(plugin, &ClientOptions::new().cpu_device_count(DEVICES)).unwrap();
-    let compiler = Compiler { client: &client, cache: None, options: CompileOptions::new(DEVICES) };
+    let compiler = Compiler {
+        client: &client,
+        cache: None,
+        options: CompileOptions::new(DEVICES),
+        job: Job::alone(),
+    };
     for round in 1..=ROUNDS {
         let [few, many] = [12, 48].map(|layers| measure(&compiler, layers));
         println!(

@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::evaluation::Evaluated;
 use crate::launch::Metrics;
 use crate::report::Values;
+use crate::start_up::StartUp;
 use std::path::Path;
 
 /// Called during a run, like Hugging Face's `TrainerCallback`. Methods do nothing by default; an
@@ -13,6 +14,12 @@ pub trait Callback {
     /// Called after a step, counted from 1.
     fn on_step(&mut self, step: u64, metrics: Metrics) -> Result<(), Error> {
         let _ = (step, metrics);
+        Ok(())
+    }
+
+    /// Called after the first step, with the time since the launch of the run.
+    fn on_start_up(&mut self, start_up: &StartUp) -> Result<(), Error> {
+        let _ = start_up;
         Ok(())
     }
 

@@ -40,6 +40,17 @@ pub enum Error {
     /// Batches of a custom source.
     #[error("cannot load the next batch: {0}")]
     Source(Box<dyn std::error::Error + Send + Sync>),
+    /// Another process of the job.
+    #[error("process {process}: {message}")]
+    OtherProcess {
+        /// The process.
+        process: usize,
+        /// What it failed with.
+        message: String,
+    },
+    /// The way to other processes.
+    #[error(transparent)]
+    Peers(crate::job::PeersError),
     /// The data.
     #[error(transparent)]
     Data(#[from] fullshard_data::Error),

@@ -30,7 +30,7 @@ impl<'a> EvalRunner<'a> {
         sequences: usize,
     ) -> Result<EvalRunner<'a>, Error> {
         let (eval, init) = (spec.eval_program(sequences)?, spec.parameter_programs()?);
-        let (eval, parameters) = compile_with_state(compiler, &eval, &init, seed)?;
+        let (eval, parameters, _) = compile_with_state(compiler, &eval, &init, seed)?;
         let eval = CompiledEval::new(spec, eval, sequences)?;
         let parameters = spec.parameter_state()?.unflatten(parameters)?;
         let evaluator = Evaluator::with_program(compiler, spec, eval);

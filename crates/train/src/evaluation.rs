@@ -6,6 +6,7 @@ use crate::report::Values;
 use crate::source::{BatchSource, TokenBatches};
 use fullshard_data::Corpus;
 use fullshard_pjrt::Array;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -34,7 +35,13 @@ pub struct Evaluated {
 impl Evaluation {
     /// The evaluation on a corpus, in batches of `sequences`.
     pub fn on_corpus(corpus: Arc<Corpus>, sequences: usize) -> Evaluation {
-        Evaluation { batches: Arc::new(TokenBatches::evaluation(corpus, sequences)), sequences }
+        Evaluation::on_part(corpus, sequences, 0..sequences)
+    }
+
+    /// The same on a process that needs only some sequences of each batch.
+    pub fn on_part(corpus: Arc<Corpus>, sequences: usize, part: Range<usize>) -> Evaluation {
+        let batches = TokenBatches::evaluation(corpus, sequences).of_sequences(part);
+        Evaluation { batches: Arc::new(batches), sequences }
     }
 
     /// Evaluates parameters; returns `None` if stopped.
@@ -55,7 +62,7 @@ impl Evaluation {
         };
         let mut in_flight = None;
         for batch in self.batches.batches(0..steps)? {
-            if stop() {
+            if evaluator.agreement()?.stops(stop(), false)? {
                 return Ok(None);
             }
             let pending = evaluator.evaluate(parameters, &batch?.tensors)?;

@@ -1,5 +1,6 @@
 //! Evaluation steps on devices.
 
+use crate::agreement::Agreement;
 use crate::compiler::{Compiled, Compiler};
 use crate::error::{Error, mismatch};
 use crate::state::{Argument, numbers, upload_batches};
@@ -13,6 +14,8 @@ pub struct Evaluator<'a> {
     spec: &'a StepSpec,
     compiler: &'a Compiler<'a>,
     eval: Option<CompiledEval>,
+    /// What the processes of the job agree on between two launches.
+    agreement: Option<Agreement<'a>>,
 }
 
 /// The compiled evaluation of batches of `sequences`.
@@ -42,7 +45,7 @@ impl CompiledEval {
 impl<'a> Evaluator<'a> {
     /// An evaluator of a spec's parameters. Nothing is compiled yet.
     pub fn new(compiler: &'a Compiler<'a>, spec: &'a StepSpec) -> Evaluator<'a> {
-        Evaluator { spec, compiler, eval: None }
+        Evaluator { spec, compiler, eval: None, agreement: None }
     }
 
     /// An evaluator with a compiled program.
@@ -51,7 +54,16 @@ impl<'a> Evaluator<'a> {
         spec: &'a StepSpec,
         eval: CompiledEval,
     ) -> Evaluator<'a> {
-        Evaluator { spec, compiler, eval: Some(eval) }
+        Evaluator { spec, compiler, eval: Some(eval), agreement: None }
+    }
+
+    /// The agreement of the processes of the job, compiled when it is first needed.
+    pub(crate) fn agreement(&mut self) -> Result<&mut Agreement<'a>, Error> {
+        let agreement = match self.agreement.take() {
+            Some(agreement) => agreement,
+            None => Agreement::new(self.compiler, self.spec)?,
+        };
+        Ok(self.agreement.insert(agreement))
     }
 
     /// Whether to launch a batch before the previous one is done; see
@@ -90,6 +102,9 @@ impl<'a> Evaluator<'a> {
     ) -> Result<PendingLoss, Error> {
         let client = self.compiler.client;
         let sequences = batch.first().and_then(|tensor| tensor.borrow().dims().first().copied());
+        // In a job these are the sequences of one process, of the batch that was prepared.
+        let prepared = self.eval.as_ref().filter(|_| !self.compiler.job.is_alone());
+        let sequences = prepared.map(|eval| eval.sequences).or(sequences);
         let eval = self.compiled(sequences.unwrap_or(0))?;
         let batch = upload_batches(client, &eval.arguments.batch, &[batch])?;
         let parameters = parameters.iter().collect();

@@ -19,13 +19,18 @@ const SMALL_STACK: usize = 128 << 20;
 enum Layers {
     /// All values, on the host.
     OnHost(Vec<f32>),
-    /// A program that takes one of them out of the stack.
-    OnDevices(Box<Compiled>, Argument),
+    /// A program that returns one of them, given its number if they are stacked.
+    OnDevices(Box<Compiled>, Option<Argument>),
 }
 
 impl Runner<'_> {
-    /// Writes the parameters into a folder, in Hugging Face's format.
-    pub fn export(&self, folder: &Path, options: &ExportOptions) -> Result<Exported, Error> {
+    /// Writes the parameters into a folder, in Hugging Face's format. In a job every process calls
+    /// it, and the first one writes; the others return nothing.
+    pub fn export(
+        &self,
+        folder: &Path,
+        options: &ExportOptions,
+    ) -> Result<Option<Exported>, Error> {
         let spec = self.spec();
         let saved = saved_tensors(spec, &spec.parameter_state()?);
         let mut tensors = saved.iter().enumerate().flat_map(|(index, saved)| {
@@ -41,19 +46,32 @@ impl Runner<'_> {
             let layers = layers.as_ref().ok_or_else(missing)?;
             self.layer(layers, &self.state().parameters[index], saved, layer)
         };
-        Ok(export(folder, &model_tensors(spec), &mut next, options)?)
+        let job = &self.compiler().job;
+        let exported = match job.is_first() {
+            true => export(folder, &model_tensors(spec), &mut next, options).map(Some),
+            false => Ok(None),
+        };
+        if !job.is_alone() {
+            // Every process launches the same programs, also those of tensors that were not written.
+            while next("").is_ok() {}
+        }
+        Ok(exported?)
     }
 
     fn layers(&self, index: usize, saved: &SavedTensors) -> Result<Layers, Error> {
         let array = &self.state().parameters[index];
-        if !saved.stacked || array.ty().bytes() <= SMALL_STACK {
+        let alone = self.compiler().job.is_alone();
+        if alone && (!saved.stacked || array.ty().bytes() <= SMALL_STACK) {
             return Ok(Layers::OnHost(full_values(saved, array)?));
         }
-        let (program, inputs) = self.spec().layer_program(index)?;
+        // No process has all shards of a layer unless it is alone.
+        let (program, inputs) = match alone {
+            true => self.spec().layer_program(index)?,
+            false => self.spec().full_layer_program(index)?,
+        };
         let compiled = self.compiler().compile(&program)?;
-        let mut arguments = Argument::of_program(&compiled.program, &inputs)?;
-        let number = arguments.pop().ok_or_else(|| mismatch("a layer", "no input", "a number"))?;
-        Ok(Layers::OnDevices(Box::new(compiled), number))
+        let arguments = Argument::of_program(&compiled.program, &inputs)?;
+        Ok(Layers::OnDevices(Box::new(compiled), arguments.into_iter().nth(1)))
     }
 
     /// The full values of one layer.
@@ -71,8 +89,10 @@ impl Runner<'_> {
             }
             Layers::OnDevices(compiled, number) => {
                 let layer = HostTensor::from_values(&[], &[layer as i32])?;
-                let layer = number.upload(self.client(), &layer)?;
-                let results = compiled.program.execute_arrays(&[stack, &layer])?;
+                let number = number.as_ref().map(|number| number.upload(self.client(), &layer));
+                let number = number.transpose()?;
+                let inputs: Vec<&Array> = [stack].into_iter().chain(&number).collect();
+                let results = compiled.program.execute_arrays(&inputs)?;
                 let layer =
                     results.first().ok_or_else(|| mismatch("a layer", "no result", "one"))?;
                 full_values(&SavedTensors { stacked: false, ..saved.clone() }, layer)

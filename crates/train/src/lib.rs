@@ -6,6 +6,7 @@
 //! [`Callback`] to observe them.
 #![forbid(unsafe_code)]
 
+mod agreement;
 mod bench;
 mod budget;
 mod callback;
@@ -16,6 +17,7 @@ mod eval_runner;
 mod evaluation;
 mod evaluator;
 mod export;
+mod job;
 mod launch;
 mod meter;
 mod parameters;
@@ -24,6 +26,7 @@ mod runner;
 mod saving;
 mod schedule;
 mod source;
+mod start_up;
 mod state;
 mod trainer;
 mod weights;
@@ -36,6 +39,7 @@ pub use error::{Error, NotFinite};
 pub use eval_runner::EvalRunner;
 pub use evaluation::{Evaluated, Evaluation};
 pub use evaluator::{Evaluator, PendingLoss};
+pub use job::{Job, Peers, PeersError};
 pub use launch::{Metrics, Pending};
 pub use meter::DeviceMemory;
 pub use parameters::Parameters;
@@ -43,6 +47,7 @@ pub use runner::Runner;
 pub use saving::{BestMetric, Saving};
 pub use schedule::{Every, Origin, TrainSchedule, TrainScheduleOptions};
 pub use source::{BatchSource, HostBatch, HostBatches, TokenBatches};
+pub use start_up::StartUp;
 pub use state::initial_state;
 pub use trainer::{Resumed, Trained, Training};
 pub use weights::model_tensors;

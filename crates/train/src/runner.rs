@@ -1,5 +1,6 @@
 //! Training steps on devices.
 
+use crate::agreement::Agreement;
 use crate::checkpoint::{read_checkpoint, read_weights, saved_tensors};
 use crate::compiler::{Compiled, Compiler};
 use crate::error::{Error, mismatch};
@@ -16,6 +17,7 @@ use fullshard_pjrt::{Array, Client, HostTensor};
 use fullshard_step::{Ordered, StepArguments, StepSpec, TrainState};
 use std::borrow::Borrow;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A compiled training step and its state, which can also be evaluated.
 pub struct Runner<'a> {
@@ -31,6 +33,8 @@ pub struct Runner<'a> {
     seed: HostTensor,
     steps: u64,
     evaluator: Evaluator<'a>,
+    /// The time that initializing or reading the state took.
+    weights_time: Duration,
 }
 
 impl<'a> Runner<'a> {
@@ -41,9 +45,9 @@ impl<'a> Runner<'a> {
         seed: u64,
     ) -> Result<Runner<'a>, Error> {
         let (step, init) = (spec.launch_program()?, spec.init_programs()?);
-        let (step, state) = compile_with_state(compiler, &step, &init, seed)?;
+        let (step, state, time) = compile_with_state(compiler, &step, &init, seed)?;
         let state = spec.state()?.unflatten(state)?;
-        Runner::start(compiler, spec, seed, step, state)
+        Runner::start(compiler, spec, seed, step, (state, time))
     }
 
     /// Compiles the programs of a spec, with parameters from `parameter`, which returns the full
@@ -56,11 +60,11 @@ impl<'a> Runner<'a> {
     ) -> Result<Runner<'a>, Error> {
         let step = compiler.compile(&spec.launch_program()?)?;
         let arguments = Argument::of_program(&step.program, &spec.launch_arguments()?)?;
-        let tensors = spec.state()?;
+        let (start, tensors) = (Instant::now(), spec.state()?);
         let state = arguments.state.zip(&tensors)?.try_map(|(argument, tensor)| {
             argument.upload_initial(compiler.client, spec, tensor, &parameter)
         })?;
-        Runner::start(compiler, spec, seed, step, state)
+        Runner::start(compiler, spec, seed, step, (state, start.elapsed()))
     }
 
     /// Compiles the programs of a spec and reads its parameters from files, straight into shards.
@@ -74,8 +78,9 @@ impl<'a> Runner<'a> {
         weights.check(&model_tensors(spec))?;
         let step = compiler.compile(&spec.launch_program()?)?;
         let arguments = Argument::of_program(&step.program, &spec.launch_arguments()?)?;
+        let start = Instant::now();
         let state = upload_state(compiler.client, spec, &arguments.state, &read_weights(weights))?;
-        Runner::start(compiler, spec, seed, step, state)
+        Runner::start(compiler, spec, seed, step, (state, start.elapsed()))
     }
 
     /// Compiles the programs of a spec and resumes from the first of some checkpoints whose values
@@ -90,16 +95,19 @@ impl<'a> Runner<'a> {
     ) -> Result<(Runner<'a>, usize), Error> {
         let step = compiler.compile(&spec.launch_program()?)?;
         let arguments = Argument::of_program(&step.program, &spec.launch_arguments()?)?;
+        let start = Instant::now();
         let mut last = mismatch("a checkpoint to resume from", "none", "one");
         for (index, checkpoint) in checkpoints.iter().enumerate() {
             let read = read_checkpoint(checkpoint);
-            match upload_state(compiler.client, spec, &arguments.state, &read) {
+            let state = upload_state(compiler.client, spec, &arguments.state, &read);
+            match compiler.job.agree(&format!("resume/{index}"), state) {
                 Ok(state) => {
+                    let state = (state, start.elapsed());
                     let mut runner = Runner::start(compiler, spec, seed, step, state)?;
                     runner.steps = checkpoint.manifest().progress.step;
                     return Ok((runner, index));
                 }
-                Err(error @ Error::Files(_)) => {
+                Err(error @ (Error::Files(_) | Error::OtherProcess { .. })) => {
                     damaged(&error);
                     last = error;
                 }
@@ -136,14 +144,31 @@ impl<'a> Runner<'a> {
         spec: &'a StepSpec,
         seed: u64,
         step: Compiled,
-        state: TrainState<Array>,
+        (state, weights_time): (TrainState<Array>, Duration),
     ) -> Result<Runner<'a>, Error> {
         let steps = spec.iterations_per_loop;
         let launcher = StepLauncher::new(step, steps, &spec.launch_arguments()?)?;
         let metrics = launcher.no_metrics(compiler.client)?;
-        let (seed, evaluator) = (seed_tensor(seed)?, Evaluator::new(compiler, spec));
+        let (seed, mut evaluator) = (seed_tensor(seed)?, Evaluator::new(compiler, spec));
+        evaluator.agreement()?;
         let (single, steps) = (None, 0);
-        Ok(Runner { spec, compiler, launcher, single, state, metrics, seed, steps, evaluator })
+        Ok(Runner {
+            spec,
+            compiler,
+            launcher,
+            single,
+            state,
+            metrics,
+            seed,
+            steps,
+            evaluator,
+            weights_time,
+        })
+    }
+
+    /// What the processes of the job agree on between two launches.
+    pub(crate) fn agreement(&mut self) -> Result<&mut Agreement<'a>, Error> {
+        self.evaluator.agreement()
     }
 
     /// The arguments of the program of a launch.
@@ -174,6 +199,11 @@ impl<'a> Runner<'a> {
     /// The compiled program of a launch: a training step, or a loop of several.
     pub fn program(&self) -> &Compiled {
         &self.launcher.program
+    }
+
+    /// The time that initializing the state took, or reading it.
+    pub fn weights_time(&self) -> Duration {
+        self.weights_time
     }
 
     /// The number of steps done.

@@ -72,8 +72,13 @@ impl Run<'_, '_, '_> {
     /// Saves a checkpoint after a step if it is time, and reports those that are complete.
     pub fn save_if_due(&mut self, step: u64, best: bool) -> Result<(), Error> {
         let Some(saving) = &self.training.saving else { return Ok(()) };
-        let requested = (saving.requested)();
-        if requested || self.training.schedule.saves_after(step) || (best && saving.on_best) {
+        let (on_best, due) = (saving.on_best, self.training.schedule.saves_after(step));
+        let agreement = self.runner.agreement()?;
+        let requested = match agreement.is_alone() {
+            true => (saving.requested)(),
+            false => agreement.takes_save(),
+        };
+        if requested || due || (best && on_best) {
             self.save()?;
         }
         self.report_saved(false)

@@ -45,13 +45,15 @@ pub struct TokenBatches {
     dims: Vec<usize>,
     /// The least number of prefetched batches.
     prefetch: usize,
+    /// The sequences of each microbatch that this process needs.
+    sequences: Range<usize>,
 }
 
 impl TokenBatches {
     /// Training batches: `[accumulation, sequences, tokens]`.
     pub fn training(corpus: Arc<Corpus>, batches: Batches) -> TokenBatches {
         let dims = vec![batches.accumulation, batches.sequences, corpus.block_size()];
-        TokenBatches { corpus, batches, dims, prefetch: 1 }
+        TokenBatches { corpus, batches, dims, prefetch: 1, sequences: 0..batches.sequences }
     }
 
     /// Evaluation batches, all blocks once and in order: `[sequences, tokens]`.
@@ -60,7 +62,16 @@ impl TokenBatches {
         let origin = BatchOrigin::default();
         let batches = Batches { order, accumulation: 1, sequences, drop_last: false, origin };
         let dims = vec![sequences, corpus.block_size()];
-        TokenBatches { corpus, batches, dims, prefetch: 1 }
+        TokenBatches { corpus, batches, dims, prefetch: 1, sequences: 0..sequences }
+    }
+
+    /// Only some sequences of each microbatch: those of the devices of this process, see
+    /// [`StepSpec::process_sequences`](fullshard_step::StepSpec::process_sequences).
+    pub fn of_sequences(mut self, sequences: Range<usize>) -> TokenBatches {
+        let dim = self.dims.len() - 2;
+        self.dims[dim] = sequences.len();
+        self.sequences = sequences;
+        self
     }
 
     /// Prefetches at least this number of batches: those of a launch.
@@ -92,7 +103,8 @@ impl BatchSource for TokenBatches {
 
     fn batches(&self, steps: Range<u64>) -> Result<HostBatches<'_>, Error> {
         let corpus = Arc::clone(&self.corpus);
-        let loader = Loader::with_prefetch(corpus, self.batches, steps, self.prefetch)?;
+        let (prefetch, sequences) = (self.prefetch, self.sequences.clone());
+        let loader = Loader::of_sequences(corpus, self.batches, steps, prefetch, sequences)?;
         Ok(Box::new(loader.map(|batch| self.host_batch(batch))))
     }
 }

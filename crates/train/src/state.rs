@@ -11,9 +11,11 @@ use fullshard_step::{
     InitInputs, InitProgram, Ordered, SavedPart, SavedTensors, StateTensor, StepSpec, TensorSpec,
 };
 use std::borrow::Borrow;
+use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// An argument of a compiled program.
 #[derive(Debug, Clone)]
@@ -39,13 +41,42 @@ impl Argument {
         Ok(layout.unflatten(arguments.collect::<Result<_, _>>()?)?)
     }
 
-    /// Uploads a tensor to the program's devices.
+    /// Uploads a tensor to the program's devices: all of it, or the part that the devices of this
+    /// process hold.
     pub fn upload(&self, client: &Client, tensor: &HostTensor) -> Result<Array, Error> {
         let expected = &self.array.ty;
-        if *expected != *tensor.ty() {
+        if *expected == *tensor.ty() {
+            let tiling = Arc::clone(&self.array.tiling);
+            return Ok(Array::from_host(client, tensor, tiling, &self.devices)?);
+        }
+        let part = self.part(client)?;
+        let dims: Vec<usize> = part.iter().map(ExactSizeIterator::len).collect();
+        if *tensor.ty() != TensorType::new(expected.dtype, &dims) {
             return Err(mismatch(&self.name, &tensor.ty().to_string(), &expected.to_string()));
         }
-        Ok(Array::from_host(client, tensor, Arc::clone(&self.array.tiling), &self.devices)?)
+        let width = expected.dtype.size();
+        Array::fill(client, &self.array, &self.devices, |tile| -> Result<Vec<u8>, Error> {
+            let ranges = tile.ranges.iter().zip(&part);
+            let ranges: Vec<_> =
+                ranges.map(|(tile, part)| tile.start - part.start..tile.end - part.start).collect();
+            let runs = Part::tile(&ranges, &dims).runs(&dims);
+            let bytes = runs.map(|run| &tensor.bytes()[run.from * width..][..run.count * width]);
+            Ok(bytes.flatten().copied().collect())
+        })
+    }
+
+    /// The smallest box of the tensor with all that the devices of this process hold.
+    fn part(&self, client: &Client) -> Result<Vec<Range<usize>>, Error> {
+        let (ty, tiling) = (&self.array.ty, &self.array.tiling);
+        let positions = client.process().positions(self.devices.len());
+        let tiles = positions.map(|position| Ok(tiling.tile(position, &ty.dims)?.ranges));
+        let tiles = tiles.collect::<Result<Vec<_>, Error>>()?;
+        let join = |a: Range<usize>, b: &Range<usize>| a.start.min(b.start)..a.end.max(b.end);
+        let span = |dim: usize| {
+            let all = tiles.iter().map(|tile| &tile[dim]);
+            all.clone().next().map(|first| all.fold(first.clone(), join)).unwrap_or_default()
+        };
+        Ok((0..ty.rank()).map(span).collect())
     }
 
     /// Uploads the tensors of the steps of a launch: that of a single step as it is, those of
@@ -58,10 +89,11 @@ impl Argument {
         if let [tensor] = tensors {
             return self.upload(client, tensor.borrow());
         }
-        // The type of one step's tensor.
-        let expected = slice_type(&self.array.ty);
-        if let Some(other) = tensors.iter().map(Borrow::borrow).find(|it| *it.ty() != expected) {
-            return Err(mismatch(&self.name, &other.ty().to_string(), &expected.to_string()));
+        let mut types = tensors.iter().map(|tensor| tensor.borrow().ty());
+        if let Some(first) = types.next()
+            && let Some(other) = types.find(|other| *other != first)
+        {
+            return Err(mismatch(&self.name, &other.to_string(), &first.to_string()));
         }
         self.upload(client, &HostTensor::stack(tensors)?)
     }
@@ -215,24 +247,20 @@ fn check_count<B>(arguments: &[Argument], batch: &[B]) -> Result<(), Error> {
     Err(mismatch("a batch", &format!("{} tensors", batch.len()), &names.join(", ")))
 }
 
-/// The type of the tensors that are stacked in another.
-fn slice_type(stacked: &TensorType) -> TensorType {
-    TensorType::new(stacked.dtype, stacked.dims.get(1..).unwrap_or_default())
-}
-
 /// Compiles a program and, in parallel, those that initialize its state; initializes the state from
-/// a seed.
+/// a seed, and returns how long that took.
 pub(crate) fn compile_with_state(
     compiler: &Compiler<'_>,
     program: &Program,
     init: &[InitProgram],
     seed: u64,
-) -> Result<(Compiled, Vec<Array>), Error> {
+) -> Result<(Compiled, Vec<Array>, Duration), Error> {
     let programs: Vec<&Program> = init.iter().map(|init| &init.program).chain([program]).collect();
     let mut compiled = compiler.compile_all(&programs)?;
     let program = compiled.pop().ok_or_else(|| mismatch("a program", "nothing", "a program"))?;
+    let start = Instant::now();
     let state = initial_state(compiler.client, init, &compiled, seed)?;
-    Ok((program, state))
+    Ok((program, state, start.elapsed()))
 }
 
 /// The state that compiled programs initialize from a seed, in order.

@@ -186,7 +186,7 @@ impl Run<'_, '_, '_> {
         }
         let (mut batches, mut step) = (batches.batches(first..schedule.steps)?, first);
         while step < schedule.steps {
-            if (self.training.stop)() {
+            if self.stops()? {
                 *stopped = true;
                 break;
             }
@@ -207,6 +207,15 @@ impl Run<'_, '_, '_> {
             self.save_if_due(step, best)?;
         }
         self.catch_up()
+    }
+
+    /// Whether all processes stop before the next launch.
+    fn stops(&mut self) -> Result<bool, Error> {
+        let Training { stop, saving, .. } = self.training;
+        let agreement = self.runner.agreement()?;
+        // One process alone looks after its launch.
+        let saving = saving.as_ref().filter(|_| !agreement.is_alone());
+        agreement.stops(stop(), saving.is_some_and(|saving| (saving.requested)()))
     }
 
     /// The number of steps of the launch after `done` steps: a loop if nothing happens within it.

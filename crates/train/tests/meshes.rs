@@ -7,11 +7,12 @@
 mod common;
 
 use common::*;
+use fullshard_core::Platform;
 use fullshard_optim::{Adafactor, AdamW, Optimizer, Sgd};
 use fullshard_parallel::{
     FsdpConfig, MeshSpec, Placement, PlacementOptions, Remat, Rules, Settings, Staging,
 };
-use fullshard_step::{BatchShape, StepSpec};
+use fullshard_step::{BatchShape, StepSpec, dialect};
 use fullshard_train::{Metrics, Runner};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -160,6 +161,7 @@ fn options(case: &Case) -> PlacementOptions {
         config: FsdpConfig { settings, ..FsdpConfig::default() },
         remat: Some(if choice(case, "remat") == "full" { Remat::Full } else { Remat::None }),
         scan_layers: choice(case, "layers") == "scanned",
+        dialect: dialect(Platform::Cpu),
         ..PlacementOptions::default()
     }
 }

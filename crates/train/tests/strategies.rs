@@ -43,7 +43,9 @@ fn found(module: &Module, devices: usize) -> Counts {
         let group = match found.members {
             Members::Group(group) => group,
             Members::All => (0..devices).collect(),
-            Members::OnePerSlice(_) => panic!("a transfer between slices"),
+            Members::OnePerSlice(_) | Members::OnePerProcess(_) => {
+                panic!("several slices or processes")
+            }
         };
         let times = runs.count(instruction.computation).expect("loops have known lengths");
         add(&mut counts, found.kind, found.bytes.unwrap(), group, times);

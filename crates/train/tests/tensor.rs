@@ -7,14 +7,15 @@
 mod common;
 
 use common::*;
-use fullshard_graph::Tensor;
+use fullshard_core::Platform;
+use fullshard_graph::{MATMUL, Tensor};
 use fullshard_models::layers::Linear;
 use fullshard_models::layers::attention::context::ContextMethod;
 use fullshard_models::layers::dim_names::{EMBED, VOCAB};
 use fullshard_models::{CausalLm, Dimensions, LoweringOptions, Model, Scope, boxed};
 use fullshard_optim::{Adafactor, AdamW, Optimizer, Sgd};
 use fullshard_parallel::{FsdpConfig, MeshSpec, Placement, PlacementOptions, Remat, Settings};
-use fullshard_step::{BatchShape, StepSpec};
+use fullshard_step::{BatchShape, StepSpec, dialect};
 use fullshard_train::{Metrics, Runner};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -160,6 +161,7 @@ fn options(case: &Case) -> PlacementOptions {
         config: FsdpConfig { settings, ..FsdpConfig::default() },
         remat: Some(if choice(case, "remat") == "full" { Remat::Full } else { Remat::None }),
         scan_layers: choice(case, "layers") == "scanned",
+        dialect: dialect(Platform::Cpu),
         lowering: LoweringOptions {
             flatten_batch: choice(case, "rows") == "flat",
             ..LoweringOptions::default()
@@ -225,8 +227,9 @@ fn one_device(case: &Case) -> Vec<Metrics> {
 
 fn check(case: Case) {
     let expected = one_device(&case);
-    let found = trained(&spec_of(&case, &mesh(choice(&case, "mesh")), &options(&case)));
-    compare(&case, &found, &expected);
+    let spec = spec_of(&case, &mesh(choice(&case, "mesh")), &options(&case));
+    assert!(spec.step_program().unwrap().to_text().contains(MATMUL));
+    compare(&case, &trained(&spec), &expected);
 }
 
 /// A model from outside whose head has a name and whose loss is that of its logits.

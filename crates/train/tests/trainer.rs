@@ -298,7 +298,7 @@ fn exported_weights_are_read_back() {
     let (on_two, two) = (compiler(2), text.spec(2));
     let runner = Runner::new(&on_two, &two, 42).unwrap();
     let exported = runner.export(folder.path(), &ExportOptions::default()).unwrap();
-    assert_eq!(exported.bytes, 4 * two.parameter_count() as u64);
+    assert_eq!(exported.unwrap().bytes, 4 * two.parameter_count() as u64);
     let weights = fullshard_checkpoint::Weights::open(folder.path()).unwrap();
     let names: Vec<&str> = weights.names().collect();
     assert_eq!(names.len(), 4 + 2 * 12);

@@ -28,7 +28,7 @@ pub use read::Checkpoint;
 pub(crate) use read::{open, read_manifest};
 pub use shard::Piece;
 pub use verify::{Problem, verify};
-pub use write::{OnSave, SavePoint, Staging};
+pub use write::{OnSave, SavePoint, Staging, WrittenFiles};
 
 /// The marker of a complete checkpoint.
 pub const COMMITTED: &str = "COMMITTED";

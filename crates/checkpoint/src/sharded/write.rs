@@ -12,6 +12,7 @@ use crate::folder::{UNFINISHED, checkpoint_name, restore_replaced};
 use crate::header;
 use crate::place::{check_output, parent, sync_folder, write_error, write_file};
 use safetensors::tensor::TensorInfo;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -38,9 +39,18 @@ pub enum SavePoint {
 /// Called at every point of a save, from the threads that write.
 pub type OnSave = Arc<dyn Fn(SavePoint) + Send + Sync>;
 
-/// A checkpoint that is being written. Dropping it removes it.
+/// The files that a process has written of a checkpoint.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct WrittenFiles {
+    files: BTreeMap<String, FileRecord>,
+    has_boxes: bool,
+}
+
+/// A checkpoint that is being written. Dropping it removes it, unless another process began it.
 pub struct Staging {
     path: PathBuf,
+    /// Whether this process began it.
+    began: bool,
     /// The checkpoint's place.
     target: PathBuf,
     /// The name of an earlier checkpoint there, until this one is complete.
@@ -65,6 +75,16 @@ impl Staging {
         Staging::create(path, folder.join(name), Some(replaced), step, on_save)
     }
 
+    /// Writes to the checkpoint of a step that another process began.
+    pub fn join(folder: &Path, step: u64, on_save: OnSave) -> Result<Staging> {
+        let name = checkpoint_name(step);
+        let path = folder.join(format!("{UNFINISHED}{name}"));
+        match path.is_dir() {
+            true => Ok(Staging::new(path, folder.join(name), None, step, on_save, false)),
+            false => Err(Error::NotShared { folder: folder.to_owned() }),
+        }
+    }
+
     /// Starts a checkpoint at a path that has none.
     pub fn at(target: &Path, step: u64) -> Result<Staging> {
         check_output(target)?;
@@ -83,8 +103,36 @@ impl Staging {
     ) -> Result<Staging> {
         remove_folder(&path)?;
         fs::create_dir_all(&path).map_err(|source| write_error(&path, source))?;
+        Ok(Staging::new(path, target, replaced, step, on_save, true))
+    }
+
+    fn new(
+        path: PathBuf,
+        target: PathBuf,
+        replaced: Option<PathBuf>,
+        step: u64,
+        on_save: OnSave,
+        began: bool,
+    ) -> Staging {
         let (files, has_boxes) = (Mutex::new(BTreeMap::new()), AtomicBool::new(false));
-        Ok(Staging { path, target, replaced, step, files, has_boxes, on_save })
+        Staging { path, began, target, replaced, step, files, has_boxes, on_save }
+    }
+
+    /// The place of the checkpoint when it is complete.
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// The files that were written so far.
+    pub fn written(&self) -> WrittenFiles {
+        let has_boxes = self.has_boxes.load(Ordering::Relaxed);
+        WrittenFiles { files: self.lock().clone(), has_boxes }
+    }
+
+    /// Adds the files that another process has written.
+    pub fn add_written(&self, written: WrittenFiles) {
+        self.has_boxes.fetch_or(written.has_boxes, Ordering::Relaxed);
+        self.lock().extend(written.files);
     }
 
     /// The folder that files are written into.
@@ -150,7 +198,11 @@ impl Staging {
     }
 
     /// Writes the index with which `transformers` loads full parameters in several files.
-    pub fn write_index(&self, files: &BTreeMap<&str, &str>, bytes: u64) -> Result<()> {
+    pub fn write_index<T: Serialize + Ord>(
+        &self,
+        files: &BTreeMap<T, T>,
+        bytes: u64,
+    ) -> Result<()> {
         let index = json!({ "metadata": { "total_size": bytes }, "weight_map": files });
         self.write_file(INDEX, format!("{index:#}\n").as_bytes())
     }
@@ -252,8 +304,10 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // After a commit there is nothing under this name.
-        let _ = fs::remove_dir_all(&self.path);
+        if self.began {
+            // After a commit there is nothing under this name.
+            let _ = fs::remove_dir_all(&self.path);
+        }
     }
 }
 

@@ -1,11 +1,10 @@
-//! `fullshard plugins`: lists, installs and removes plugins.
+//! `fullshard plugins`: lists, installs and removes plugins, and the MPI library.
 
 use crate::output::{print_json, show};
 use clap::{Args, Subcommand};
 use fullshard::Result;
 use fullshard::format;
-use fullshard_core::Platform;
-use fullshard_pjrt::plugins::{Package, Store, find};
+use fullshard_pjrt::plugins::{Kind, Package, Store, find};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -22,10 +21,10 @@ pub struct PluginsArgs {
 enum Action {
     /// List plugins and their origin (default).
     List,
-    /// Download a plugin with pip, verify it and add it to the cache.
+    /// Download a plugin or the MPI library with pip, verify it and add it to the cache.
     Install {
-        /// Platform: cpu, cuda or tpu.
-        kind: Platform,
+        /// Platform: cpu, cuda or tpu; or mpi, for CPU runs of several processes.
+        kind: Kind,
         /// Use the wheels of this folder instead of downloading them.
         #[arg(long, value_name = "DIR")]
         from: Option<PathBuf>,
@@ -33,16 +32,16 @@ enum Action {
         #[arg(long)]
         compiler: bool,
     },
-    /// Remove a plugin from the cache.
+    /// Remove a plugin or the MPI library from the cache.
     Remove {
-        /// Platform: cpu, cuda or tpu.
-        kind: Platform,
+        /// Platform: cpu, cuda or tpu; or mpi, for CPU runs of several processes.
+        kind: Kind,
     },
 }
 
 #[derive(Serialize)]
 struct Row {
-    kind: Platform,
+    kind: Kind,
     package: &'static str,
     version: &'static str,
     download_bytes: u64,
@@ -70,7 +69,7 @@ pub fn run(args: &PluginsArgs) -> Result<()> {
     }
 }
 
-fn report(json: bool, kind: Platform, outcome: &str, path: &str) -> Result<()> {
+fn report(json: bool, kind: Kind, outcome: &str, path: &str) -> Result<()> {
     if json {
         return print_json(&serde_json::json!({
             "kind": kind, "outcome": outcome, "path": path,
@@ -81,7 +80,7 @@ fn report(json: bool, kind: Platform, outcome: &str, path: &str) -> Result<()> {
 }
 
 fn list(store: &Store, json: bool) -> Result<()> {
-    let rows: Vec<Row> = Platform::ALL.into_iter().map(|kind| row(kind, store)).collect();
+    let rows: Vec<Row> = Kind::ALL.into_iter().map(|kind| row(kind, store)).collect();
     if json {
         return print_json(&rows);
     }
@@ -101,7 +100,7 @@ fn list(store: &Store, json: bool) -> Result<()> {
     Ok(())
 }
 
-fn row(kind: Platform, store: &Store) -> Row {
+fn row(kind: Kind, store: &Store) -> Row {
     let package = Package::pinned(kind);
     let (located, problem) = match find(kind, None, store) {
         Ok(located) => (located, None),

@@ -6,8 +6,9 @@ use fullshard_data::demo::Demo;
 use fullshard_pjrt::plugins::{Store, find_or_install};
 use serde_json::Value;
 use std::fs;
+use std::io::{BufRead, BufReader, Lines};
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 
 /// A model that compiles quickly, with a larger vocabulary than the demo's tokenizer.
 pub const TINY: &str = r#"{"model_type": "gpt2", "vocab_size": 96, "n_positions": 16, "n_embd": 16,
@@ -86,6 +87,45 @@ pub fn text(bytes: &[u8]) -> String {
 
 pub fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is not a number"))
+}
+
+/// A run in progress.
+pub struct Running {
+    pub child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    pub printed: String,
+}
+
+impl Running {
+    /// Starts a command. Its stderr goes to a file of the folder.
+    pub fn start(folder: &Folder, mut command: Command) -> Running {
+        let stderr = fs::File::create(folder.path("stderr")).unwrap();
+        let mut child = command.stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Running { child, lines, printed: String::new() }
+    }
+
+    /// Reads its stdout until a line has this text; false if it ends before.
+    pub fn prints(&mut self, part: &str) -> bool {
+        for line in self.lines.by_ref().map(Result::unwrap) {
+            self.printed += &(line.clone() + "\n");
+            if line.contains(part) {
+                return true;
+            }
+        }
+        false
+    }
+
+    pub fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+    }
+
+    /// Waits for its end; returns its status and what it printed.
+    pub fn end(mut self) -> (ExitStatus, String) {
+        self.prints("\0");
+        (self.child.wait().unwrap(), self.printed)
+    }
 }
 
 /// The flags of a short run on two devices.

@@ -1,7 +1,7 @@
 //! SIGKILL at any moment: the resumed run ends as if nothing had happened.
 
 use super::common::Folder;
-use super::{AUTO, LONG, Outcome, Running, UNINTERRUPTED, drill, finish, folder, intact};
+use super::{AUTO, LONG, Outcome, UNINTERRUPTED, drill, finish, folder, intact, start};
 use fullshard_checkpoint::sweep;
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 /// Starts or resumes the long run and kills it after a line of its output.
 fn kill_after(folder: &Folder, part: &str, delay: Duration) -> String {
-    let mut run = Running::start(folder, &drill(&[&LONG[..], &AUTO].concat()));
+    let mut run = start(folder, &drill(&[&LONG[..], &AUTO].concat()));
     run.prints(part);
     std::thread::sleep(delay);
     run.signal("-9");

@@ -10,14 +10,13 @@ mod disk;
 mod resume;
 mod signals;
 
-use common::{Folder, TINY, short, text};
+use common::{Folder, Running, TINY, short, text};
 use fullshard_checkpoint::sharded::verify;
 use fullshard_checkpoint::{Weights, list};
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::process::{Command, Output};
 use std::sync::LazyLock;
 
 /// The flags of all drills: three steps per epoch, the last of which is not full.
@@ -84,43 +83,9 @@ fn all_text(output: &Output) -> String {
     text(&output.stdout) + &text(&output.stderr)
 }
 
-/// A run in progress.
-struct Running {
-    child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
-    printed: String,
-}
-
-impl Running {
-    fn start(folder: &Folder, args: &[&str]) -> Running {
-        let mut command = command(folder, args);
-        let stderr = fs::File::create(folder.path("stderr")).unwrap();
-        let mut child = command.stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Running { child, lines, printed: String::new() }
-    }
-
-    /// Reads its stdout until a line has this text; false if it ends before.
-    fn prints(&mut self, part: &str) -> bool {
-        for line in self.lines.by_ref().map(Result::unwrap) {
-            self.printed += &(line.clone() + "\n");
-            if line.contains(part) {
-                return true;
-            }
-        }
-        false
-    }
-
-    fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
-    }
-
-    /// Waits for its end; returns its status and what it printed.
-    fn end(mut self) -> (ExitStatus, String) {
-        self.prints("\0");
-        (self.child.wait().unwrap(), self.printed)
-    }
+/// Starts a run.
+fn start(folder: &Folder, args: &[&str]) -> Running {
+    Running::start(folder, command(folder, args))
 }
 
 /// The outcome of a run, without times.

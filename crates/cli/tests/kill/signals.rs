@@ -1,7 +1,7 @@
 //! Signals: a checkpoint is saved in time, and one job runs in a folder.
 
 use super::{
-    AUTO, LONG, Outcome, Running, UNINTERRUPTED, checkpoints, drill, fail, finish, folder, intact,
+    AUTO, LONG, Outcome, UNINTERRUPTED, checkpoints, drill, fail, finish, folder, intact, start,
 };
 use std::fs;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ fn a_run_that_is_stopped_saves_and_resumes() {
     for (signal, name, code) in
         [("-TERM", "SIGTERM", 143), ("-HUP", "SIGHUP", 129), ("-INT", "Ctrl-C", 130)]
     {
-        let mut run = Running::start(&folder, &args);
+        let mut run = start(&folder, &args);
         assert!(run.prints("training for"), "{}", run.printed);
         let waits_for = if signal == "-TERM" { "checkpoint of" } else { "  loss " };
         if signal == "-TERM" {
@@ -68,7 +68,7 @@ fn a_run_that_is_stopped_while_it_evaluates_misses_none() {
     let whole = Outcome::of(&folder, "whole");
     let args = drill(&[&flags[..], &AUTO].concat());
     for _ in 0..2 {
-        let mut run = Running::start(&folder, &args);
+        let mut run = start(&folder, &args);
         assert!(run.prints("evaluation loss"), "{}", run.printed);
         std::thread::sleep(Duration::from_millis(50));
         run.signal("-TERM");
@@ -88,7 +88,7 @@ fn a_folder_has_one_job_which_ends_in_time() {
     let folder = folder();
     let out = folder.path("out");
     let args = drill(&["--max_steps", "100000", "--save_steps", "5", "--preemption_grace_s", "0"]);
-    let mut run = Running::start(&folder, &args);
+    let mut run = start(&folder, &args);
     assert!(run.prints("checkpoint of"), "{}", run.printed);
     let holder = format!("process {} on ", run.child.id());
     let mut second = args.clone();

@@ -20,7 +20,12 @@ pub struct TpuGeneration {
     pub megacore: bool,
     /// The maximum number of chips of a slice.
     pub max_chips: usize,
+    /// The maximum number of chips of a slice on one host. The hosts of larger ones have four each.
+    pub max_host_chips: usize,
 }
+
+/// Chips per host of a slice with several hosts.
+const CHIPS_PER_HOST: usize = 4;
 
 /// A generation with a 2D torus, in square pods.
 const fn flat(name: &'static str, pod_side: usize, cores_per_chip: usize) -> TpuGeneration {
@@ -32,6 +37,7 @@ const fn flat(name: &'static str, pod_side: usize, cores_per_chip: usize) -> Tpu
         cores_per_chip,
         megacore: false,
         max_chips: pod_side * pod_side,
+        max_host_chips: CHIPS_PER_HOST,
     }
 }
 
@@ -45,6 +51,7 @@ const fn cubic(name: &'static str, megacore: bool, max_chips: usize) -> TpuGener
         cores_per_chip: 2,
         megacore,
         max_chips,
+        max_host_chips: CHIPS_PER_HOST,
     }
 }
 
@@ -53,9 +60,10 @@ impl TpuGeneration {
     pub const V2: TpuGeneration = flat("v2", 16, 2);
     pub const V3: TpuGeneration = flat("v3", 32, 2);
     pub const V4: TpuGeneration = cubic("v4", true, 4096);
-    pub const V5E: TpuGeneration = TpuGeneration { aliases: &["v5litepod"], ..flat("v5e", 16, 1) };
+    pub const V5E: TpuGeneration =
+        TpuGeneration { aliases: &["v5litepod"], max_host_chips: 8, ..flat("v5e", 16, 1) };
     pub const V5P: TpuGeneration = TpuGeneration { aliases: &["v5"], ..cubic("v5p", true, 8960) };
-    pub const V6E: TpuGeneration = flat("v6e", 16, 1);
+    pub const V6E: TpuGeneration = TpuGeneration { max_host_chips: 8, ..flat("v6e", 16, 1) };
     pub const V7X: TpuGeneration =
         TpuGeneration { aliases: &["v7x"], ..cubic("tpu7x", false, 9216) };
 }
@@ -188,6 +196,13 @@ impl TpuSlice {
         self.devices() / self.slices
     }
 
+    /// The number of hosts of all slices.
+    pub fn hosts(&self) -> usize {
+        let chips = self.chips() / self.slices;
+        let one = chips <= self.generation.max_host_chips;
+        self.slices * if one { 1 } else { chips.div_ceil(CHIPS_PER_HOST) }
+    }
+
     /// Which dimensions have links that wrap around.
     pub fn wrap(&self) -> [bool; 3] {
         let wraps = |dim: usize| match self.generation.pod_side {
@@ -309,6 +324,27 @@ mod tests {
         assert_eq!(slices.topology_name(), "v4:4x4x4");
         // Each slice may be as large as a pod.
         assert_eq!(TpuSlice::parse("32xv5e-256").unwrap().devices(), 8192);
+    }
+
+    #[test]
+    fn hosts_have_four_chips_or_a_small_slice() {
+        for (name, hosts) in [
+            ("v3-8", 1),
+            ("v3-32", 4),
+            ("v4-8", 1),
+            ("v4-16", 2),
+            ("v4-512", 64),
+            ("v5p-128", 16),
+            ("v5e-1", 1),
+            ("v5e-8", 1),
+            ("v5e-16", 4),
+            ("v6e-8", 1),
+            ("v6e-256", 64),
+            ("2xv4-128", 32),
+            ("3xv5e-8", 3),
+        ] {
+            assert_eq!(TpuSlice::parse(name).unwrap().hosts(), hosts, "{name}");
+        }
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use crate::config::RunConfig;
 use crate::error::{Error, Result};
+use crate::job::Membership;
 use fullshard_checkpoint::sharded::{Checkpoint, Progress};
 use fullshard_checkpoint::{ExportOptions, Weights};
-use fullshard_train::{Compiler, Runner, SaveOptions, Saver};
+use fullshard_train::{Compiler, Job, Runner, SaveOptions, Saver};
 use serde::Serialize;
 use std::fs::File;
 use std::path::Path;
@@ -47,10 +48,10 @@ pub fn bench_checkpoint(config: &RunConfig, folder: &Path) -> Result<CheckpointR
     let spec = config.bench_spec()?;
     let temporary = |error| Error::file(folder, error);
     let folder = tempfile::Builder::new().prefix("bench-").tempdir_in(folder).map_err(temporary)?;
-    let client = config.client()?;
+    let client = config.client(&Membership::alone())?;
     let options = config.compile_options(spec.model.attention_form())?;
     let cache = config.device.compile_cache()?;
-    let compiler = Compiler { client: &client, cache, options };
+    let compiler = Compiler { client: &client, cache, options, job: Job::alone() };
     let mut runner = Runner::new(&compiler, &spec, config.schedule.seed)?;
     let options = SaveOptions {
         folder: folder.path().to_owned(),
@@ -84,7 +85,8 @@ pub fn bench_checkpoint(config: &RunConfig, folder: &Path) -> Result<CheckpointR
     let model = folder.path().join("model");
     let mut export_bytes = 0;
     let export_s = timed(|| {
-        export_bytes = runner.export(&model, &ExportOptions::default())?.bytes;
+        let exported = runner.export(&model, &ExportOptions::default())?;
+        export_bytes = exported.map_or(0, |exported| exported.bytes);
         Ok(())
     })?;
     let import_s = timed(|| Ok(runner.load_weights(&Weights::open(&model)?)?))?;

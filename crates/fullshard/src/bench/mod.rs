@@ -15,6 +15,7 @@ pub use report::{
 
 use crate::config::RunConfig;
 use crate::error::{Error, Result};
+use crate::job::Membership;
 use crate::model::ChosenModel;
 use fullshard_core::Platform;
 use fullshard_data::hub::ModelFiles;
@@ -48,21 +49,31 @@ const PROFILED: usize = 3;
 
 /// Measures the step of a config on the devices of this machine.
 pub fn bench(config: &RunConfig, options: &BenchOptions) -> Result<StepReport> {
+    bench_in(&Membership::alone(), config, options)
+}
+
+/// Measures the step of a config on the devices of a job, of which every process calls this.
+pub fn bench_in(
+    membership: &Membership,
+    config: &RunConfig,
+    options: &BenchOptions,
+) -> Result<StepReport> {
     let mut config = config.clone();
-    let counted = config.count_devices()?;
+    let counted = config.count_devices(membership)?;
     let config = &config;
     let spec = config.bench_spec()?;
     let plan = PlanReport::new(config, options, &spec)?;
     let client = match counted {
         Some(client) => client,
-        None => config.client()?,
+        None => config.client(membership)?,
     };
     if options.breakdown {
         check_breakdown(&client, config)?;
     }
     let cache = config.device.compile_cache()?;
     let compile_options = config.compile_options(spec.model.attention_form())?;
-    let compiler = Compiler { client: &client, cache, options: compile_options };
+    let job = membership.job().clone();
+    let compiler = Compiler { client: &client, cache, options: compile_options, job };
     let bench = Bench {
         warmup: options.warmup,
         steps: options.steps,

@@ -71,6 +71,9 @@ pub struct RunConfig {
     pub output: Output,
     /// Checkpoints during training.
     pub checkpoint: Checkpoint,
+    /// The number of processes that the run is launched in, which is no setting and in no file.
+    #[serde(skip)]
+    pub processes: usize,
 }
 
 impl Default for RunConfig {
@@ -90,6 +93,7 @@ impl Default for RunConfig {
             logging: Logging::default(),
             output: Output::default(),
             checkpoint: Checkpoint::default(),
+            processes: 1,
         }
     }
 }
@@ -104,10 +108,20 @@ impl RunConfig {
         self.device.platform.unwrap_or(Platform::Cpu)
     }
 
-    /// The number of devices.
+    /// The number of devices, over all processes.
     pub fn devices(&self) -> usize {
         let shape = self.mesh.shape.as_ref();
-        self.mesh.devices.or_else(|| shape.and_then(MeshSpec::devices)).unwrap_or(1)
+        self.mesh.devices.or_else(|| shape.and_then(MeshSpec::devices)).unwrap_or(self.processes)
+    }
+
+    /// The number of devices of each process.
+    pub fn local_devices(&self) -> usize {
+        self.devices() / self.processes.max(1)
+    }
+
+    /// Whether the compiler sees the devices of one process of several only, as on CPU.
+    pub(crate) fn compiles_per_process(&self) -> bool {
+        self.processes > 1 && self.platform() == Platform::Cpu
     }
 
     /// The learning rate before any schedule.

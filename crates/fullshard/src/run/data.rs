@@ -7,6 +7,7 @@ use fullshard_data::hub::{Download, Split};
 use fullshard_data::{Corpus, Grouping, Part, Preparation, Progress, Source};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The purpose of a corpus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,8 +58,23 @@ pub struct Corpora {
 }
 
 impl Run {
-    /// Finds and tokenizes the text that this run needs.
+    /// Finds and tokenizes the text that this run needs: on one process of each host, and the
+    /// others read what it has cached. All must have the same tokens.
     pub fn corpora(&self, progress: &mut dyn DataProgress) -> Result<Corpora> {
+        let start = Instant::now();
+        let corpora = self.membership.once_per_host("tokens", || self.prepare_corpora(progress))?;
+        self.data_time.set(self.data_time.get() + start.elapsed());
+        let all = self.membership.job().gather("tokens/checksums", &corpora.checksums())?;
+        match all.iter().position(|other| *other != all[0]) {
+            Some(process) => Err(Error::Usage(format!(
+                "the text of process {process} is not that of process 0: all hosts of a job need \
+                 the same files"
+            ))),
+            None => Ok(corpora),
+        }
+    }
+
+    fn prepare_corpora(&self, progress: &mut dyn DataProgress) -> Result<Corpora> {
         let (config, _demo) = self.resolved_data()?;
         let mode = self.mode;
         let evaluates = mode.evaluate || mode.evaluate_during;
@@ -125,6 +141,14 @@ impl Run {
 }
 
 impl Corpora {
+    /// What tells other tokens apart.
+    fn checksums(&self) -> Vec<u8> {
+        let corpora = [&self.train, &self.evaluation].into_iter().flatten();
+        let checksums =
+            corpora.map(|corpus| format!("{} {}\n", corpus.blocks(), corpus.checksum()));
+        checksums.collect::<String>().into_bytes()
+    }
+
     /// Why tokens are not cached, if some are not.
     fn uncached(&self) -> Option<&fullshard_data::Error> {
         let corpora = self.train.iter().chain(&self.evaluation);

@@ -23,7 +23,7 @@ impl Limit {
         if config.platform() == Platform::Cpu {
             let system = rustix::system::sysinfo();
             let bytes = u128::from(system.totalram) * u128::from(system.mem_unit);
-            let bytes = u64::try_from(bytes).ok()? / config.devices() as u64;
+            let bytes = u64::try_from(bytes).ok()? / config.local_devices().max(1) as u64;
             return Some(Limit { bytes, of: "host memory, shared by the devices" });
         }
         let device = client.device(0).ok()?;

@@ -20,14 +20,15 @@ pub use demo::DemoText;
 pub use memory::{Limit, Needed};
 pub use output::Output;
 pub use saving::Control;
-pub use train::{Finished, Outcome, Started, TrainingSet, train};
+pub use train::{Finished, Outcome, Started, TrainingSet, train, train_in};
 
 use crate::config::RunConfig;
 use crate::device::cache_root;
 use crate::error::{Error, Result};
+use crate::job::Membership;
 use crate::model::ChosenModel;
 use fullshard_checkpoint::sharded::Checkpoint;
-use fullshard_checkpoint::{Lock, Weights, sweep};
+use fullshard_checkpoint::{Lock, Weights};
 use fullshard_data::Tokenizer;
 use fullshard_models::AnyModel;
 use fullshard_optim::Schedule;
@@ -37,6 +38,8 @@ use fullshard_train::TrainScheduleOptions;
 use serde_json::Value;
 use std::cell::Cell;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// A validated run.
@@ -62,11 +65,16 @@ pub struct Run {
     weights: Option<Weights>,
     /// The checkpoints to resume from, the preferred one first.
     checkpoints: Vec<Checkpoint>,
-    _lock: Lock,
+    /// The place of this process in the job.
+    membership: Arc<Membership>,
+    /// The first process of a job holds the lock.
+    _lock: Option<Lock>,
     /// The cache folder of tokens and the demo's text.
     cache: PathBuf,
     /// The client that counted the devices, if one did.
     client: Cell<Option<Client>>,
+    /// The time of preparation and of tokens.
+    data_time: Cell<Duration>,
 }
 
 /// What a run does.
@@ -91,9 +99,19 @@ const NO_MODEL: &str = "no model given: pass a config.json with --config_name, a
 impl Run {
     /// Validates a config and resolves its defaults.
     pub fn prepare(config: &RunConfig, progress: &mut dyn DataProgress) -> Result<Run> {
+        Run::prepare_in(Arc::new(Membership::alone()), config, progress)
+    }
+
+    /// Validates a config and resolves its defaults, on every process of a job.
+    pub fn prepare_in(
+        membership: Arc<Membership>,
+        config: &RunConfig,
+        progress: &mut dyn DataProgress,
+    ) -> Result<Run> {
+        let start = Instant::now();
         config.check()?;
         let mut config = config.clone();
-        let client = config.count_devices()?;
+        let client = config.count_devices(&membership)?;
         let cache = match &config.data.cache_dir {
             Some(folder) => folder.join("fullshard"),
             None => cache_root()?,
@@ -101,7 +119,8 @@ impl Run {
         let mode = RunMode::of(&config)?;
         let (schedule, lr_schedule) = (config.train_schedule()?, config.lr_schedule()?);
         let demo = config.data.demo.then(DemoText::new);
-        let local = config.with_local_files(progress)?;
+        let local =
+            membership.once_per_host("model files", || config.with_local_files(progress))?;
         let chosen = ChosenModel::of(&local.model)?;
         let tokenizer = match &demo {
             Some(demo) => demo.tokenizer()?,
@@ -126,12 +145,17 @@ impl Run {
         let compile_options = config.compile_options(spec.model.attention_form())?;
         config.check_saving()?;
         let resumes = config.checkpoint.resume.is_some() && mode.train;
-        let output = Output::check(&config.output.dir, config.output.overwrite || resumes)?;
-        let lock = Lock::acquire(&config.output.dir)?;
-        sweep(&config.output.dir)?;
-        let checkpoints = if resumes { resume::find(&config, &spec)? } else { Vec::new() };
+        let (output, lock) = Output::take(&membership, &config, resumes)?;
+        let checkpoints = match resumes {
+            true => resume::find_in(&membership, &config, &spec)?,
+            false => Vec::new(),
+        };
         let weights = match checkpoints.is_empty() {
-            true => config.weights_folder(&local, progress)?.map(Weights::open).transpose()?,
+            true => {
+                let folder =
+                    membership.once_per_host("weights", || config.weights_folder(&local, progress));
+                folder?.map(Weights::open).transpose()?
+            }
             false => None,
         };
         if let Some(weights) = &weights {
@@ -152,10 +176,17 @@ impl Run {
             model_type,
             weights,
             checkpoints,
+            membership,
             _lock: lock,
             cache,
             client: Cell::new(client),
+            data_time: Cell::new(start.elapsed()),
         })
+    }
+
+    /// The place of this process in the job.
+    pub fn membership(&self) -> &Membership {
+        &self.membership
     }
 
     /// Tokens per block.

@@ -2,10 +2,12 @@
 
 use crate::config::{FILE_NAME, RunConfig};
 use crate::error::{Error, Result};
-use fullshard_checkpoint::{LOCK, check_place, write_file};
+use crate::job::Membership;
+use fullshard_checkpoint::{Error as CheckpointError, LOCK, Lock, check_place, sweep, write_file};
 use fullshard_train::report::{Curve, TrainerState, Values, save_metrics};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// A writable folder.
 pub struct Output {
@@ -30,7 +32,37 @@ const OTHERS: [&str; 10] = [
     "merges.txt",
 ];
 
+/// How long other processes look for what the first wrote: network file systems are late.
+const LOOK: Duration = Duration::from_secs(10);
+
 impl Output {
+    /// Checks that a run can write its files to its folder, and takes it: the first process of a
+    /// job for all of them. Others check that it is the same folder.
+    pub(super) fn take(
+        membership: &Membership,
+        config: &RunConfig,
+        resumes: bool,
+    ) -> Result<(Output, Option<Lock>)> {
+        let folder = &config.output.dir;
+        let job = membership.job();
+        let taken = match job.is_first() {
+            true => Output::check(folder, config.output.overwrite || resumes).and_then(|output| {
+                let lock = Lock::acquire(folder)?;
+                sweep(folder)?;
+                Ok((output, Some(lock)))
+            }),
+            false => Ok((Output::in_folder(folder.clone()), None)),
+        };
+        let taken = membership.agree("output folder", taken)?;
+        let holder = || Ok(fs::read(folder.join(LOCK)).unwrap_or_default());
+        let expected = job.first_says("output folder/lock", holder)?;
+        let shared = is_there(&folder.join(LOCK), &expected);
+        let shared =
+            shared.then_some(()).ok_or(CheckpointError::NotShared { folder: folder.clone() });
+        membership.agree("output folder/shared", shared.map_err(Error::from))?;
+        Ok(taken)
+    }
+
     /// Checks that a run can write its files to a folder, without creating it.
     pub(super) fn check(folder: &Path, overwrite: bool) -> Result<Output> {
         let unusable = |reason: String| {
@@ -108,5 +140,19 @@ impl Output {
     /// Writes the results of the evaluation.
     pub(super) fn evaluation(&self, values: &Values) -> Result<()> {
         Ok(save_metrics(&self.folder, "eval", values)?)
+    }
+}
+
+/// Whether a file has this content, now or soon.
+fn is_there(path: &Path, content: &[u8]) -> bool {
+    let start = Instant::now();
+    loop {
+        if fs::read(path).is_ok_and(|found| found == content) {
+            return true;
+        }
+        if start.elapsed() > LOOK {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(100));
     }
 }

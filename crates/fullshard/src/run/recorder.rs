@@ -6,9 +6,10 @@ use crate::error::{Error as RunError, Result};
 use fullshard_checkpoint::sharded::Checkpoint;
 use fullshard_checkpoint::{WeightDtype, write_file};
 use fullshard_train::report::{Curve, EventWriter, Values};
-use fullshard_train::{Callback, Error, Evaluated, Metrics, SaveResult, Saved};
+use fullshard_train::{Callback, Error, Evaluated, Metrics, SaveResult, Saved, StartUp};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// The file of recorded losses in a checkpoint.
 const RECORDED: &str = "losses.json";
@@ -19,6 +20,9 @@ pub(super) struct Recorder<'a> {
     next: &'a mut dyn Callback,
     events: Option<EventWriter>,
     recorded: Recorded,
+    /// When training began, until its first step is done; then the time of the start-up.
+    begun: Instant,
+    start_up: StartUp,
 }
 
 /// What is recorded of a run so far.
@@ -44,11 +48,24 @@ impl<'a> Recorder<'a> {
                 .map_err(|error| RunError::file(checkpoint.folder().join(RECORDED), error))?,
             None => Recorded::default(),
         };
-        let events = match run.mode.tensorboard {
+        let events = match run.mode.tensorboard && run.membership.job().is_first() {
             true => Some(events(run, resumed, &mut recorded)?),
             false => None,
         };
-        Ok(Recorder { run, next, events, recorded })
+        let (begun, start_up) = (Instant::now(), StartUp::default());
+        Ok(Recorder { run, next, events, recorded, begun, start_up })
+    }
+
+    /// States the time that the run took to start, given that of compiling and of weights.
+    pub fn started_in(mut self, compile: Duration, weights: Duration) -> Recorder<'a> {
+        let (rendezvous, data) = (self.run.membership.rendezvous, self.run.data_time.get());
+        self.start_up = StartUp { rendezvous, data, compile, weights, ..StartUp::default() };
+        self
+    }
+
+    /// The time that the run took to start.
+    pub fn start_up(&self) -> StartUp {
+        self.start_up
     }
 
     /// Writes values such as the results.
@@ -86,6 +103,11 @@ fn events(run: &Run, resumed: Option<&Checkpoint>, recorded: &mut Recorded) -> R
 impl Callback for Recorder<'_> {
     fn on_step(&mut self, step: u64, metrics: Metrics) -> Result<(), Error> {
         self.recorded.losses.push((step as f64, f64::from(metrics.loss)));
+        if self.start_up.total.is_zero() {
+            self.start_up.first_step = self.begun.elapsed();
+            self.start_up.total = self.run.membership.launched.elapsed();
+            self.next.on_start_up(&self.start_up)?;
+        }
         self.next.on_step(step, metrics)
     }
 

@@ -27,15 +27,19 @@ impl Run {
         values: &Values,
         curve: &Curve,
     ) -> Result<u64> {
-        let write = |output: &Output| -> Result<u64> {
-            let bytes = self.write_model(runner, output.folder())?;
-            output.config(&self.config)?;
-            output.training(&trained.state, values, curve)?;
-            Ok(bytes)
+        let write = |output: &Output, attempt: u32| -> Result<u64> {
+            let written = self.write_model(runner, output.folder()).and_then(|bytes| {
+                if self.membership.job().is_first() {
+                    output.config(&self.config)?;
+                    output.training(&trained.state, values, curve)?;
+                }
+                Ok(bytes)
+            });
+            self.membership.agree(&format!("results/{attempt}"), written)
         };
         let mut attempt = 1;
         let reason = loop {
-            match write(&self.output) {
+            match write(&self.output, attempt) {
                 Ok(bytes) => return Ok(bytes),
                 Err(error) if attempt == ATTEMPTS => break error,
                 Err(error) => tracing::warn!("{error}; trying again"),
@@ -45,7 +49,7 @@ impl Run {
         };
         let folder = self.rescue_folder(trained.state.global_step);
         tracing::warn!("{reason}; writing the model to {} instead", folder.display());
-        write(&Output::in_folder(folder.clone())).inspect_err(|_| {
+        write(&Output::in_folder(folder.clone()), attempt + 1).inspect_err(|_| {
             // Nothing is left of what could not be written there either.
             let _ = std::fs::remove_dir(&folder);
         })?;
@@ -64,6 +68,7 @@ impl Run {
         let dtype = self.config.output.save_dtype.into();
         let max_shard_bytes = self.config.output.max_shard_size.0;
         let exported = runner.export(folder, &ExportOptions { max_shard_bytes, dtype })?;
+        let Some(exported) = exported else { return Ok(0) };
         self.write_model_files(folder, dtype)?;
         Ok(exported.bytes)
     }

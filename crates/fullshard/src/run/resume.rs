@@ -3,6 +3,7 @@
 use super::Run;
 use crate::config::{ResumeFrom, RunConfig};
 use crate::error::{Error, Result};
+use crate::job::Membership;
 use fullshard_checkpoint::list;
 use fullshard_checkpoint::sharded::{Checkpoint, DataPosition};
 use fullshard_data::{BatchOrigin, Batches};
@@ -32,6 +33,28 @@ pub(super) fn find(config: &RunConfig, spec: &StepSpec) -> Result<Vec<Checkpoint
         ResumeFrom::Latest => usable(&config.output.dir, spec, true),
         ResumeFrom::Auto => usable(&config.output.dir, spec, false),
     }
+}
+
+/// The checkpoints that the first process of a job finds.
+pub(super) fn find_in(
+    membership: &Membership,
+    config: &RunConfig,
+    spec: &StepSpec,
+) -> Result<Vec<Checkpoint>> {
+    let job = membership.job();
+    let found = if job.is_first() { find(config, spec) } else { Ok(Vec::new()) };
+    let found = membership.agree("checkpoints", found)?;
+    let folders: Vec<&Path> = found.iter().map(Checkpoint::folder).collect();
+    let folders = job.first_says("checkpoints/folders", || {
+        serde_json::to_vec(&folders).map_err(|error| fullshard_train::Error::Other(error.into()))
+    })?;
+    if job.is_first() {
+        return Ok(found);
+    }
+    let folders: Vec<PathBuf> = serde_json::from_slice(&folders).map_err(|error| {
+        Error::Usage(format!("the first process names no checkpoints: {error}"))
+    })?;
+    folders.into_iter().map(|folder| Ok(Checkpoint::open(folder)?)).collect()
 }
 
 /// Whether a folder is not a checkpoint, but has some.

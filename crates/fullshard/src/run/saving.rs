@@ -48,7 +48,7 @@ impl Run {
                 config,
                 on_save: Arc::clone(&control.on_save),
             },
-            run: resumed.map_or_else(new_run, |resumed| resumed.progress.run.clone()),
+            run: self.run_name(resumed)?,
             seed: self.config.schedule.seed,
             position,
             requested: control.save,
@@ -56,6 +56,17 @@ impl Run {
             on_best: options.strategy == SaveWhen::Best,
             load_best: options.load_best,
         }))
+    }
+}
+
+impl Run {
+    /// The name of the run: that of the one that is resumed, or a new one.
+    fn run_name(&self, resumed: Option<&Resumed>) -> Result<String> {
+        if let Some(resumed) = resumed {
+            return Ok(resumed.progress.run.clone());
+        }
+        let name = self.membership.job().first_says("run name", || Ok(new_run().into_bytes()))?;
+        Ok(String::from_utf8_lossy(&name).into_owned())
     }
 }
 

@@ -6,6 +6,7 @@ use super::saving::Control;
 use super::{Corpora, Limit, Needed, Run};
 use crate::config::RunConfig;
 use crate::error::{Error, Result};
+use crate::job::Membership;
 use fullshard_checkpoint::sharded::{Checkpoint, DataPosition};
 use fullshard_data::{BatchOrigin, Batches, Corpus, Order};
 use fullshard_pjrt::Client;
@@ -15,7 +16,7 @@ use fullshard_train::{
     Trained, Training,
 };
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The training data and schedule.
 pub struct TrainingSet {
@@ -57,12 +58,21 @@ pub struct Finished {
 
 /// Trains and evaluates as configured. The callback observes the run.
 pub fn train(config: &RunConfig, callback: &mut dyn Callback) -> Result<Outcome> {
-    let run = Run::prepare(config, &mut ())?;
+    train_in(Arc::new(Membership::alone()), config, callback)
+}
+
+/// Trains and evaluates as configured, on every process of a job.
+pub fn train_in(
+    membership: Arc<Membership>,
+    config: &RunConfig,
+    callback: &mut dyn Callback,
+) -> Result<Outcome> {
+    let run = Run::prepare_in(membership, config, &mut ())?;
     let corpora = run.corpora(&mut ())?;
     let client = run.client()?;
     run.check(&client)?;
     let compiler = run.compiler(&client)?;
-    let evaluation = run.evaluation(&corpora);
+    let evaluation = run.evaluation(&corpora)?;
     let control = Control::default();
     let Some(set) = run.training_set(&corpora, run.resumes_from())? else {
         let Some(evaluation) = evaluation else {
@@ -87,7 +97,7 @@ impl Run {
     pub fn client(&self) -> Result<Client> {
         let client = match self.client.take() {
             Some(client) => client,
-            None => self.config.client()?,
+            None => self.config.client(&self.membership)?,
         };
         if self.config.logging.profile.is_some() && !client.plugin().has_profiler() {
             return Err(Error::Usage(format!(
@@ -114,7 +124,8 @@ impl Run {
     /// The compiler of the run's programs.
     pub fn compiler<'c>(&self, client: &'c Client) -> Result<Compiler<'c>> {
         let cache = self.config.device.compile_cache()?;
-        Ok(Compiler { client, cache, options: self.compile_options.clone() })
+        let (options, job) = (self.compile_options.clone(), self.membership.job().clone());
+        Ok(Compiler { client, cache, options, job })
     }
 
     /// Compiles the step, and initializes, loads or resumes the state.
@@ -153,9 +164,11 @@ impl Run {
     }
 
     /// The evaluation data, if any.
-    pub fn evaluation(&self, corpora: &Corpora) -> Option<Evaluation> {
-        let corpus = corpora.evaluation.clone()?;
-        Some(Evaluation::on_corpus(corpus, self.eval_sequences()))
+    pub fn evaluation(&self, corpora: &Corpora) -> Result<Option<Evaluation>> {
+        let Some(corpus) = corpora.evaluation.clone() else { return Ok(None) };
+        let sequences = self.eval_sequences();
+        let part = self.spec.process_sequences(sequences, self.membership.process())?;
+        Ok(Some(Evaluation::on_part(corpus, sequences, part)))
     }
 
     /// The training data and schedule, if the run trains; with a checkpoint, where it goes on.
@@ -225,24 +238,37 @@ impl Run {
         let samples = corpus.blocks();
         let resumed = checkpoint.map(|checkpoint| self.resumed(checkpoint)).transpose()?;
         let position = |step| self.data_position(&corpus, &batches, step);
-        let data = TokenBatches::training(Arc::clone(&corpus), batches);
+        let part = self.spec.process_sequences(batches.sequences, self.membership.process())?;
+        let data = TokenBatches::training(Arc::clone(&corpus), batches).of_sequences(part);
         let training = Training {
             schedule,
             lr_schedule: self.lr_schedule,
             learning_rate: self.config.learning_rate(),
             batches: Arc::new(data.prefetch(self.spec.iterations_per_loop)),
             evaluation: evaluation.filter(|_| self.mode.evaluate_during),
-            profile: self.config.logging.profile.clone(),
+            profile: self
+                .config
+                .logging
+                .profile
+                .clone()
+                .filter(|_| self.membership.job().is_first()),
             stop: control.stop,
             saving: self.saving(control, &position, resumed.as_ref())?,
             resumed,
         };
-        self.output.clear()?;
-        let mut recorder = Recorder::new(self, callback, *checkpoint)?;
+        if self.membership.job().is_first() {
+            self.output.clear()?;
+        }
+        let compile = Duration::try_from_secs_f64(*compile_time).unwrap_or_default();
+        let weights = runner.weights_time();
+        let recorder = Recorder::new(self, callback, *checkpoint)?;
+        let mut recorder = recorder.started_in(compile.saturating_sub(weights), weights);
         let trained = training.run(runner, &mut recorder)?;
         let mut values = trained.values.clone();
         values.insert("train_samples".to_owned(), samples.into());
         values.insert("compile_time".to_owned(), (*compile_time).into());
+        let start_up = recorder.start_up().total.as_secs_f64();
+        values.insert("startup_time".to_owned(), start_up.into());
         recorder.write(trained.state.global_step, &values);
         let curve = recorder.curve(format!("loss of {}", self.spec.model.class()));
         let curve = match &self.demo {
@@ -300,7 +326,9 @@ impl Run {
 
     /// Writes the results of an evaluation.
     pub fn write_evaluation(&self, evaluated: Option<&Evaluated>, epoch: f64) -> Result<()> {
-        let Some(evaluated) = evaluated else { return Ok(()) };
+        let Some(evaluated) = evaluated.filter(|_| self.membership.job().is_first()) else {
+            return Ok(());
+        };
         if !self.mode.train {
             self.output.config(&self.config)?;
         }

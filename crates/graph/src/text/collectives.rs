@@ -62,13 +62,11 @@ impl Writer {
         if axes.size() == 1 {
             return self.number(&TensorType::scalar(DType::I32), "0", path);
         }
-        let others: Vec<String> = axes
-            .mesh
-            .axes()
-            .enumerate()
-            .filter(|(axis, _)| !self.manual_axes.contains(axis))
-            .map(|(_, (name, _))| format!("\"{name}\""))
-            .collect();
+        let is_automatic =
+            |axis: &usize| !(self.manual_axes.contains(axis) || axes.mesh.is_across(*axis));
+        let others = (0..axes.mesh.axes().len()).filter(is_automatic);
+        let others: Vec<String> =
+            others.map(|axis| format!("\"{}\"", axes.mesh.axis_name(axis))).collect();
         if others.is_empty() || self.manual_axes.is_empty() {
             return self.device_position(axes, path);
         }
@@ -89,27 +87,33 @@ impl Writer {
     fn device_position(&mut self, axes: &Axes, path: &Rc<str>) -> Rc<str> {
         let ty = TensorType::scalar(DType::I32);
         let scalar = mlir(&ty);
-        let device = self.op_one("stablehlo.partition_id", "tensor<ui32>", path);
-        let text = format!("stablehlo.convert {device}");
-        let device = self.op_one(&text, &format!("(tensor<ui32>) -> {scalar}"), path);
+        let device = (!axes.part(false).axes.is_empty()).then(|| self.device_id(path));
         let mut index = self.number(&ty, "0", path);
         for &axis in &axes.axes {
-            let sizes: Vec<usize> = axes.mesh.axes().map(|(_, size)| size).collect();
-            let stride: usize = sizes[axis + 1..].iter().product();
-            let stride = self.number(&ty, &stride.to_string(), path);
-            let size = self.number(&ty, &sizes[axis].to_string(), path);
-            let position =
-                self.op_one(&format!("stablehlo.divide {device}, {stride}"), &scalar, path);
-            let position =
-                self.op_one(&format!("stablehlo.remainder {position}, {size}"), &scalar, path);
+            let size = self.number(&ty, &axes.mesh.axis_size(axis).to_string(), path);
+            let across = axes.mesh.is_across(axis);
+            let number = match (&device, across) {
+                (Some(device), false) => device.clone(),
+                _ => self.process_index(path),
+            };
+            let part = Axes { mesh: axes.mesh.clone(), axes: vec![axis] }.part(across);
+            let position = self.position(&number, &part.mesh.sizes(), part.axes[0], path);
             index = self.op_one(&format!("stablehlo.multiply {index}, {size}"), &scalar, path);
             index = self.op_one(&format!("stablehlo.add {index}, {position}"), &scalar, path);
         }
         index
     }
+
+    /// The id of this device among those of its process.
+    fn device_id(&mut self, path: &Rc<str>) -> Rc<str> {
+        let device = self.op_one("stablehlo.partition_id", "tensor<ui32>", path);
+        let text = format!("stablehlo.convert {device}");
+        self.op_one(&text, "(tensor<ui32>) -> tensor<i32>", path)
+    }
 }
 
 fn groups(axes: &Axes) -> String {
+    let axes = &axes.part(false);
     let groups = axes.groups();
     let (count, size) = (groups.len(), axes.size());
     format!("replica_groups = dense<{}> : tensor<{count}x{size}xi64>", nested(&groups))
@@ -117,7 +121,7 @@ fn groups(axes: &Axes) -> String {
 
 /// The pairs of every group, as devices of the mesh.
 fn source_target_pairs(pairs: &[(usize, usize)], axes: &Axes) -> String {
-    let groups = axes.groups();
+    let groups = axes.part(false).groups();
     let all = groups
         .iter()
         .flat_map(|group| pairs.iter().map(|&(from, to)| vec![group[from], group[to]]));

@@ -5,6 +5,7 @@
 //! batches, then of M and K for `lhs` and of K and N for `rhs`; `offsets` has the start of each
 //! operand. So an operand that is a view of another tensor is not materialized.
 
+use super::plain::row_major;
 use super::types::mlir;
 use super::view::View;
 use super::{Names, Writer};
@@ -56,27 +57,23 @@ impl Writer {
         let mut operands = Vec::new();
         for view in views {
             let name = names[view.base.index()].clone()?;
-            let base = self.converted(&name, graph.ty(view.base), DType::F32, &node.path);
-            operands.push((base, as_f32(graph.ty(view.base))));
+            operands.push(self.converted(&name, graph.ty(view.base), DType::F32, &node.path));
         }
+        let types = [graph.ty(lhs_view.base), graph.ty(rhs_view.base), result];
+        let [lhs, rhs, to] = types.map(|ty| as_f32(ty));
+        let types = format!("({}, {}) -> {}", mlir(&lhs), mlir(&rhs), mlir(&to));
         let text = format!(
-            "stablehlo.custom_call @{MATMUL}({}, {}) {{api_version = 4 : i32, backend_config = \
-             {{lhs = {}, offsets = {}, rhs = {}, sizes = {}}}}}",
-            operands[0].0,
-            operands[1].0,
+            "stablehlo.custom_call @{MATMUL}({}) {{api_version = 4 : i32, backend_config = \
+             {{lhs = {}, offsets = {}, rhs = {}, sizes = {}}}, {}}}",
+            operands.join(", "),
             integers(&strided.lhs),
             integers(&[lhs_view.offset, rhs_view.offset]),
             integers(&strided.rhs),
             integers(&strided.sizes),
-        );
-        let types = format!(
-            "({}, {}) -> {}",
-            mlir(&operands[0].1),
-            mlir(&operands[1].1),
-            mlir(&as_f32(result))
+            row_major(&[&lhs, &rhs], &[&to]),
         );
         let matmul = self.op_one(&text, &types, &node.path);
-        Some(vec![self.converted(&matmul, &as_f32(result), result.dtype, &node.path)])
+        Some(vec![self.converted(&matmul, &to, result.dtype, &node.path)])
     }
 
     fn converted(

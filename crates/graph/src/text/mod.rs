@@ -1,5 +1,6 @@
 //! Programs as StableHLO text: deterministic, readable, and accepted by every plugin.
 
+mod across;
 mod collectives;
 mod constants;
 mod matmul;
@@ -9,32 +10,31 @@ mod types;
 mod view;
 mod windows;
 
+pub use across::{MPI_PREFIX, PROCESS_INDEX, ProcessCall};
 pub use matmul::MATMUL;
 
 use crate::graph::{Graph, Node, ValueId};
 use crate::op::Op;
-use crate::program::{Argument, Dialect, Donation, Program};
+use crate::program::{Argument, Dialect, Donation, Interface, Program};
 use fullshard_core::{DType, Mesh, Sharding, TensorType};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::rc::Rc;
-use types::{mlir, types_of};
+use types::{array, list, mlir, types_of};
 
-/// The program as text.
-pub(crate) fn write(program: &Program) -> String {
+/// The program as text, and its collectives between processes. On a mesh with axes across processes
+/// it is the program of one of them.
+pub(crate) fn write(program: &Program) -> (String, Vec<ProcessCall>) {
+    let Interface { arguments, results, mesh } = program.interface();
+    let mesh = mesh.as_ref();
     let mut writer = Writer::new(program.dialect, program.mesh.clone());
-    let main = writer.function("main", &program.graph, |writer| {
-        let arguments = program.graph.parameters.iter().zip(&program.arguments);
-        let arguments: Vec<String> = arguments
-            .enumerate()
-            .map(|(i, (_, argument))| writer.argument(i, argument, program.mesh.as_ref()))
-            .collect();
-        let types = program.graph.result_types();
-        let results: Vec<String> = types
-            .iter()
-            .zip(&program.results)
-            .map(|(ty, sharding)| result(ty, sharding.as_ref(), program.mesh.as_ref()))
-            .collect();
+    let types = results.iter().map(|(ty, _)| mlir(ty)).collect();
+    let main = writer.function(&program.graph, types, |writer| {
+        let arguments = arguments.iter().enumerate();
+        let arguments: Vec<String> =
+            arguments.map(|(i, argument)| writer.argument(i, argument, mesh)).collect();
+        let results: Vec<String> =
+            results.iter().map(|(ty, sharding)| result(ty, sharding.as_ref(), mesh)).collect();
         format!("public @main({}) -> ({})", arguments.join(", "), results.join(", "))
     });
     // Writing a function may add the functions it calls.
@@ -45,7 +45,6 @@ pub(crate) fn write(program: &Program) -> String {
         functions.push(writer.private_function(&function.name, &function.graph));
         next += 1;
     }
-    let mesh = program.mesh.as_ref();
     let devices = mesh.map_or(1, Mesh::devices);
     let mut text = format!(
         "module @{} attributes {{mhlo.num_partitions = {devices} : i32, mhlo.num_replicas = 1 : \
@@ -63,7 +62,7 @@ pub(crate) fn write(program: &Program) -> String {
     for (i, path) in writer.paths.iter().enumerate() {
         let _ = writeln!(text, "#loc{i} = loc(\"{}\")", plain::escape(path));
     }
-    text
+    (text, writer.calls)
 }
 
 fn result(ty: &TensorType, sharding: Option<&Sharding>, mesh: Option<&Mesh>) -> String {
@@ -106,6 +105,8 @@ struct Writer {
     functions: Vec<Function>,
     /// The axes that are manual here.
     manual_axes: Vec<usize>,
+    /// The custom calls between processes so far; their positions are their channels.
+    calls: Vec<ProcessCall>,
 }
 
 /// A function to write: once for each set of manual axes at its calls.
@@ -128,6 +129,7 @@ impl Writer {
             path_numbers: HashMap::new(),
             functions: Vec::new(),
             manual_axes: Vec::new(),
+            calls: Vec::new(),
         }
     }
 
@@ -149,11 +151,11 @@ impl Writer {
         format!("%arg{index}: {}{attributes}", mlir(&argument.ty))
     }
 
-    /// Writes a function with a signature; its parameters are `%arg0`, `%arg1` and so on.
+    /// Writes a function with results of these types and a signature; its parameters are `%arg0`, `%arg1` and so on.
     fn function(
         &mut self,
-        name: &str,
         graph: &Graph,
+        types: Vec<String>,
         signature: impl FnOnce(&Writer) -> String,
     ) -> String {
         self.body.clear();
@@ -161,15 +163,14 @@ impl Writer {
         let names: Vec<Rc<str>> =
             (0..graph.parameters.len()).map(|i| Rc::from(format!("%arg{i}"))).collect();
         let results = self.graph(graph, &names);
-        let types = types_of(&graph.result_types());
         self.line(&format!("return{}", typed_list(&results, &types)));
         let signature = signature(self);
-        debug_assert!(!name.is_empty());
         format!("  func.func {signature} {{\n{}  }}\n", std::mem::take(&mut self.body))
     }
 
     fn private_function(&mut self, name: &str, graph: &Rc<Graph>) -> String {
-        self.function(name, graph, |_| {
+        let types = types_of(&graph.result_types());
+        self.function(graph, types, |_| {
             let parameters = types_of(&graph.parameter_types());
             let parameters: Vec<String> =
                 parameters.iter().enumerate().map(|(i, ty)| format!("%arg{i}: {ty}")).collect();
@@ -248,13 +249,19 @@ impl Writer {
             Op::Move(_) if !self.dialect.host_memory => inputs.to_vec(),
             Op::Remat { body, .. } | Op::Transient { body } => self.graph(body, inputs),
             Op::CustomVjp(rule) => self.graph(&rule.primal, inputs),
+            Op::Call { function } if self.is_across() => self.graph(function, inputs),
             Op::Call { function } => self.call(function, &context),
             Op::While { condition, body } => self.while_loop(condition, body, &context),
             Op::Cond { branches } => self.branches(branches, &context),
             Op::Scan(scan) => self.scan(scan, &context),
             // With one device there are no collectives and no partitions.
             Op::Collective(_, axes) if axes.size() == 1 => inputs.to_vec(),
-            Op::Manual(manual) if manual.mesh.devices() == 1 => self.graph(&manual.body, inputs),
+            Op::Collective(collective, axes) if axes.are_across() => {
+                vec![self.collective_across(collective, axes, &context)]
+            }
+            Op::Manual(manual) if manual.mesh.in_process().devices() == 1 => {
+                self.graph(&manual.body, inputs)
+            }
             Op::Manual(manual) => self.manual(manual, &context),
             Op::Constrain(_) if self.is_local() => inputs.to_vec(),
             Op::AxisIndex { axes } => vec![self.axis_index(axes, &context)],
@@ -321,8 +328,15 @@ impl Writer {
 
     /// Whether tensors here are those of one device: no axis of several devices is automatic.
     fn is_local(&self) -> bool {
-        let sizes = self.mesh.iter().flat_map(Mesh::axes).map(|(_, size)| size).enumerate();
-        sizes.filter(|(_, size)| *size > 1).all(|(axis, _)| self.manual_axes.contains(&axis))
+        let is_manual = |mesh: &Mesh, axis: usize| {
+            mesh.axis_size(axis) == 1 || mesh.is_across(axis) || self.manual_axes.contains(&axis)
+        };
+        self.mesh.iter().all(|mesh| (0..mesh.axes().len()).all(|axis| is_manual(mesh, axis)))
+    }
+
+    /// Whether the program is one of several processes.
+    fn is_across(&self) -> bool {
+        self.mesh.as_ref().is_some_and(|mesh| mesh.processes() > 1)
     }
 
     fn margin(&self) -> String {
@@ -374,19 +388,4 @@ fn typed_list(names: &[Rc<str>], types: &[String]) -> String {
         return String::new();
     }
     format!(" {} : {}", names.join(", "), types.join(", "))
-}
-
-/// `[1, 2]`.
-fn list<T: std::fmt::Display>(values: &[T]) -> String {
-    let values: Vec<String> = values.iter().map(ToString::to_string).collect();
-    format!("[{}]", values.join(", "))
-}
-
-/// `array<i64: 1, 2>`.
-fn array<T: std::fmt::Display>(values: &[T]) -> String {
-    if values.is_empty() {
-        return "array<i64>".into();
-    }
-    let values: Vec<String> = values.iter().map(ToString::to_string).collect();
-    format!("array<i64: {}>", values.join(", "))
 }

@@ -7,6 +7,7 @@ use crate::control::Memory;
 use crate::op::{Comparison, CustomCall, DotDims, GatherDims, Op, Reduction, Unary};
 use crate::ops::Attribute;
 use fullshard_core::{DType, NumberClass, TensorType};
+use std::borrow::Borrow;
 use std::rc::Rc;
 
 impl Reduction {
@@ -137,7 +138,7 @@ impl Writer {
                 let types = super::types_of(&context.output_types).join(", ");
                 (format!("stablehlo.optimization_barrier {operands}"), types)
             }
-            Op::CustomCall(call) => (custom_call(call, &operands), from_to),
+            Op::CustomCall(call) => (custom_call(call, context), from_to),
             Op::Move(memory) => (move_to(*memory, &operands), from_to),
             Op::Constrain(constraint) => {
                 let sharding = super::regions::constraint(constraint);
@@ -270,7 +271,7 @@ fn batching(dims: &GatherDims, operand: &str, index: &str) -> String {
     format!(", {operand} = {}, {index} = {}", list(&dims.operand_batch), list(&dims.index_batch))
 }
 
-fn custom_call(call: &CustomCall, operands: &str) -> String {
+fn custom_call(call: &CustomCall, context: &Context) -> String {
     let mut attributes = vec![format!("api_version = {} : i32", call.api_version)];
     match &call.backend_config {
         Some(config) => attributes.push(format!("backend_config = \"{}\"", escape(config))),
@@ -287,19 +288,33 @@ fn custom_call(call: &CustomCall, operands: &str) -> String {
     if call.has_side_effect {
         attributes.push("has_side_effect = true".into());
     }
-    for (name, layouts) in
-        [("operand_layouts", &call.operand_layouts), ("result_layouts", &call.result_layouts)]
-    {
-        if !layouts.is_empty() {
-            let layouts: Vec<String> = layouts.iter().map(|layout| index_tensor(layout)).collect();
-            attributes.push(format!("{name} = [{}]", layouts.join(", ")));
-        }
-    }
+    attributes.push(match call.operand_layouts.is_empty() && call.result_layouts.is_empty() {
+        true => row_major(&context.input_types, &context.output_types),
+        false => layouts(&call.operand_layouts, &call.result_layouts),
+    });
     format!(
-        "stablehlo.custom_call @{}({operands}) {{{}}}",
+        "stablehlo.custom_call @{}({}) {{{}}}",
         quoted_symbol(&call.target),
+        context.operands(),
         attributes.join(", ")
     )
+}
+
+/// Row-major layouts of a call's operands and results. Without layouts the compiler chooses those
+/// that other ops prefer, such as a reduce-scatter along the last dim, and no call knows them.
+pub(super) fn row_major<T: Borrow<TensorType>>(operands: &[T], results: &[T]) -> String {
+    let of = |types: &[T]| -> Vec<Vec<usize>> {
+        types.iter().map(|ty| (0..ty.borrow().dims.len()).rev().collect()).collect()
+    };
+    layouts(&of(operands), &of(results))
+}
+
+fn layouts(operands: &[Vec<usize>], results: &[Vec<usize>]) -> String {
+    let of = |layouts: &[Vec<usize>]| {
+        let layouts: Vec<String> = layouts.iter().map(|layout| index_tensor(layout)).collect();
+        list(&layouts)
+    };
+    format!("operand_layouts = {}, result_layouts = {}", of(operands), of(results))
 }
 
 /// The annotation by which compilers place a value in a memory.
@@ -315,7 +330,7 @@ fn move_to(memory: Memory, operands: &str) -> String {
     )
 }
 
-fn index_tensor(values: &[usize]) -> String {
+pub(super) fn index_tensor(values: &[usize]) -> String {
     let shown = if values.len() == 1 { values[0].to_string() } else { list(values) };
     format!("dense<{shown}> : tensor<{}xindex>", values.len())
 }

@@ -4,6 +4,7 @@ use super::types::{mlir, types_of};
 use super::{Context, Writer};
 use crate::graph::Graph;
 use crate::op::{Constraint, Manual, Scan};
+use crate::program::process_part;
 use fullshard_core::{DType, Sharding, TensorType};
 use std::rc::Rc;
 
@@ -285,18 +286,16 @@ impl Writer {
         let all_manual = self.is_local();
         let shardings = |shardings: &[Sharding]| {
             let text = |sharding: &Sharding| match all_manual {
-                true => sharding.to_string(),
-                false => open(sharding),
+                true => sharding.in_process().to_string(),
+                false => open(&sharding.in_process()),
             };
             let shardings: Vec<String> =
                 shardings.iter().map(|sharding| format!("<@mesh, {}>", text(sharding))).collect();
             format!("[{}]", shardings.join(", "))
         };
-        let axes: Vec<String> = manual
-            .axes
-            .iter()
-            .map(|&axis| format!("\"{}\"", manual.mesh.axis_name(axis)))
-            .collect();
+        let in_process = manual.axes.iter().filter(|&&axis| !manual.mesh.is_across(axis));
+        let axes: Vec<String> =
+            in_process.map(|&axis| format!("\"{}\"", manual.mesh.axis_name(axis))).collect();
         let margin = self.margin();
         let body = self.nested(|writer| {
             let results = writer.graph(&manual.body, &names);
@@ -313,13 +312,16 @@ impl Writer {
             axes.join(", "),
             declared.join(", ")
         );
-        let results = types_of(&context.output_types);
-        let results = if results.len() == 1 {
-            results[0].clone()
-        } else {
-            format!("({})", results.join(", "))
+        let of_process = |types: &[Rc<TensorType>], shardings: &[Sharding]| {
+            let types = types.iter().zip(shardings);
+            types.map(|(ty, sharding)| Rc::new(process_part(ty, Some(sharding)))).collect()
         };
-        let types = format!("({}) -> {results}", types_of(&context.input_types).join(", "));
+        let context = Context {
+            input_types: of_process(&context.input_types, &manual.inputs),
+            output_types: of_process(&context.output_types, &manual.outputs),
+            ..*context
+        };
+        let types = context.function_type();
         self.op(&text, &types, context.output_types.len(), context.path)
     }
 }
@@ -333,8 +335,8 @@ fn starts(index: &Rc<str>, zero: &Rc<str>, rank: usize) -> String {
 /// The sharding of a constraint, in which open dimensions are those that it does not name.
 pub(super) fn constraint(constraint: &Constraint) -> String {
     match constraint.open {
-        true => constraint.sharding.to_string().replace("{}", "{?}"),
-        false => constraint.sharding.to_string(),
+        true => constraint.sharding.in_process().to_string().replace("{}", "{?}"),
+        false => constraint.sharding.in_process().to_string(),
     }
 }
 

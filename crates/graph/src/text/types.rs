@@ -1,4 +1,4 @@
-//! Types in the text.
+//! Types and lists in the text.
 
 use fullshard_core::{DType, TensorType};
 use std::fmt::Write as _;
@@ -22,4 +22,19 @@ pub(super) fn scalar(dtype: DType) -> String {
 
 pub(super) fn types_of(types: &[Rc<TensorType>]) -> Vec<String> {
     types.iter().map(|ty| mlir(ty)).collect()
+}
+
+/// `[1, 2]`.
+pub(super) fn list<T: std::fmt::Display>(values: &[T]) -> String {
+    let values: Vec<String> = values.iter().map(ToString::to_string).collect();
+    format!("[{}]", values.join(", "))
+}
+
+/// `array<i64: 1, 2>`.
+pub(super) fn array<T: std::fmt::Display>(values: &[T]) -> String {
+    if values.is_empty() {
+        return "array<i64>".into();
+    }
+    let values: Vec<String> = values.iter().map(ToString::to_string).collect();
+    format!("array<i64: {}>", values.join(", "))
 }

@@ -11,6 +11,41 @@ const EXECUTE: c_int = 3;
 /// XLA's `INTERNAL` error code.
 const INTERNAL: c_int = 13;
 
+/// A tensor of a call, of any element type.
+#[derive(Clone, Copy)]
+pub(super) struct Tensor {
+    pub data: *mut c_void,
+    /// As XLA numbers them.
+    pub dtype: c_int,
+    pub elements: usize,
+}
+
+// SAFETY: whoever uses the data has to know that its call is still running, on any thread.
+unsafe impl Send for Tensor {}
+
+impl Tensor {
+    pub(super) fn address(self) -> Address {
+        Address(self.data)
+    }
+}
+
+/// An address to be used on another thread.
+#[derive(Clone, Copy)]
+pub(super) struct Address(*mut c_void);
+
+// SAFETY: whoever uses it has to know that the memory is live, on any thread.
+unsafe impl Send for Address {}
+
+impl Address {
+    pub(super) fn new(data: *mut c_void) -> Address {
+        Address(data)
+    }
+
+    pub(super) fn get(self) -> *mut c_void {
+        self.0
+    }
+}
+
 /// A running call.
 pub(super) struct Frame<'a> {
     raw: &'a sys::CallFrame,
@@ -93,25 +128,68 @@ impl Frame<'_> {
     }
 
     fn error(&self, message: String) -> *mut c_void {
-        let message = CString::new(message.replace('\0', " ")).unwrap_or_default();
-        let mut create = sys::FfiErrorCreate {
-            struct_size: size_of::<sys::FfiErrorCreate>(),
+        // SAFETY: the plugin's table is never freed.
+        create_error(unsafe { &*self.raw.api }, message)
+    }
+
+    /// Makes the call asynchronous: it ends when the promise is kept, and until then its tensors
+    /// and attributes are live.
+    pub(super) fn promise(&self) -> Result<Promise, String> {
+        let api = self.asynchronous_api()?;
+        let mut create = sys::FutureCreate {
+            struct_size: size_of::<sys::FutureCreate>(),
             extension_start: ptr::null_mut(),
-            message: message.as_ptr(),
-            code: INTERNAL,
+            future: ptr::null_mut(),
         };
-        // SAFETY: the plugin's table is live, and the message outlives the call, which copies it.
-        unsafe {
-            match (*self.raw.api).error_create {
-                Some(error_create) => error_create(&raw mut create),
-                None => ptr::null_mut(),
-            }
+        // SAFETY: the table is live, and the arguments are those of the function.
+        let error = unsafe { api.future_create.map(|function| function(&raw mut create)) };
+        destroy_error(api, error.unwrap_or_default());
+        if create.future.is_null() {
+            return Err("the plugin did not create a future".into());
         }
+        // SAFETY: the frame is live, and only the plugin reads the field, after the handler.
+        unsafe { *self.raw.future.get() = create.future };
+        Ok(Promise { api, future: create.future })
+    }
+
+    /// The local number of the device that runs the call.
+    pub(super) fn device(&self) -> Result<usize, String> {
+        let api = self.asynchronous_api()?;
+        let mut get = sys::DeviceOrdinalGet {
+            struct_size: size_of::<sys::DeviceOrdinalGet>(),
+            extension_start: ptr::null_mut(),
+            context: self.raw.context,
+            ordinal: -1,
+        };
+        // SAFETY: the table and the context are live, and the arguments are those of the function.
+        let error = unsafe { api.device_ordinal_get.map(|function| function(&raw mut get)) };
+        destroy_error(api, error.unwrap_or_default());
+        usize::try_from(get.ordinal).map_err(|_| "the plugin does not report the device".into())
+    }
+
+    /// The plugin's table, if it is new enough for asynchronous calls.
+    fn asynchronous_api(&self) -> Result<&'static sys::FfiApi, String> {
+        // SAFETY: the plugin's table is never freed.
+        let api = unsafe { &*self.raw.api };
+        if api.struct_size < size_of::<sys::FfiApi>() {
+            return Err("the plugin is too old for asynchronous custom calls".into());
+        }
+        Ok(api)
     }
 
     /// An operand.
     pub(super) fn operand(&self, index: usize) -> Result<Floats, String> {
         floats(&self.raw.arguments, index).map_err(|reason| format!("operand {index} {reason}"))
+    }
+
+    /// An operand of any type.
+    pub(super) fn any_operand(&self, index: usize) -> Result<Tensor, String> {
+        any_tensor(&self.raw.arguments, index).map_err(|why| format!("operand {index} {why}"))
+    }
+
+    /// A result of any type.
+    pub(super) fn any_result(&self, index: usize) -> Result<Tensor, String> {
+        any_tensor(&self.raw.results, index).map_err(|why| format!("result {index} {why}"))
     }
 
     /// An operand of `i32`.
@@ -129,25 +207,123 @@ impl Frame<'_> {
 
     /// An attribute of `N` integers.
     pub(super) fn integers<const N: usize>(&self, name: &str) -> Result<[i64; N], String> {
-        let attributes = &self.raw.attributes;
-        for i in 0..usize::try_from(attributes.size).unwrap_or(0) {
-            // SAFETY: the frame has as many names, types and values as it states, all live.
-            let (known, kind, value) = unsafe {
-                let span = &**attributes.names.add(i);
-                let known = slice::from_raw_parts(span.data, span.len);
-                (known, *attributes.types.add(i), *attributes.values.add(i))
-            };
-            if known != name.as_bytes() || kind != sys::ATTRIBUTE_ARRAY {
-                continue;
-            }
-            // SAFETY: an attribute of this kind has this type.
-            let array = unsafe { &*value.cast::<sys::ArrayAttribute>() };
-            if array.dtype == sys::TYPE_S64 && array.size == N {
-                // SAFETY: the array has `N` integers.
-                return Ok(unsafe { ptr::read_unaligned(array.data.cast::<[i64; N]>()) });
-            }
+        let list = self.integer_list(name).and_then(|list| list.try_into().ok());
+        list.ok_or_else(|| format!("there is no attribute `{name}` of {N} integers"))
+    }
+
+    /// An attribute of any number of integers.
+    pub(super) fn integer_list(&self, name: &str) -> Option<Vec<i64>> {
+        let value = self.attribute(name, sys::ATTRIBUTE_ARRAY)?;
+        // SAFETY: an attribute of this kind has this type.
+        let array = unsafe { &*value.cast::<sys::ArrayAttribute>() };
+        if array.dtype != sys::TYPE_S64 {
+            return None;
         }
-        Err(format!("there is no attribute `{name}` of {N} integers"))
+        let data = array.data.cast::<i64>();
+        // SAFETY: the array has as many integers as it states, perhaps unaligned.
+        Some((0..array.size).map(|i| unsafe { data.add(i).read_unaligned() }).collect())
+    }
+
+    /// An attribute of one integer.
+    pub(super) fn integer(&self, name: &str) -> Result<i64, String> {
+        let scalar = self.attribute(name, sys::ATTRIBUTE_SCALAR).map(|value| {
+            // SAFETY: an attribute of this kind has this type.
+            unsafe { &*value.cast::<sys::ScalarAttribute>() }
+        });
+        match scalar {
+            Some(scalar) if scalar.dtype == sys::TYPE_S64 => {
+                // SAFETY: a number of this type has these bytes, perhaps unaligned.
+                Ok(unsafe { scalar.value.cast::<i64>().read_unaligned() })
+            }
+            _ => Err(format!("there is no attribute `{name}` of one integer")),
+        }
+    }
+
+    /// The value of an attribute of a kind.
+    fn attribute(&self, name: &str, kind: c_int) -> Option<*const c_void> {
+        let attributes = &self.raw.attributes;
+        (0..usize::try_from(attributes.size).unwrap_or(0)).find_map(|i| {
+            // SAFETY: the frame has as many names, types and values as it states, all live.
+            unsafe {
+                let span = &**attributes.names.add(i);
+                let is_it = slice::from_raw_parts(span.data, span.len) == name.as_bytes()
+                    && *attributes.types.add(i) == kind;
+                is_it.then(|| *attributes.values.add(i))
+            }
+        })
+    }
+}
+
+/// The end of an asynchronous call.
+pub(super) struct Promise {
+    api: &'static sys::FfiApi,
+    future: *mut c_void,
+}
+
+// SAFETY: futures may be completed on any thread.
+unsafe impl Send for Promise {}
+
+impl Promise {
+    /// Ends the call. May run the rest of the program on this thread.
+    pub(super) fn keep(mut self, outcome: Result<(), String>) {
+        self.complete(outcome);
+    }
+
+    fn complete(&mut self, outcome: Result<(), String>) {
+        let future = std::mem::replace(&mut self.future, ptr::null_mut());
+        if future.is_null() {
+            return;
+        }
+        let extension_start = ptr::null_mut();
+        let error = match outcome {
+            Ok(()) => {
+                let struct_size = size_of::<sys::FutureSetAvailable>();
+                let mut set = sys::FutureSetAvailable { struct_size, extension_start, future };
+                // SAFETY: the table is live, and the future is completed once.
+                unsafe { self.api.future_set_available.map(|function| function(&raw mut set)) }
+            }
+            Err(message) => {
+                let struct_size = size_of::<sys::FutureSetError>();
+                let error = create_error(self.api, message);
+                let mut set = sys::FutureSetError { struct_size, extension_start, future, error };
+                // SAFETY: as above, and the plugin takes the error.
+                unsafe { self.api.future_set_error.map(|function| function(&raw mut set)) }
+            }
+        };
+        destroy_error(self.api, error.unwrap_or_default());
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        self.complete(Err("an asynchronous custom call was abandoned".into()));
+    }
+}
+
+fn create_error(api: &sys::FfiApi, message: String) -> *mut c_void {
+    let message = CString::new(message.replace('\0', " ")).unwrap_or_default();
+    let mut create = sys::FfiErrorCreate {
+        struct_size: size_of::<sys::FfiErrorCreate>(),
+        extension_start: ptr::null_mut(),
+        message: message.as_ptr(),
+        code: INTERNAL,
+    };
+    // SAFETY: the table is live, and the message outlives the call, which copies it.
+    unsafe { api.error_create.map_or(ptr::null_mut(), |function| function(&raw mut create)) }
+}
+
+/// Frees an error of the plugin, if there is one.
+fn destroy_error(api: &sys::FfiApi, error: *mut c_void) {
+    let mut destroy = sys::FfiErrorDestroy {
+        struct_size: size_of::<sys::FfiErrorDestroy>(),
+        extension_start: ptr::null_mut(),
+        error,
+    };
+    if !error.is_null()
+        && let Some(function) = api.error_destroy
+    {
+        // SAFETY: the error is ours.
+        unsafe { function(&raw mut destroy) };
     }
 }
 
@@ -162,6 +338,14 @@ fn tensor(
     index: usize,
     dtype: c_int,
 ) -> Result<(*mut c_void, usize), &'static str> {
+    let tensor = any_tensor(buffers, index)?;
+    if tensor.dtype != dtype {
+        return Err("has the wrong element type");
+    }
+    Ok((tensor.data, tensor.elements))
+}
+
+fn any_tensor(buffers: &sys::CallBuffers, index: usize) -> Result<Tensor, &'static str> {
     if usize::try_from(buffers.size).unwrap_or(0) <= index {
         return Err("is missing");
     }
@@ -172,9 +356,6 @@ fn tensor(
         let dims = if rank == 0 { &[] } else { slice::from_raw_parts(buffer.dims, rank) };
         (buffer, dims)
     };
-    if buffer.dtype != dtype {
-        return Err("has the wrong element type");
-    }
     let elements = dims.iter().map(|&dim| usize::try_from(dim).unwrap_or(0)).product();
-    Ok((buffer.data, elements))
+    Ok(Tensor { data: buffer.data, dtype: buffer.dtype, elements })
 }

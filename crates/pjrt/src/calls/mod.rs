@@ -2,16 +2,23 @@
 //!
 //! The CPU plugin's own matmuls are slow in some orientations and very slow in batches, so programs
 //! for it may call [`MATMUL`] instead; and [`LOSS`] for everything between the last layer and its
-//! gradient, which would otherwise write and read every logit many times. Handlers are registered
-//! when a CPU client is created.
+//! gradient, which would otherwise write and read every logit many times. Programs of several
+//! processes communicate by the calls of `mpi`. Handlers are registered when a CPU client is
+//! created; those of `mpi` fail unless MPI was started.
 
 mod exponential;
 mod frame;
 mod loss;
 mod matmul;
+mod mpi;
+mod reduction;
 
 pub use loss::LOSS;
 pub use matmul::MATMUL;
+pub use mpi::{
+    MPI_ALL_GATHER, MPI_ALL_REDUCE, MPI_ALL_TO_ALL, MPI_PERMUTE, MPI_PREFIX, MPI_REDUCE_SCATTER,
+    PROCESS_INDEX,
+};
 
 use crate::error::{Error, Result};
 use crate::plugin::Plugin;
@@ -27,14 +34,26 @@ const PLATFORM: &str = "Host";
 /// Number of threads one call may use.
 static THREADS: AtomicUsize = AtomicUsize::new(1);
 
+const HANDLERS: [(&str, sys::Handler); 8] = [
+    (MATMUL, matmul_handler),
+    (LOSS, loss_handler),
+    (MPI_ALL_REDUCE, all_reduce_handler),
+    (MPI_ALL_GATHER, all_gather_handler),
+    (MPI_REDUCE_SCATTER, reduce_scatter_handler),
+    (MPI_ALL_TO_ALL, all_to_all_handler),
+    (MPI_PERMUTE, permute_handler),
+    (PROCESS_INDEX, process_index_handler),
+];
+
 /// Registers the handlers with a CPU plugin, for a client with `devices` devices.
 pub(crate) fn register(plugin: &'static Plugin, devices: usize) -> Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     THREADS.store((cores / devices.max(1)).max(1), Ordering::Relaxed);
     let mut registered = plugin.has_handlers.lock().unwrap_or_else(PoisonError::into_inner);
     if !*registered {
-        register_handler(plugin, MATMUL, matmul_handler)?;
-        register_handler(plugin, LOSS, loss_handler)?;
+        for (name, handler) in HANDLERS {
+            register_handler(plugin, name, handler)?;
+        }
         *registered = true;
     }
     Ok(())
@@ -65,16 +84,24 @@ fn register_handler(plugin: &'static Plugin, name: &str, handler: sys::Handler) 
     unsafe { plugin.take_error("PJRT_FFI_Register_Handler", error) }
 }
 
-/// The handler of [`MATMUL`].
-unsafe extern "C" fn matmul_handler(frame: *mut sys::CallFrame) -> *mut c_void {
-    // SAFETY: the plugin calls handlers with a live frame.
-    let frame = unsafe { Frame::new(frame) };
-    frame.answer(|frame| matmul::run(frame, THREADS.load(Ordering::Relaxed)))
+/// Declares handlers: `name = function of the frame`.
+macro_rules! handlers {
+    ($($name:ident = $run:expr;)*) => {$(
+        unsafe extern "C" fn $name(frame: *mut sys::CallFrame) -> *mut c_void {
+            // SAFETY: the plugin calls handlers with a live frame.
+            let frame = unsafe { Frame::new(frame) };
+            frame.answer($run)
+        }
+    )*};
 }
 
-/// The handler of [`LOSS`].
-unsafe extern "C" fn loss_handler(frame: *mut sys::CallFrame) -> *mut c_void {
-    // SAFETY: the plugin calls handlers with a live frame.
-    let frame = unsafe { Frame::new(frame) };
-    frame.answer(|frame| loss::run(frame, THREADS.load(Ordering::Relaxed)))
+handlers! {
+    matmul_handler = |frame| matmul::run(frame, THREADS.load(Ordering::Relaxed));
+    loss_handler = |frame| loss::run(frame, THREADS.load(Ordering::Relaxed));
+    all_reduce_handler = mpi::all_reduce;
+    all_gather_handler = mpi::all_gather;
+    reduce_scatter_handler = mpi::reduce_scatter;
+    all_to_all_handler = mpi::all_to_all;
+    permute_handler = mpi::permute;
+    process_index_handler = mpi::process_index;
 }

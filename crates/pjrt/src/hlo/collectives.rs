@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::element::ElementType;
 use super::instruction::Instruction;
-use super::members::{Members, transfer_kind, transfer_slices};
+use super::members::{Members, process_group_size, process_kind, transfer_kind, transfer_slices};
 use super::module::{Computation, ComputationId, Module};
 use super::runs::{Runs, only_refers, runs_in_place, runs_per_launch};
 
@@ -197,12 +197,14 @@ fn key(computation: &Computation, instruction: &Instruction) -> Option<Key> {
         kind,
         asynchronous: chain.is_some()
             || transfer.is_some()
+            || process_kind(instruction).is_some()
             || instruction.opcode.ends_with("-start"),
         element: element(computation, instruction).map(ElementType::number),
         bytes: full_bytes(computation, instruction),
         group_size: Some(pairs)
             .filter(|&pairs| pairs > 0)
             .or(transfer.and_then(|_| transfer_slices(instruction)))
+            .or(process_group_size(instruction))
             .or(instruction.replica_groups.group_size()),
         chain: chain.map(|chain| (chain.clone(), instruction.channel_id)),
     })
@@ -243,8 +245,9 @@ fn element(computation: &Computation, instruction: &Instruction) -> Option<Eleme
 }
 
 fn full_bytes(computation: &Computation, instruction: &Instruction) -> Option<u64> {
+    let is_scatter = instruction.collective_kind() == Some(CollectiveKind::ReduceScatter);
     match (instruction.opcode.as_str(), instruction.shape.members()) {
-        ("reduce-scatter" | "reduce-scatter-start", _) => {
+        _ if is_scatter => {
             let sizes = computation.operands(instruction).map(|operand| operand.shape.byte_size());
             sizes.sum()
         }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::collectives::kind_of;
 use super::devices::{ReplicaGroups, to_usizes};
 use super::element::ElementType;
+use super::members::process_kind;
 use super::module::{ComputationId, InstructionId};
 use super::proto;
 use super::shape::Shape;
@@ -204,7 +205,7 @@ impl Instruction {
     /// The collective it starts, if any.
     pub fn collective_kind(&self) -> Option<CollectiveKind> {
         let opcode = &self.opcode;
-        kind_of(opcode.strip_suffix("-start").unwrap_or(opcode))
+        kind_of(opcode.strip_suffix("-start").unwrap_or(opcode)).or_else(|| process_kind(self))
     }
 
     /// The backend config, if it is JSON, as on CPU, GPU and TPU.
@@ -221,9 +222,14 @@ impl Instruction {
     /// estimate, nor does anything on other backends.
     pub fn estimated_cycles(&self) -> Option<u64> {
         let config = self.backend_config_json()?;
-        json_integer(config.get("window_config")?.get("estimated_cycles")?)
+        let cycles = json_integer(config.get("window_config")?.get("estimated_cycles")?)?;
+        Some(cycles).filter(|&cycles| cycles != UNKNOWN_CYCLES)
     }
 }
+
+/// What the TPU compiler writes where its cost model has no answer: for custom fusions, and for
+/// softmax over rows that leave little of its fast memory.
+const UNKNOWN_CYCLES: u64 = i64::MAX as u64;
 
 /// The algorithm of a collective on TPU.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,6 +3,8 @@
 //! Libtpu splits a collective over several slices into one inside every slice, whose groups count
 //! the devices of one slice, and a transfer by the hosts between equal devices of all slices: a
 //! pair of `send` and `recv` with attributes of its multislice runtime, Megascale.
+//!
+//! Between processes on CPU collectives are custom calls, with their groups in the backend config.
 
 use std::collections::HashMap;
 
@@ -11,6 +13,7 @@ use fullshard_core::CollectiveKind;
 use super::collectives::kind_of;
 use super::devices::ReplicaGroups;
 use super::instruction::Instruction;
+use crate::calls::MPI_PREFIX;
 
 /// The devices that communicate in a collective, by partition number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +24,8 @@ pub enum Members {
     Group(Vec<usize>),
     /// One device of each of N slices; `None` for all slices.
     OnePerSlice(Option<usize>),
+    /// One device of each of these processes.
+    OnePerProcess(Vec<usize>),
 }
 
 impl Members {
@@ -28,6 +33,9 @@ impl Members {
     pub(super) fn of(instruction: &Instruction) -> Members {
         if transfer_kind(instruction).is_some() {
             return Members::OnePerSlice(transfer_slices(instruction));
+        }
+        if process_kind(instruction).is_some() {
+            return Members::of_process_call(instruction);
         }
         if let Some(&(source, _)) = instruction.source_target_pairs.first() {
             return Members::Group(connected(&instruction.source_target_pairs, source));
@@ -40,6 +48,37 @@ impl Members {
         };
         first.map_or(Members::All, Members::Group)
     }
+
+    fn of_process_call(instruction: &Instruction) -> Members {
+        if let Some(mut group) = listed(instruction, "group") {
+            group.truncate(process_group_size(instruction).unwrap_or(group.len()));
+            return Members::OnePerProcess(group);
+        }
+        let pairs = listed(instruction, "pairs").unwrap_or_default();
+        let pairs: Vec<_> = pairs.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+        let first = pairs.first().map(|&(source, _)| source);
+        first.map_or(Members::All, |source| Members::Group(connected(&pairs, source)))
+    }
+}
+
+/// The kind of a collective between processes.
+pub(super) fn process_kind(instruction: &Instruction) -> Option<CollectiveKind> {
+    let name = instruction.custom_call_target.as_deref()?.strip_prefix(MPI_PREFIX)?;
+    let permute = Some(CollectiveKind::CollectivePermute).filter(|_| name == "permute");
+    permute.or_else(|| kind_of(&name.replace('_', "-")))
+}
+
+/// Number of processes per group of a collective between them.
+pub(super) fn process_group_size(instruction: &Instruction) -> Option<usize> {
+    let (_, rest) = instruction.backend_config_str()?.split_once("group_size = ")?;
+    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// A list of a custom call's config, such as `group = array<i64: 0, 1>`.
+fn listed(instruction: &Instruction, name: &str) -> Option<Vec<usize>> {
+    let start = format!("{name} = array<i64: ");
+    let (_, rest) = instruction.backend_config_str()?.split_once(&start)?;
+    rest.split_once('>')?.0.split(", ").map(|number| number.parse().ok()).collect()
 }
 
 /// The collective that a transfer between slices is part of. Of the pair, only the `recv` counts.

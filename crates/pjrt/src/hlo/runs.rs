@@ -61,9 +61,10 @@ pub fn runs_per_launch(module: &Module) -> Runs {
     runs
 }
 
-/// Whether the called computation runs once, inside the caller.
+/// Whether the called computation runs once, inside the caller. A custom call has one on TPUs: what
+/// their SparseCores run.
 pub(super) fn runs_in_place(instruction: &Instruction) -> bool {
-    matches!(instruction.opcode.as_str(), "fusion" | "call" | "async-start")
+    matches!(instruction.opcode.as_str(), "fusion" | "call" | "async-start" | "custom-call")
 }
 
 /// Whether an instruction refers to a computation that another one runs.

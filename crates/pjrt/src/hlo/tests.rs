@@ -170,6 +170,29 @@ fn gather(id: i64, opcode: &str, shape: Shape) -> InstructionProto {
     InstructionProto { iota_collective_device_list: Some(groups), ..op(id, opcode, shape, &[1]) }
 }
 
+/// On TPUs with SparseCores an offloaded collective is a custom call in an asynchronous computation.
+#[test]
+fn offloaded_collectives_count() {
+    let (shard, full) = (array(F32, &[4]), array(F32, &[32]));
+    let offloaded =
+        vec![op(1, "parameter", shard.clone(), &[]), gather(2, "all-gather", full.clone())];
+    let called = vec![
+        op(1, "parameter", shard.clone(), &[]),
+        calling(op(3, "custom-call", full.clone(), &[1]), &[10]),
+    ];
+    let entry = vec![
+        op(1, "parameter", shard, &[]),
+        calling(op(4, "async-start", full.clone(), &[1]), &[11]),
+        op(5, "async-update", full.clone(), &[4]),
+        op(6, "async-done", full, &[5]),
+    ];
+    let computations =
+        vec![computation(10, offloaded), computation(11, called), computation(0, entry)];
+    let found = collectives(&decode(computations).unwrap());
+    assert_eq!((found.len(), found[0].count, found[0].asynchronous), (1, 1, true));
+    assert_eq!((found[0].bytes, found[0].runs), (Some(128), Some(1)));
+}
+
 #[test]
 fn async_pairs_count_once() {
     let (shard, full) = (array(F32, &[4]), array(F32, &[32]));
@@ -260,6 +283,33 @@ fn members_are_those_of_the_first_group() {
 }
 
 #[test]
+fn custom_calls_between_processes_are_collectives() {
+    let call = |id, name: &str, config: &str, dims: &[i64]| InstructionProto {
+        custom_call_target: format!("fullshard.mpi_{name}"),
+        backend_config: config.as_bytes().to_vec(),
+        ..op(id, "custom-call", array(F32, dims), &[1])
+    };
+    let group = "{channel = 0 : i64, group = array<i64: 0, 2, 1, 3>, group_size = 2 : i64}";
+    let pairs = "{channel = 1 : i64, devices = 2 : i64, pairs = array<i64: 0, 2, 2, 0>}";
+    let entry = vec![
+        op(1, "parameter", array(F32, &[8]), &[]),
+        call(2, "all_gather", group, &[2, 8]),
+        call(3, "reduce_scatter", group, &[4]),
+        call(4, "permute", pairs, &[8]),
+    ];
+    let module = decode(vec![computation(1, entry)]).unwrap();
+    let found: Vec<_> = module.instructions().filter_map(|it| collective(&module, it)).collect();
+    let kinds: Vec<_> = found.iter().map(|it| (it.kind, it.bytes, it.asynchronous)).collect();
+    use CollectiveKind::{AllGather, CollectivePermute, ReduceScatter};
+    let expected = [(AllGather, 64), (ReduceScatter, 32), (CollectivePermute, 32)];
+    assert_eq!(kinds, expected.map(|(kind, bytes)| (kind, Some(bytes), true)));
+    let members: Vec<_> = found.into_iter().map(|it| it.members).collect();
+    let group = || Members::OnePerProcess(vec![0, 2]);
+    assert_eq!(members, [group(), group(), Members::Group(vec![2, 0])]);
+    assert_eq!(collectives(&module)[0].group_size, Some(2));
+}
+
+#[test]
 fn branch_counts_are_unknown() {
     let branch = |id| computation(id, vec![gather(1, "all-reduce", array(F32, &[2]))]);
     let entry = vec![calling(op(1, "conditional", array(F32, &[2]), &[]), &[1, 2])];
@@ -318,6 +368,23 @@ fn backend_configs_from_payload_table() {
     let cycles: Vec<_> = good.instructions().map(Instruction::estimated_cycles).collect();
     assert_eq!(cycles, [Some(77), Some(77)]);
     assert!(module(2).is_err() && module(-1).is_err());
+}
+
+#[test]
+fn unknown_cycles_are_no_estimate() {
+    let cycles = |cycles: &str| {
+        let config = format!(r#"{{"window_config":{{"estimated_cycles":"{cycles}"}}}}"#);
+        let payload = Payload { value: Some(config.into_bytes()), id: None };
+        let instruction = InstructionProto {
+            backend_config_payload: Some(payload),
+            ..op(1, "iota", array(S32, &[2]), &[])
+        };
+        let module = decode(vec![computation(0, vec![instruction])]).unwrap();
+        module.entry().instructions()[0].estimated_cycles()
+    };
+    assert_eq!(cycles("9223372036854775807"), None);
+    assert_eq!(cycles("-1"), None);
+    assert_eq!(cycles("215044"), Some(215_044));
 }
 
 fn reason(computations: Vec<Computation>) -> String {

@@ -4,17 +4,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
-use super::{Origin, Platform};
+use super::{Kind, Origin, Platform};
 
 /// A failure to find, install or remove a plugin.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PluginError {
     /// The user named a plugin library that does not exist.
-    #[error("the {kind} plugin named by {origin} is not a file: {}", path.display())]
+    #[error("the {} named by {origin} is not a file: {}", kind.noun(), path.display())]
     NoSuchFile {
-        /// The requested kind of plugin.
-        kind: Platform,
+        /// The requested kind of package.
+        kind: Kind,
         /// The named file.
         path: PathBuf,
         /// Where it was named.
@@ -49,22 +49,22 @@ pub enum PluginError {
 
     /// No plugins are pinned for this machine.
     #[error(
-        "cannot install the {kind} plugin: the pinned ones are for Linux on x86_64 only. \
-         Set {} to a plugin library for this machine", super::variable(*kind)
+        "cannot install the {}: the pinned ones are for Linux on x86_64 only. \
+         Set {} to a library for this machine", kind.noun(), super::variable(*kind)
     )]
     UnsupportedPlatform {
-        /// The requested kind of plugin.
-        kind: Platform,
+        /// The requested kind of package.
+        kind: Kind,
     },
 
     /// An installation failed and was rolled back.
     #[error(
-        "cannot install the {kind} plugin: {cause}\n\
-         Nothing was installed. To install it manually:\n{commands}"
+        "cannot install the {}: {cause}\n\
+         Nothing was installed. To install it manually:\n{commands}", kind.noun()
     )]
     Install {
-        /// The kind of plugin.
-        kind: Platform,
+        /// The kind of package.
+        kind: Kind,
         /// What went wrong.
         cause: InstallError,
         /// Shell commands that install it manually.
@@ -73,12 +73,12 @@ pub enum PluginError {
 
     /// An installed library changed since it was installed.
     #[error(
-        "the {kind} plugin {} is damaged: its SHA-256 is {found}, expected {expected}. \
-         `fullshard plugins install {kind}{flag}` replaces it", path.display()
+        "the {} {} is damaged: its SHA-256 is {found}, expected {expected}. \
+         `fullshard plugins install {kind}{flag}` replaces it", kind.noun(), path.display()
     )]
     Damaged {
-        /// The kind of plugin.
-        kind: Platform,
+        /// The kind of package.
+        kind: Kind,
         /// The library.
         path: PathBuf,
         /// Its checksum in the wheel.

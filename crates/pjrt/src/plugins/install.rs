@@ -17,7 +17,7 @@ use zip::read::ZipFile;
 use super::error::AtPath;
 use super::progress::Progress;
 use super::store::{Manifest, wheel_sums};
-use super::{InstallError, Installed, Package, Platform, PluginError, Store, Wheel, python};
+use super::{InstallError, Installed, Kind, Package, PluginError, Store, Wheel, python};
 
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 const CHUNK: usize = 1 << 18;
@@ -32,14 +32,18 @@ pub enum Source<'a> {
 }
 
 impl Store {
-    /// Downloads and installs the pinned plugin of a kind, unless already installed and undamaged.
-    pub fn install(&self, kind: Platform) -> Result<Installed, PluginError> {
+    /// Downloads and installs the pinned package of a kind, unless already installed and undamaged.
+    pub fn install(&self, kind: impl Into<Kind>) -> Result<Installed, PluginError> {
         self.install_package(Package::pinned(kind), Source::Pip)
     }
 
     /// Like [`Store::install`], from wheels already in `folder`, which are
     /// verified too.
-    pub fn install_from(&self, kind: Platform, folder: &Path) -> Result<Installed, PluginError> {
+    pub fn install_from(
+        &self,
+        kind: impl Into<Kind>,
+        folder: &Path,
+    ) -> Result<Installed, PluginError> {
         self.install_package(Package::pinned(kind), Source::Folder(folder))
     }
 
@@ -47,7 +51,7 @@ impl Store {
     /// wheels in `folder` if given.
     pub fn install_compiler(
         &self,
-        kind: Platform,
+        kind: impl Into<Kind>,
         folder: Option<&Path>,
     ) -> Result<Installed, PluginError> {
         let source = folder.map_or(Source::Pip, Source::Folder);

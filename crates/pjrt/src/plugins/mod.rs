@@ -1,4 +1,4 @@
-//! Finding, downloading, verifying, listing and removing PJRT plugins.
+//! Finding, downloading, verifying, listing and removing PJRT plugins, and the MPI library.
 //!
 //! A plugin is a shared library for one kind of device. The search order is: user
 //! setting, our cache, active Python environment. Cached plugins are pinned by
@@ -7,6 +7,7 @@
 
 mod error;
 mod install;
+mod kind;
 mod package;
 mod progress;
 mod python;
@@ -16,6 +17,7 @@ mod verify;
 
 pub use error::{FileError, InstallError, PluginError};
 pub use install::Source;
+pub use kind::{Kind, UnknownKind};
 pub use package::{Package, Wheel};
 pub use search::{Located, Origin, find, find_compiler, find_or_install};
 pub use store::{Installed, Store};
@@ -23,11 +25,12 @@ pub use verify::{clean_end, watch_crashes};
 
 pub use fullshard_core::Platform;
 
-/// The environment variable with the plugin library of a platform.
-pub fn variable(platform: Platform) -> &'static str {
-    match platform {
-        Platform::Cpu => "FULLSHARD_CPU_PLUGIN",
-        Platform::Cuda => "FULLSHARD_CUDA_PLUGIN",
-        Platform::Tpu => "FULLSHARD_TPU_PLUGIN",
+/// The environment variable with the library of a kind.
+pub fn variable(kind: impl Into<Kind>) -> &'static str {
+    match kind.into() {
+        Kind::Plugin(Platform::Cpu) => "FULLSHARD_CPU_PLUGIN",
+        Kind::Plugin(Platform::Cuda) => "FULLSHARD_CUDA_PLUGIN",
+        Kind::Plugin(Platform::Tpu) => "FULLSHARD_TPU_PLUGIN",
+        Kind::Mpi => "FULLSHARD_MPI_LIBRARY",
     }
 }

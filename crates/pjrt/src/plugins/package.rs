@@ -1,7 +1,7 @@
 //! The pinned packages: the wheels of each plugin, by exact version and checksum,
 //! and the pip arguments that download exactly those files.
 
-use super::Platform;
+use super::{Kind, Platform};
 
 /// A pinned wheel of a package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,12 +18,12 @@ pub struct Wheel {
     pub bytes: u64,
 }
 
-/// The wheels of one plugin. All are unpacked into one tree with their relative
+/// The wheels of one library. All are unpacked into one tree with their relative
 /// paths, so that the library finds its companions.
 #[derive(Clone, Copy, Debug)]
 pub struct Package {
-    /// The kind of device it supports.
-    pub kind: Platform,
+    /// What it provides.
+    pub kind: Kind,
     /// A suffix of its cache folder, where a kind has several packages.
     pub suffix: &'static str,
     /// The wheel that holds the plugin library.
@@ -68,21 +68,22 @@ impl Wheel {
 }
 
 impl Package {
-    /// The pinned package for a kind of plugin.
-    pub fn pinned(kind: Platform) -> &'static Package {
-        match kind {
-            Platform::Cpu => &CPU,
-            Platform::Cuda => &CUDA,
-            Platform::Tpu => &TPU,
+    /// The pinned package of a kind.
+    pub fn pinned(kind: impl Into<Kind>) -> &'static Package {
+        match kind.into() {
+            Kind::Plugin(Platform::Cpu) => &CPU,
+            Kind::Plugin(Platform::Cuda) => &CUDA,
+            Kind::Plugin(Platform::Tpu) => &TPU,
+            Kind::Mpi => &MPI,
         }
     }
 
     /// The package that compiles for a kind of device without one: for CUDA a tenth of the full
     /// package, since a compiler needs none of the runtime libraries.
-    pub fn compiler(kind: Platform) -> &'static Package {
-        match kind {
-            Platform::Cuda => &CUDA_COMPILER,
-            Platform::Cpu | Platform::Tpu => Package::pinned(kind),
+    pub fn compiler(kind: impl Into<Kind>) -> &'static Package {
+        match kind.into() {
+            Kind::Plugin(Platform::Cuda) => &CUDA_COMPILER,
+            kind => Package::pinned(kind),
         }
     }
 
@@ -124,7 +125,7 @@ impl Package {
 }
 
 static CPU: Package = Package {
-    kind: Platform::Cpu,
+    kind: Kind::Plugin(Platform::Cpu),
     suffix: "",
     plugin: Wheel {
         name: "xla-cpu-pjrt",
@@ -139,7 +140,7 @@ static CPU: Package = Package {
 };
 
 const CUDA_FULL: Package = Package {
-    kind: Platform::Cuda,
+    kind: Kind::Plugin(Platform::Cuda),
     suffix: "",
     plugin: Wheel {
         name: "jax-cuda13-pjrt",
@@ -160,7 +161,7 @@ static CUDA_COMPILER: Package =
     Package { suffix: "-compiler", companions: &[NVCC, NVVM], ..CUDA_FULL };
 
 static TPU: Package = Package {
-    kind: Platform::Tpu,
+    kind: Kind::Plugin(Platform::Tpu),
     suffix: "",
     plugin: Wheel {
         name: "libtpu",
@@ -172,6 +173,39 @@ static TPU: Package = Package {
     companions: &[],
     library: "libtpu/libtpu.so",
     exclude: &[".py", "/sdk.so", "THIRD_PARTY_NOTICES.txt"],
+};
+
+/// MPICH: the library of the standard ABI and `mpiexec` with its proxy, without what builds
+/// programs.
+static MPI: Package = Package {
+    kind: Kind::Mpi,
+    suffix: "",
+    plugin: Wheel {
+        name: "mpich",
+        version: "5.0.2",
+        file: "mpich-5.0.2-py3-none-manylinux_2_28_x86_64.whl",
+        sha256: "8fed465ebff269ea2ebac179a25de02671ddf8df476e0f115be089015015cfd4",
+        bytes: 13_282_595,
+    },
+    companions: &[],
+    library: "mpich-5.0.2.data/data/lib/libmpi_abi.so.1",
+    exclude: &[
+        ".h",
+        "/libmpi.so",
+        "/libmpi.so.12",
+        "/libmpi_abi.so",
+        "/mpic++",
+        "/mpic++_abi",
+        "/mpicc",
+        "/mpicc_abi",
+        "/mpichversion",
+        "/mpicxx",
+        "/mpicxx_abi",
+        "/mpiexec.gforker",
+        "/mpiexec.hydra",
+        "/mpirun",
+        "/mpivars",
+    ],
 };
 
 /// `ptxas`, the assembler.

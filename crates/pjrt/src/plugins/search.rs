@@ -5,7 +5,7 @@ use std::env;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::{Package, Platform, PluginError, Store, python};
+use super::{Kind, Package, Platform, PluginError, Store, python};
 
 /// Where a plugin was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,26 +31,27 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A plugin library that is ready to be loaded.
+/// A library that is ready to be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Located {
-    /// The kind of device it supports.
-    pub kind: Platform,
+    /// What it is.
+    pub kind: Kind,
     /// The shared library.
     pub path: PathBuf,
     /// Where it was found.
     pub origin: Origin,
 }
 
-/// Searches for a plugin without downloading anything.
+/// Searches for a library without downloading anything.
 ///
 /// A file named by `flag` or by the kind's environment variable must exist: a
 /// wrong name is an error, the search does not continue.
 pub fn find(
-    kind: Platform,
+    kind: impl Into<Kind>,
     flag: Option<&Path>,
     store: &Store,
 ) -> Result<Option<Located>, PluginError> {
+    let kind = kind.into();
     if let Some(path) = flag {
         return named(kind, path.to_owned(), Origin::Flag).map(Some);
     }
@@ -79,7 +80,7 @@ pub fn find_or_install(
         return Err(PluginError::NotFound { kind });
     }
     let installed = store.install(kind)?;
-    Ok(Located { kind, path: installed.path, origin: Origin::Cache })
+    Ok(Located { kind: kind.into(), path: installed.path, origin: Origin::Cache })
 }
 
 /// Searches for a plugin to compile with: a full plugin, else an installed compile-only one.
@@ -93,10 +94,10 @@ pub fn find_compiler(
     }
     let installed = store.installed_package(Package::compiler(kind));
     let installed = installed.ok_or(PluginError::NoCompiler { kind })?;
-    Ok(Located { kind, path: installed.path, origin: Origin::Cache })
+    Ok(Located { kind: kind.into(), path: installed.path, origin: Origin::Cache })
 }
 
-fn named(kind: Platform, path: PathBuf, origin: Origin) -> Result<Located, PluginError> {
+fn named(kind: Kind, path: PathBuf, origin: Origin) -> Result<Located, PluginError> {
     if path.is_file() {
         Ok(Located { kind, path, origin })
     } else {
@@ -104,7 +105,8 @@ fn named(kind: Platform, path: PathBuf, origin: Origin) -> Result<Located, Plugi
     }
 }
 
-fn in_python(kind: Platform, store: &Store) -> Option<PathBuf> {
+fn in_python(kind: Kind, store: &Store) -> Option<PathBuf> {
+    let Kind::Plugin(kind) = kind else { return None };
     let folders = python::site_folders(&store.python()?);
     libraries(kind)
         .iter()

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use super::error::AtPath;
-use super::{FileError, Package, Platform, PluginError, python};
+use super::{FileError, Kind, Package, PluginError, python};
 
 const CACHE_VARIABLE: &str = "FULLSHARD_CACHE";
 const STAGING_PREFIX: &str = ".staging-";
@@ -28,14 +28,14 @@ pub struct Store {
     pub(super) quiet: bool,
 }
 
-/// A plugin installed in the cache.
+/// A package installed in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installed {
-    /// The kind of device it supports.
-    pub kind: Platform,
+    /// What it is.
+    pub kind: Kind,
     /// The version of the package.
     pub version: String,
-    /// The plugin library.
+    /// The library.
     pub path: PathBuf,
     /// The size of all its files, in bytes.
     pub bytes: u64,
@@ -44,7 +44,7 @@ pub struct Installed {
 /// The unpacked files, recorded next to them.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Manifest {
-    pub(super) kind: Platform,
+    pub(super) kind: Kind,
     pub(super) package: String,
     pub(super) version: String,
     /// SHA-256 of each wheel, by file name.
@@ -93,9 +93,9 @@ impl Store {
         self.python.clone().or_else(python::active)
     }
 
-    /// The installed plugin of a kind, if it is intact and of the pinned
+    /// The installed package of a kind, if it is intact and of the pinned
     /// version.
-    pub fn installed(&self, kind: Platform) -> Option<Installed> {
+    pub fn installed(&self, kind: impl Into<Kind>) -> Option<Installed> {
         self.installed_package(Package::pinned(kind))
     }
 
@@ -112,21 +112,21 @@ impl Store {
         })
     }
 
-    /// Every installed plugin.
+    /// Every installed package.
     pub fn list(&self) -> Vec<Installed> {
-        let kinds = Platform::ALL.into_iter();
+        let kinds = Kind::ALL.into_iter();
         kinds.filter_map(|kind| self.installed(kind)).collect()
     }
 
-    /// Removes every version of a plugin, broken ones too. Returns whether there
+    /// Removes every version of a package, broken ones too. Returns whether there
     /// was anything to remove.
-    pub fn remove(&self, kind: Platform) -> Result<bool, PluginError> {
+    pub fn remove(&self, kind: impl Into<Kind>) -> Result<bool, PluginError> {
         if !self.folder.exists() {
             return Ok(false);
         }
         let _lock = self.lock()?;
         self.sweep()?;
-        let trees = self.entries(&format!("{kind}-"))?;
+        let trees = self.entries(&format!("{}-", kind.into()))?;
         for tree in &trees {
             self.discard(tree)?;
         }

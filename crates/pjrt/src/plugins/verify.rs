@@ -23,7 +23,7 @@ use tempfile::NamedTempFile;
 use super::error::AtPath;
 use super::install::{hex, sha256};
 use super::store::MANIFEST;
-use super::{Installed, Located, Origin, Package, Platform, PluginError};
+use super::{Installed, Kind, Located, Origin, Package, PluginError};
 
 const RECORD: &str = "verified.json";
 const MARK_PREFIX: &str = ".in-use-";
@@ -92,7 +92,7 @@ impl Installed {
 
 /// An installed library.
 struct Library {
-    kind: Platform,
+    kind: Kind,
     path: PathBuf,
     /// The folder of its package.
     tree: PathBuf,
@@ -133,7 +133,7 @@ impl Record {
 
 impl Library {
     /// The library at a path; none if its wheel has no checksum of it.
-    fn find(kind: Platform, path: &Path) -> Option<Library> {
+    fn find(kind: Kind, path: &Path) -> Option<Library> {
         let tree = path.ancestors().find(|above| above.join(MANIFEST).is_file())?;
         let sum = wheel_sum(tree, path.strip_prefix(tree).ok()?)?;
         Some(Library { kind, path: path.to_owned(), tree: tree.to_owned(), sum })

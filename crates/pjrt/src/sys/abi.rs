@@ -7,7 +7,7 @@
 use super::*;
 use crate::plugin::Plugin;
 use crate::plugins::{Platform, Store, find_compiler};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The size a plugin expects of these arguments; none if it lacks that function.
 fn expected_size<A: Args>(plugin: &Plugin) -> Option<usize> {
@@ -61,6 +61,7 @@ fn check(path: &Path) {
         ClientDmaUnmap,
         ClientPlatformName,
         ClientPlatformVersion,
+        ClientDevices,
         ClientAddressableDevices,
         ClientCompile,
         ClientBufferFromHostBuffer,
@@ -75,6 +76,7 @@ fn check(path: &Path) {
         MemoryKind,
         ExecutableDestroy,
         ExecutableName,
+        ExecutableNumPartitions,
         ExecutableNumOutputs,
         ExecutableGetCostAnalysis,
         ExecutableOptimizedProgram,
@@ -111,12 +113,31 @@ fn layouts_match_installed_plugins() {
 /// The runtime libraries are gigabytes, so this uses the compile-only plugin.
 #[test]
 fn layouts_match_cuda_plugin() {
+    check(&cuda_compiler());
+}
+
+fn cuda_compiler() -> PathBuf {
     let store = Store::default_location().unwrap();
-    let path = match find_compiler(Platform::Cuda, None, &store) {
+    match find_compiler(Platform::Cuda, None, &store) {
         Ok(located) => located.path,
         Err(_) => store.install_compiler(Platform::Cuda, None).unwrap().path,
-    };
-    check(&path);
+    }
+}
+
+/// By this a client knows whether to give its place in a job to the plugin.
+#[test]
+fn only_gpu_plugins_have_gpu_custom_calls() {
+    let store = Store::default_location().unwrap();
+    let installed = |kind| store.install(kind).unwrap().path;
+    for (path, expected) in [
+        (installed(Platform::Cpu), false),
+        (installed(Platform::Tpu), false),
+        (cuda_compiler(), true),
+    ] {
+        let plugin = Plugin::load(&path).unwrap();
+        let found = plugin.extension(EXTENSION_GPU_CUSTOM_CALL).is_some();
+        assert_eq!(found, expected, "{}", path.display());
+    }
 }
 
 /// Nested structs, against the sizes in the C header.
@@ -128,6 +149,14 @@ fn nested_structs_match_header_sizes() {
     assert_eq!(size_of::<MemoryLayout>(), 80);
     assert_eq!(size_of::<ExecuteOptions>(), 144);
     assert_eq!(size_of::<ProfilerApi>(), 80);
+    assert_eq!(size_of::<KeyValueGetArgs>(), 80);
+    assert_eq!(size_of::<KeyValueTryGetArgs>(), 72);
+    assert_eq!(size_of::<KeyValuePutArgs>(), 64);
+    assert_eq!(size_of::<FfiApi>(), 192);
+    assert_eq!(size_of::<CallFrame>(), 176);
+    assert_eq!(size_of::<CallAttributes>(), 48);
+    assert_eq!(size_of::<FutureSetError>(), 32);
+    assert_eq!(size_of::<DeviceOrdinalGet>(), 32);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Clients, devices and memories.
 
 use super::{
-    Client, Device, DeviceDescription, ExtensionBase, LoadedExecutable, Memory, NamedValue,
+    Client, Device, DeviceDescription, Error, ExtensionBase, LoadedExecutable, Memory, NamedValue,
     call_args,
 };
 use std::ffi::{c_char, c_int, c_void};
@@ -19,12 +19,12 @@ call_args! {
     ClientCreate = 10, "PJRT_Client_Create" {
         create_options: *const NamedValue,
         num_options: usize,
-        kv_get_callback: *mut c_void,
+        kv_get_callback: Option<KeyValueGet>,
         kv_get_user_arg: *mut c_void,
-        kv_put_callback: *mut c_void,
+        kv_put_callback: Option<KeyValuePut>,
         kv_put_user_arg: *mut c_void,
         client: *mut Client,
-        kv_try_get_callback: *mut c_void,
+        kv_try_get_callback: Option<KeyValueTryGet>,
         kv_try_get_user_arg: *mut c_void,
     }
     ClientDestroy = 11, "PJRT_Client_Destroy" { client: *mut Client }
@@ -37,6 +37,11 @@ call_args! {
         client: *mut Client,
         text: *const c_char,
         text_size: usize,
+    }
+    ClientDevices = 15, "PJRT_Client_Devices" {
+        client: *mut Client,
+        devices: *const *mut Device,
+        num_devices: usize,
     }
     ClientAddressableDevices = 16, "PJRT_Client_AddressableDevices" {
         client: *mut Client,
@@ -101,6 +106,59 @@ call_args! {
         text: *const c_char,
         text_size: usize,
     }
+}
+
+/// Waits for a key; sets the value or returns an error.
+pub(crate) type KeyValueGet = unsafe extern "C" fn(*mut KeyValueGetArgs) -> *mut Error;
+/// Returns at once when there is no such key; sets the value or returns an error.
+pub(crate) type KeyValueTryGet = unsafe extern "C" fn(*mut KeyValueTryGetArgs) -> *mut Error;
+/// Adds a key.
+pub(crate) type KeyValuePut = unsafe extern "C" fn(*mut KeyValuePutArgs) -> *mut Error;
+/// Frees a value that was returned.
+pub(crate) type ValueDeleter = unsafe extern "C" fn(*mut c_char);
+/// Creates an error of the plugin from a code and a message, which it copies.
+pub(crate) type CallbackError = unsafe extern "C" fn(c_int, *const c_char, usize) -> *mut Error;
+
+/// What the plugin passes to [`KeyValueGet`]; the last three fields are set by the callback.
+#[repr(C)]
+pub(crate) struct KeyValueGetArgs {
+    pub struct_size: usize,
+    pub extension_start: *mut ExtensionBase,
+    pub key: *const c_char,
+    pub key_size: usize,
+    pub timeout_in_ms: c_int,
+    pub callback_error: *const CallbackError,
+    pub user_arg: *mut c_void,
+    pub value: *mut c_char,
+    pub value_size: usize,
+    pub value_deleter: Option<ValueDeleter>,
+}
+
+/// What the plugin passes to [`KeyValueTryGet`]; the last three fields are set by the callback.
+#[repr(C)]
+pub(crate) struct KeyValueTryGetArgs {
+    pub struct_size: usize,
+    pub extension_start: *mut ExtensionBase,
+    pub key: *const c_char,
+    pub key_size: usize,
+    pub callback_error: *const CallbackError,
+    pub user_arg: *mut c_void,
+    pub value: *mut c_char,
+    pub value_size: usize,
+    pub value_deleter: Option<ValueDeleter>,
+}
+
+/// What the plugin passes to [`KeyValuePut`].
+#[repr(C)]
+pub(crate) struct KeyValuePutArgs {
+    pub struct_size: usize,
+    pub extension_start: *mut ExtensionBase,
+    pub key: *const c_char,
+    pub key_size: usize,
+    pub value: *const c_char,
+    pub value_size: usize,
+    pub callback_error: *const CallbackError,
+    pub user_arg: *mut c_void,
 }
 
 /// A number that the plugin may omit.

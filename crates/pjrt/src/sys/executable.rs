@@ -13,6 +13,10 @@ call_args! {
         text: *const c_char,
         text_size: usize,
     }
+    ExecutableNumPartitions = 43, "PJRT_Executable_NumPartitions" {
+        executable: *mut Executable,
+        num_partitions: usize,
+    }
     ExecutableNumOutputs = 44, "PJRT_Executable_NumOutputs" {
         executable: *mut Executable,
         num_outputs: usize,

@@ -4,6 +4,7 @@
 //! of its structs.
 
 use super::{Error, ExtensionBase};
+use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void};
 
 /// `PJRT_Extension_Type_FFI`.
@@ -76,6 +77,65 @@ pub(crate) struct FfiApi {
     pub version: FfiVersion,
     internal: *const c_void,
     pub error_create: Option<unsafe extern "C" fn(*mut FfiErrorCreate) -> *mut c_void>,
+    error_get_message: *const c_void,
+    pub error_destroy: Option<unsafe extern "C" fn(*mut FfiErrorDestroy)>,
+    handler_register: *const c_void,
+    stream_get: *const c_void,
+    type_register: *const c_void,
+    context_get: *const c_void,
+    state_set: *const c_void,
+    state_get: *const c_void,
+    memory_allocate: *const c_void,
+    memory_free: *const c_void,
+    pool_schedule: *const c_void,
+    pool_threads: *const c_void,
+    pub future_create: Option<unsafe extern "C" fn(*mut FutureCreate) -> *mut c_void>,
+    pub future_set_available: Option<unsafe extern "C" fn(*mut FutureSetAvailable) -> *mut c_void>,
+    pub future_set_error: Option<unsafe extern "C" fn(*mut FutureSetError) -> *mut c_void>,
+    run_id_get: *const c_void,
+    pub device_ordinal_get: Option<unsafe extern "C" fn(*mut DeviceOrdinalGet) -> *mut c_void>,
+}
+
+/// Arguments of `error_destroy`.
+#[repr(C)]
+pub(crate) struct FfiErrorDestroy {
+    pub struct_size: usize,
+    pub extension_start: *mut FrameExtension,
+    pub error: *mut c_void,
+}
+
+/// Arguments of `future_create`, which sets `future`.
+#[repr(C)]
+pub(crate) struct FutureCreate {
+    pub struct_size: usize,
+    pub extension_start: *mut FrameExtension,
+    pub future: *mut c_void,
+}
+
+/// Arguments of `future_set_available`.
+#[repr(C)]
+pub(crate) struct FutureSetAvailable {
+    pub struct_size: usize,
+    pub extension_start: *mut FrameExtension,
+    pub future: *mut c_void,
+}
+
+/// Arguments of `future_set_error`, which takes the error.
+#[repr(C)]
+pub(crate) struct FutureSetError {
+    pub struct_size: usize,
+    pub extension_start: *mut FrameExtension,
+    pub future: *mut c_void,
+    pub error: *mut c_void,
+}
+
+/// Arguments of `device_ordinal_get`, which sets `ordinal`.
+#[repr(C)]
+pub(crate) struct DeviceOrdinalGet {
+    pub struct_size: usize,
+    pub extension_start: *mut FrameExtension,
+    pub context: *mut c_void,
+    pub ordinal: i32,
 }
 
 /// Arguments of `error_create`.
@@ -129,6 +189,16 @@ pub(crate) struct ByteSpan {
 /// The attribute kind of an array of numbers.
 pub(crate) const ATTRIBUTE_ARRAY: c_int = 1;
 
+/// The attribute kind of a number.
+pub(crate) const ATTRIBUTE_SCALAR: c_int = 3;
+
+/// A number attribute.
+#[repr(C)]
+pub(crate) struct ScalarAttribute {
+    pub dtype: c_int,
+    pub value: *const c_void,
+}
+
 /// An array attribute.
 #[repr(C)]
 pub(crate) struct ArrayAttribute {
@@ -148,9 +218,11 @@ pub(crate) struct CallFrame {
     pub struct_size: usize,
     pub extension_start: *mut FrameExtension,
     pub api: *const FfiApi,
-    context: *mut c_void,
+    pub context: *mut c_void,
     pub stage: c_int,
     pub arguments: CallBuffers,
     pub results: CallBuffers,
     pub attributes: CallAttributes,
+    /// Set by a handler that returns before its results are there.
+    pub future: UnsafeCell<*mut c_void>,
 }

@@ -102,6 +102,9 @@ pub(crate) struct ExtensionBase {
     pub next: *mut ExtensionBase,
 }
 
+/// `PJRT_Extension_Type_Gpu_Custom_Call`, which only GPU plugins have.
+pub(crate) const EXTENSION_GPU_CUSTOM_CALL: c_int = 0;
+
 /// `PJRT_Extension_Type_Profiler`.
 pub(crate) const EXTENSION_PROFILER: c_int = 1;
 

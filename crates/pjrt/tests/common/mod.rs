@@ -1,7 +1,8 @@
 //! Shared test helpers: a CPU client and programs in StableHLO text.
 #![allow(dead_code)]
 
-use fullshard_pjrt::plugins::{Platform, Store, find, find_compiler};
+use fullshard_pjrt::mpi::{self, Installation};
+use fullshard_pjrt::plugins::{Kind, Platform, Store, find, find_compiler};
 use fullshard_pjrt::{Buffer, Client, ClientOptions, HostTensor, Plugin};
 
 /// The plugin of a kind, downloaded on first use.
@@ -22,6 +23,13 @@ pub fn compiler(kind: Platform) -> &'static Plugin {
         Err(_) => store.install_compiler(kind, None).unwrap().path,
     };
     Plugin::load(&path).unwrap()
+}
+
+/// The MPI package, downloaded on first use.
+pub fn mpi() -> Installation {
+    let store = Store::default_location().unwrap();
+    store.install(Kind::Mpi).unwrap();
+    mpi::installed(&store).unwrap().unwrap()
 }
 
 /// A client for single-device tests: the CPU, or the platform in FULLSHARD_TEST_DEVICE.

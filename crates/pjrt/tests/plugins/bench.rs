@@ -82,7 +82,7 @@ impl Bench {
         let sum: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
         Package {
             suffix: "",
-            kind: Platform::Cpu,
+            kind: Platform::Cpu.into(),
             plugin: Wheel {
                 name: "tiny-plugin",
                 version: "1.0",

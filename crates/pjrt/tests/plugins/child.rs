@@ -41,10 +41,11 @@ fn child_plays_its_role() {
 fn use_plugin(bench: &Bench) {
     watch_crashes();
     let tree = bench.store().folder().join("cpu-1.0");
-    let located = Located { kind: Platform::Cpu, path: tree.join(LIBRARY), origin: Origin::Cache };
+    let located =
+        Located { kind: Platform::Cpu.into(), path: tree.join(LIBRARY), origin: Origin::Cache };
+    let is_new = !tree.join(RECORD).exists();
     match located.verify() {
         Ok(()) => {
-            let is_new = !tree.join(RECORD).exists();
             let start = Instant::now();
             while !tree.join(RECORD).exists() && start.elapsed() < Duration::from_secs(60) {
                 thread::sleep(Duration::from_millis(5));

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use bench::{Bench, LIBRARY, noise};
-use fullshard_pjrt::plugins::{InstallError, Package, Platform, Store, Wheel};
+use fullshard_pjrt::plugins::{InstallError, Kind, Package, Platform, Store, Wheel};
 
 #[test]
 fn installs_lists_and_removes() {
@@ -267,7 +267,7 @@ fn unwritable_cache_error_names_the_path() {
 
 #[test]
 fn pins_are_complete() {
-    for kind in Platform::ALL {
+    for kind in Kind::ALL {
         let package = Package::pinned(kind);
         assert_eq!(package.kind, kind);
         for wheel in package.wheels() {

@@ -89,6 +89,11 @@ fn row(mesh: &Mesh, found: &Collective, owner: Owner, times: u64) -> ModuleColle
         }
         Members::Group(group) => (axes_of(mesh, group), group.len()),
         Members::OnePerSlice(slices) => ("slices".to_owned(), slices.unwrap_or(0)),
+        Members::OnePerProcess(processes) => {
+            let devices = mesh.in_process().devices();
+            let group: Vec<usize> = processes.iter().map(|process| process * devices).collect();
+            (axes_of(mesh, &group), group.len())
+        }
     };
     ModuleCollectives {
         module: owner.module,

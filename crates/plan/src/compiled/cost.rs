@@ -1,8 +1,8 @@
 //! Compute time of one instruction.
 //!
 //! For TPUs the compiler reports estimated cycles. Instructions without an estimate (gathers,
-//! scatters, the compiler's custom calls) are assumed to be memory bound: the bytes they read and
-//! write over the bandwidth. For GPUs there are no estimates, and [`roofline`] is used.
+//! scatters, the compiler's custom calls, some softmaxes) are assumed to be memory bound: the bytes
+//! they read and write over the bandwidth. For GPUs there are no estimates, and [`roofline`] is used.
 
 use super::roofline;
 use crate::machine::Machine;

@@ -23,6 +23,7 @@ use crate::describe::Budget;
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::report::{Basis, MachineSummary, ModuleCollectives, Rates, Report};
+use crate::start_up::StartUp;
 use fullshard_pjrt::hlo::Module;
 use fullshard_pjrt::plugins::Platform;
 use fullshard_step::StepSpec;
@@ -77,6 +78,7 @@ pub fn compiled(
         memory,
         rates: Rates::new(spec, machine, simulation.time.step, budget),
         time: simulation.time,
+        start_up: StartUp::new(spec, machine, Some(step.seconds), step.serialized)?,
         collectives: simulation.collective_times,
         collectives_by_module: collectives_by_module(spec, &step.module),
         warnings,

@@ -26,6 +26,8 @@ pub struct CompiledStep {
     pub module: Module,
     /// Compile time in seconds.
     pub seconds: f64,
+    /// The bytes of the serialized executable, which processes send one another, if they are known.
+    pub serialized: Option<u64>,
     /// Whether it came from the cache.
     pub cached: bool,
     /// The compiler, with its version.
@@ -49,6 +51,7 @@ pub struct AheadCompiler {
 struct CacheHeader {
     memory: CompiledMemory,
     seconds: f64,
+    serialized: Option<u64>,
     limit: Option<u64>,
     format: String,
 }
@@ -86,7 +89,8 @@ impl AheadCompiler {
             let seconds = start.elapsed().as_secs_f64();
             let program = executable.optimized_program()?;
             let (memory, format) = (executable.memory()?, program.format.clone());
-            Ok((CacheHeader { memory, seconds, limit, format }, program))
+            let serialized = executable.serialize().ok().map(|bytes| bytes.len() as u64);
+            Ok((CacheHeader { memory, seconds, serialized, limit, format }, program))
         };
         match machine.kind {
             Platform::Tpu => {
@@ -139,9 +143,9 @@ impl AheadCompiler {
         module: Module,
         cached: bool,
     ) -> Result<CompiledStep, Error> {
-        let CacheHeader { memory, seconds, limit, .. } = header;
+        let CacheHeader { memory, seconds, serialized, limit, .. } = header;
         let (program, compiler) = (program_hash(text), name(self.plugin));
-        Ok(CompiledStep { program, memory, module, seconds, cached, compiler, limit })
+        Ok(CompiledStep { program, memory, module, seconds, serialized, cached, compiler, limit })
     }
 }
 

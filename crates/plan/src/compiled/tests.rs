@@ -2,7 +2,7 @@
 
 use super::paths::Paths;
 use super::source::{AheadCompiler, CompiledStep};
-use super::{collectives_by_module, compiled, liveness, time};
+use super::{collectives_by_module, compiled, cost, liveness, time};
 use crate::describe::Budget;
 use crate::machine::Machine;
 use crate::network::Network;
@@ -70,6 +70,20 @@ fn cycles_are_multiplied_by_runs() {
     let compute = simulate(&module, &machine).time.compute;
     // Instructions without an estimate add a little.
     assert!(seconds > 0.0 && (seconds..1.2 * seconds).contains(&compute), "{compute} {seconds}");
+}
+
+/// For softmax over long rows the compiler writes the largest integer.
+#[test]
+fn instructions_with_unknown_cycles_are_memory_bound() {
+    let (module, machine) = (recorded(V4), Machine::parse("v4-8").unwrap());
+    let entry = module.entry().instructions().iter();
+    let mut estimated = entry.filter(|it| it.opcode == "fusion" && it.estimated_cycles().is_some());
+    let mut fusion = estimated.next().unwrap().clone();
+    let config = r#"{"window_config": {"estimated_cycles": "9223372036854775807"}}"#;
+    fusion.backend_config = config.as_bytes().into();
+    let memory = cost::traffic(&module, &fusion) as f64 / machine.chip.bandwidth;
+    assert!(memory > 0.0);
+    assert_eq!(cost::seconds(&module, &fusion, &machine), memory);
 }
 
 /// The compiler of v5e overlaps gathers with compute, that of v4 does not.

@@ -177,7 +177,7 @@ impl Simulator<'_> {
             let started = self.row(instruction, found, times);
             let free = match found.members {
                 Members::OnePerSlice(_) => &mut clock.dcn,
-                Members::All | Members::Group(_) => &mut clock.network,
+                Members::All | Members::Group(_) | Members::OnePerProcess(_) => &mut clock.network,
             };
             let done = clock.now.max(*free) + started.seconds;
             *free = done;
@@ -272,7 +272,7 @@ impl Simulator<'_> {
         let network = &self.machine.network;
         match members {
             Members::All => (0..self.machine.devices).collect(),
-            Members::Group(group) => group.clone(),
+            Members::Group(group) | Members::OnePerProcess(group) => group.clone(),
             Members::OnePerSlice(slices) => {
                 let slices = slices.unwrap_or_else(|| network.islands());
                 (0..slices).map(|slice| slice * network.island).collect()

@@ -4,6 +4,7 @@ mod collectives;
 mod format;
 mod frontier;
 mod memory;
+mod start_up;
 mod table;
 mod time;
 mod torus;
@@ -21,6 +22,7 @@ pub fn page(report: &Report, frontier: Option<&Frontier>) -> String {
         verdict(report),
         memory::section(&report.memory),
         time::section(report),
+        start_up::section(&report.start_up),
         collectives::section(report),
         frontier.map(frontier::section).unwrap_or_default(),
         warnings(report),

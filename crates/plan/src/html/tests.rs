@@ -6,6 +6,7 @@ use crate::report::{
     Part, Rates, Report, Time, Warning,
 };
 use crate::search::{Candidate, Frontier, Point};
+use crate::start_up::StartUp;
 use fullshard_parallel::{Remat, Strategy};
 use fullshard_step::{ModelSummary, StepSettings};
 
@@ -160,6 +161,7 @@ fn on_torus() -> Report {
             days: Some(42.3),
             cost_usd: Some(310_000.0),
         },
+        start_up: StartUp::of(fullshard_core::Platform::Tpu, 16, GIB, Some(59.2), None),
         collectives_by_module: causes(),
         collectives: vec![
             collective("all-gather", 64, 98, 384 << 20),
@@ -191,9 +193,7 @@ fn on_switch() -> Report {
         peak: Some(989.4e12),
     };
     let mut report = Report { machine, ..on_torus() };
-    for it in &mut report.collectives {
-        (it.group, it.dims) = (8, Vec::new());
-    }
+    report.collectives.iter_mut().for_each(|it| (it.group, it.dims) = (8, Vec::new()));
     report
 }
 

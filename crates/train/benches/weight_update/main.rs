@@ -16,7 +16,7 @@ use fullshard_pjrt::plugins::{Platform, Store, find_or_install};
 use fullshard_pjrt::{Client, ClientOptions, CompileOptions, HostTensor, Plugin};
 use fullshard_plan::update_bytes;
 use fullshard_step::{BatchShape, StepSpec};
-use fullshard_train::{Compiler, Runner};
+use fullshard_train::{Compiler, Job, Runner};
 use std::path::Path;
 use std::time::Instant;
 
@@ -88,7 +88,7 @@ fn line(row: &Row) -> String {
 /// Runs the two strategies alternately.
 fn measure(client: &Client, optimizer: &'static str, devices: usize) -> Row {
     let options = CompileOptions::new(devices);
-    let compiler = Compiler { client, cache: None, options };
+    let compiler = Compiler { client, cache: None, options, job: Job::alone() };
     let specs = [Strategy::NoShard, Strategy::WeightUpdate].map(|it| spec(it, optimizer, devices));
     let mut runners = specs.each_ref().map(|spec| {
         let parameter = |param: &ShardedParam| Ok(vec![0.01; param.elements()]);

@@ -9,17 +9,22 @@ use fullshard_pjrt::Array;
 use fullshard_step::{Ordered, SavedPart, SavedTensors, StepSpec, TrainState};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// The largest file, so that a device's shards are written by several threads.
 const FILE_BYTES: usize = 1 << 30;
 
-/// The files of a checkpoint of a state.
+/// The files of a checkpoint of a state, and what this process writes of them.
 #[derive(Debug)]
 pub(crate) struct SavePlan {
     pub tensors: BTreeMap<String, TensorRecord>,
-    /// The shards to copy from devices.
+    /// The shards to copy from devices of this process.
     pub tiles: Vec<TileSource>,
+    /// The files that this process writes.
     pub files: Vec<FilePlan>,
+    /// The file of each parameter, if all are in full and in more than one file: an index with
+    /// which `transformers` loads them.
+    pub index: Option<BTreeMap<String, String>>,
 }
 
 /// A shard on a device: of the array at this position of the state.
@@ -36,6 +41,8 @@ pub(crate) struct FilePlan {
     pub name: String,
     pub pieces: Vec<Piece>,
     pub sources: Vec<(usize, Part)>,
+    /// Whether this process writes it.
+    here: bool,
 }
 
 /// A tile with something to save, and the devices that hold it.
@@ -43,7 +50,7 @@ struct Tile<'a> {
     array: usize,
     saved: &'a SavedTensors,
     parts: Vec<SavedPart>,
-    ty: &'a TensorType,
+    ty: TensorType,
     holders: Vec<usize>,
 }
 
@@ -70,10 +77,12 @@ impl SavePlan {
     pub fn of<'a>(
         arrays: impl Iterator<Item = (usize, (&'a Array, &'a SavedTensors))>,
     ) -> Result<SavePlan, Error> {
-        let mut plan = SavePlan { tensors: BTreeMap::new(), tiles: Vec::new(), files: Vec::new() };
-        let mut tiles = Vec::new();
+        let (tensors, index) = (BTreeMap::new(), None);
+        let mut plan = SavePlan { tensors, tiles: Vec::new(), files: Vec::new(), index };
+        let (mut tiles, mut here) = (Vec::new(), 0..0);
         for (index, (array, saved)) in arrays {
             plan.record(saved);
+            here = array.positions();
             tiles.extend(distinct_tiles(index, array, saved)?);
         }
         let sizes = tiles.iter().map(|tile| (tile.bytes(), tile.holders.as_slice()));
@@ -83,10 +92,15 @@ impl SavePlan {
             let owned = if tile.saved.slot.is_some() { &mut optimizer } else { &mut model };
             let owned: &mut Vec<Placed> = owned.entry(writer).or_default();
             owned.extend(tile.placed(plan.tiles.len()));
-            plan.tiles.push(TileSource { array: tile.array, shard: writer, ty: tile.ty.clone() });
+            if here.contains(&writer) {
+                let shard = writer - here.start;
+                plan.tiles.push(TileSource { array: tile.array, shard, ty: tile.ty });
+            }
         }
-        plan.add_files("model", model);
-        plan.add_files("optimizer", optimizer);
+        plan.add_files("model", model, &here);
+        plan.add_files("optimizer", optimizer, &here);
+        plan.index = plan.index();
+        plan.files.retain(|file| file.here);
         Ok(plan)
     }
 
@@ -113,15 +127,17 @@ impl SavePlan {
         }
     }
 
-    /// Adds the files of a part of the state, given what each device writes of it.
-    fn add_files(&mut self, kind: &str, owned: BTreeMap<usize, Vec<Placed>>) {
+    /// Adds the files of a part of the state, given what each device writes of it, and which
+    /// devices are of this process.
+    fn add_files(&mut self, kind: &str, owned: BTreeMap<usize, Vec<Placed>>, here: &Range<usize>) {
         let mut files = Vec::new();
-        for placed in owned.into_values() {
-            let mut file = FilePlan::default();
+        for (writer, placed) in owned {
+            let new = || FilePlan { here: here.contains(&writer), ..FilePlan::default() };
+            let mut file = new();
             let mut bytes = 0;
             for Placed { piece, source, bytes: more } in placed {
                 if bytes > 0 && bytes + more > FILE_BYTES {
-                    files.push(std::mem::take(&mut file));
+                    files.push(std::mem::replace(&mut file, new()));
                     bytes = 0;
                 }
                 bytes += more;
@@ -137,16 +153,14 @@ impl SavePlan {
         self.files.extend(files);
     }
 
-    /// The file of each parameter, if all are in full and in more than one file: an index with
-    /// which `transformers` loads them.
-    pub fn index(&self) -> Option<BTreeMap<&str, &str>> {
+    fn index(&self) -> Option<BTreeMap<String, String>> {
         let mut files = BTreeMap::new();
         for file in self.files.iter().filter(|file| file.name.starts_with("model")) {
             for piece in &file.pieces {
                 if !piece.is_full(&self.tensors[&piece.tensor]) || file.name == SINGLE_FILE {
                     return None;
                 }
-                files.insert(piece.tensor.as_str(), file.name.as_str());
+                files.insert(piece.tensor.clone(), file.name.clone());
             }
         }
         Some(files)
@@ -177,13 +191,15 @@ fn distinct_tiles<'a>(
     saved: &'a SavedTensors,
 ) -> Result<Vec<Tile<'a>>, Error> {
     let mut tiles: BTreeMap<usize, Tile<'_>> = BTreeMap::new();
-    for (device, shard) in array.shards().iter().enumerate() {
+    let dims = array.tiling().tile_dims(&array.ty().dims)?;
+    let ty = TensorType::new(array.ty().dtype, &dims);
+    for device in 0..array.tiling().devices() {
         let tile = array.tiling().tile(device, &array.ty().dims)?;
         let held = tiles.entry(tile.index).or_insert_with(|| Tile {
             array: index,
             saved,
             parts: saved.parts(&tile.ranges),
-            ty: shard.ty(),
+            ty: ty.clone(),
             holders: Vec::new(),
         });
         held.holders.push(device);

@@ -3,6 +3,7 @@
 use super::plan::SavePlan;
 use super::write::{FileJob, buffers, copy, write_files};
 use crate::error::Error;
+use crate::job::Job;
 use crate::runner::Runner;
 use fullshard_checkpoint::sharded::{
     MANIFEST_VERSION, Manifest, MeshAxes, OnSave, Progress, Staging,
@@ -71,17 +72,23 @@ pub struct Saver {
     pinned: Option<Arc<PinnedMemory>>,
     worker: Option<JoinHandle<SaveResult>>,
     finished: VecDeque<SaveResult>,
+    /// The number of saves so far.
+    saves: usize,
 }
 
 /// A save in progress, without its shards.
-struct Job {
-    staging: Staging,
+struct Save {
+    /// The processes that write it.
+    job: Job,
+    /// Its name in the job.
+    name: String,
+    /// The folder with all files but the shards, which the first process makes.
+    staging: Result<Staging, Error>,
     manifest: Manifest,
     start: Instant,
     /// The checkpoint that is kept beyond the limit.
     best: Option<PathBuf>,
-    limit: Option<usize>,
-    folder: PathBuf,
+    options: SaveOptions,
 }
 
 impl Saver {
@@ -90,7 +97,7 @@ impl Saver {
         let plan = SavePlan::new(runner.spec(), runner.state(), options.only_model)?;
         let optimizer = runner.spec().optimizer.name().to_owned();
         let optimizer = (!options.only_model).then_some(optimizer);
-        let axes = runner.spec().placement.mesh.axes();
+        let axes = runner.spec().placement.mesh.whole_axes().into_iter();
         let mesh = MeshAxes(axes.map(|(axis, size)| (axis.to_owned(), size)).collect());
         let limit = options.memory.unwrap_or_else(|| available_memory() / 2);
         let pins = runner.client().platform_name() != "cpu" && plan.bytes() as u64 <= limit;
@@ -100,8 +107,18 @@ impl Saver {
             std::thread::spawn(move || client.pin_memory(&sizes).ok().flatten())
         });
         let plan = Arc::new(plan);
-        let (pinned, worker, finished) = (None, None, VecDeque::new());
-        Ok(Saver { options, plan, optimizer, mesh, limit, pinning, pinned, worker, finished })
+        Ok(Saver {
+            options,
+            plan,
+            optimizer,
+            mesh,
+            limit,
+            pinning,
+            pinned: None,
+            worker: None,
+            finished: VecDeque::new(),
+            saves: 0,
+        })
     }
 
     /// The bytes of a checkpoint's tensors.
@@ -120,28 +137,18 @@ impl Saver {
     ) -> Result<(), Error> {
         let start = Instant::now();
         self.join();
-        let job = match self.stage(progress, best, start, others) {
-            Ok(job) => job,
-            Err(error) => {
-                self.finished.push_back(Err(error));
-                return Ok(());
-            }
-        };
+        let save = self.begin(&runner.compiler().job, progress, best, start, others);
         let buffers = buffers(&self.plan, &runner.state().each_ref().flatten());
-        let needed = self.bytes();
+        let (plan, needed) = (Arc::clone(&self.plan), self.bytes());
         if needed > self.limit {
-            let files = FileJob::on_devices(&self.plan, &buffers);
-            let written = write_files(&job.staging, &self.plan, files, self.limit);
-            let saved = written.and_then(|()| job.commit(start.elapsed(), 0));
+            let files = FileJob::on_devices(&plan, &buffers);
+            let saved = save.complete(&plan, files, self.limit, None);
             self.finished.push_back(saved);
             return Ok(());
         }
-        let files = self.copy(&buffers)?;
-        let (plan, pause) = (Arc::clone(&self.plan), start.elapsed());
-        self.worker = Some(std::thread::spawn(move || {
-            write_files(&job.staging, &plan, files, u64::MAX)?;
-            job.commit(pause, needed)
-        }));
+        let (files, limit) = (self.copy(&buffers)?, u64::MAX);
+        let copied = Some((start.elapsed(), needed));
+        self.worker = Some(std::thread::spawn(move || save.complete(&plan, files, limit, copied)));
         Ok(())
     }
 
@@ -181,21 +188,23 @@ impl Saver {
         }
     }
 
-    /// Creates the folder of a save with all files but the shards.
-    fn stage(
-        &self,
+    /// Begins a save.
+    fn begin(
+        &mut self,
+        job: &Job,
         progress: Progress,
         best: Option<PathBuf>,
         start: Instant,
         others: &mut dyn FnMut(&Path) -> Result<(), Error>,
-    ) -> Result<Job, Error> {
-        let SaveOptions { folder, limit, config, on_save, .. } = self.options.clone();
-        let staging = Staging::begin(&folder, progress.step, on_save)?;
-        if let Some(index) = self.plan.index() {
-            staging.write_index(&index, self.plan.model_bytes())?;
-        }
-        others(staging.path())?;
-        staging.adopt_files()?;
+    ) -> Save {
+        self.saves += 1;
+        let options = self.options.clone();
+        let step = progress.step;
+        let staging = match job.is_first() {
+            true => self.stage(step, others),
+            // The first process makes it, and says when it has.
+            false => Err(Error::OtherProcess { process: 0, message: String::new() }),
+        };
         let manifest = Manifest {
             version: MANIFEST_VERSION,
             fullshard: env!("CARGO_PKG_VERSION").to_owned(),
@@ -203,11 +212,28 @@ impl Saver {
             progress,
             mesh: self.mesh.clone(),
             optimizer: self.optimizer.clone(),
-            config,
+            config: options.config.clone(),
             tensors: self.plan.tensors.clone(),
             files: BTreeMap::new(),
         };
-        Ok(Job { staging, manifest, start, best, limit, folder })
+        let name = format!("save/{}/{step}", self.saves);
+        Save { job: job.clone(), name, staging, manifest, start, best, options }
+    }
+
+    /// Creates the folder of a save with all files but the shards.
+    fn stage(
+        &self,
+        step: u64,
+        others: &mut dyn FnMut(&Path) -> Result<(), Error>,
+    ) -> Result<Staging, Error> {
+        let SaveOptions { folder, on_save, .. } = self.options.clone();
+        let staging = Staging::begin(&folder, step, on_save)?;
+        if let Some(index) = &self.plan.index {
+            staging.write_index(index, self.plan.model_bytes())?;
+        }
+        others(staging.path())?;
+        staging.adopt_files()?;
+        Ok(staging)
     }
 }
 
@@ -222,16 +248,77 @@ impl Drop for Saver {
     }
 }
 
-impl Job {
-    fn commit(self, pause: Duration, memory: u64) -> SaveResult {
-        let Job { staging, manifest, start, best, limit, folder } = self;
-        let (step, run) = (manifest.progress.step, manifest.progress.run.clone());
-        let bytes = staging.bytes();
-        let path = staging.commit(manifest)?;
-        let write = start.elapsed().saturating_sub(if memory > 0 { pause } else { Duration::ZERO });
-        let pruned = limit.map(|limit| prune(&folder, &run, limit, &[Some(path.clone()), best]));
-        let not_removed = pruned.and_then(Result::err).map(|error| error.to_string());
+impl Save {
+    /// Writes the files of this process, and commits the checkpoint on the first process when all
+    /// have written theirs. `copied` is how long training waited for copies, and their bytes.
+    fn complete(
+        mut self,
+        plan: &SavePlan,
+        files: Vec<FileJob<'_>>,
+        memory: u64,
+        copied: Option<(Duration, u64)>,
+    ) -> SaveResult {
+        let staging = self.staging()?;
+        let written = write_files(&staging, plan, files, memory);
+        let pause = copied.map_or_else(|| self.start.elapsed(), |(pause, _)| pause);
+        self.add_written(&staging, written)?;
+        let (start, step, bytes) = (self.start, self.manifest.progress.step, staging.bytes());
+        let path = staging.target().to_owned();
+        let not_removed = self.commit(staging)?;
+        let write = start.elapsed();
+        let write = copied.map_or(write, |(pause, _)| write.saturating_sub(pause));
+        let memory = copied.map_or(0, |(_, bytes)| bytes);
         Ok(Saved { path, step, bytes, pause, write, memory, not_removed })
+    }
+
+    /// The folder to write into, when the first process has made it.
+    fn staging(&mut self) -> Result<Staging, Error> {
+        let missing = Err(Error::OtherProcess { process: 0, message: String::new() });
+        let staging = std::mem::replace(&mut self.staging, missing);
+        let name = format!("{}/begun", self.name);
+        if self.job.is_first() {
+            return self.job.agree(&name, staging);
+        }
+        self.job.agree(&name, Ok(()))?;
+        let SaveOptions { folder, on_save, .. } = self.options.clone();
+        Ok(Staging::join(&folder, self.manifest.progress.step, on_save)?)
+    }
+
+    /// Tells the first process of the files that the others have written.
+    fn add_written(&self, staging: &Staging, written: Result<(), Error>) -> Result<(), Error> {
+        let name = format!("{}/written", self.name);
+        self.job.agree(&name, written)?;
+        if self.job.is_alone() {
+            return Ok(());
+        }
+        let other = |error: serde_json::Error| Error::Other(error.into());
+        let name = |process: usize| format!("{}/files/{process}", self.name);
+        let this = self.job.process();
+        if this.index > 0 {
+            let mine = serde_json::to_vec(&staging.written()).map_err(other)?;
+            return self.job.publish(&name(this.index), &mine);
+        }
+        for process in 1..this.count {
+            let files = self.job.published(&name(process))?;
+            staging.add_written(serde_json::from_slice(&files).map_err(other)?);
+        }
+        Ok(())
+    }
+
+    /// Makes the checkpoint complete, and removes old ones. Returns why one is not removed, if so.
+    fn commit(self, staging: Staging) -> Result<Option<String>, Error> {
+        let Save { job, name, manifest, best, options, .. } = self;
+        let run = manifest.progress.run.clone();
+        let committed = match job.is_first() {
+            true => staging.commit(manifest).map(Some).map_err(Error::from),
+            false => Ok(None),
+        };
+        let Some(path) = job.agree(&format!("{name}/committed"), committed)? else {
+            return Ok(None);
+        };
+        let kept = [Some(path), best];
+        let pruned = options.limit.map(|limit| prune(&options.folder, &run, limit, &kept));
+        Ok(pruned.and_then(Result::err).map(|error| error.to_string()))
     }
 }
 

@@ -9,7 +9,7 @@ use fullshard_parallel::{MeshSpec, Placement, PlacementOptions, ShardedParam};
 use fullshard_pjrt::hlo::Module;
 use fullshard_pjrt::{CompileOptions, CompiledMemory, Flag, HostTensor};
 use fullshard_step::{BatchShape, StepSpec};
-use fullshard_train::{Compiler, Metrics, Runner};
+use fullshard_train::{Compiler, Job, Metrics, Runner};
 
 /// A model from the text of its config.
 pub fn model(config: &str) -> Box<dyn AnyModel> {
@@ -21,7 +21,7 @@ pub fn compiler(devices: usize) -> Compiler<'static> {
     // Level 0 is wrong in bf16: helpers are not inlined, and a kernel passes a bf16 argument as
     // an f32 to a function that reads it as a bf16. The attention of one sequence becomes zeros.
     let options = CompileOptions::new(devices).flag("xla_backend_optimization_level", Flag::Int(1));
-    Compiler { client: &CLIENT, cache: None, options }
+    Compiler { client: &CLIENT, cache: None, options, job: Job::alone() }
 }
 
 pub fn adamw() -> Box<dyn Optimizer> {

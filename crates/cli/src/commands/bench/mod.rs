@@ -5,12 +5,16 @@ mod print;
 
 use crate::flags::{Flagged, StepFlags, count};
 use crate::output::{check_folder, print_json, show};
+use crate::processes::ProcessArgs;
 use clap::{Args, Subcommand};
-use fullshard::bench::{BenchOptions, PlanReport, bench, bench_checkpoint};
+use fullshard::Membership;
+use fullshard::bench::{BenchOptions, PlanReport, bench_checkpoint, bench_in};
 use fullshard::config::RunConfig;
 use fullshard::{Error, Result};
+use fullshard_core::Platform;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 #[derive(Args)]
 pub struct BenchArgs {
@@ -72,63 +76,89 @@ pub struct StepArgs {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    processes: ProcessArgs,
 }
 
-pub fn run(args: &BenchArgs) -> Result<()> {
+impl BenchArgs {
+    /// The platform of a benchmark that several processes can run.
+    pub fn platform(&self) -> Result<Option<Platform>> {
+        match &self.what {
+            What::Step(args) => Ok(Some(args.flags()?.platform())),
+            What::Checkpoint(_) => Ok(None),
+        }
+    }
+}
+
+pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     match &args.what {
-        What::Step(args) => run_step(args),
+        What::Step(args) => {
+            let platform = args.flags()?.platform();
+            args.processes.run(platform, |membership| run_step(args, &membership))
+        }
         What::Checkpoint(args) => run_checkpoint(args),
     }
 }
 
-fn run_checkpoint(args: &CheckpointArgs) -> Result<()> {
+fn run_checkpoint(args: &CheckpointArgs) -> Result<ExitCode> {
     let mut config = args.step.config(|_| Ok(RunConfig::default()))?;
-    config.count_devices()?;
+    config.count_devices(&Membership::alone())?;
     config.schedule.per_device_batch = 1;
     let report = bench_checkpoint(&config, &args.dir)?;
     match args.json {
         true => print_json(&report)?,
         false => print::checkpoint(&report),
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
-fn run_step(args: &StepArgs) -> Result<()> {
+/// Runs in one process of a job.
+fn run_step(args: &StepArgs, membership: &Membership) -> Result<ExitCode> {
     if let Some(path) = &args.text {
         check_folder("text", path)?;
     }
-    let config = args.config()?;
+    let config = args.config(membership)?;
     let options = args.options();
     let spec = config.bench_spec()?;
     warn(config.run_warnings(&spec));
     let plan = PlanReport::new(&config, &options, &spec)?;
     if args.plan && args.json {
-        return print_json(&plan);
+        print_json(&plan)?;
+        return Ok(ExitCode::SUCCESS);
     }
     if !args.json {
         print::plan(&plan);
     }
     if let Some(path) = &args.text {
-        return write_text(&spec.launch_program()?.to_text(), path);
+        if membership.job().is_first() {
+            write_text(&spec.launch_program()?.to_text(), path)?;
+        }
+        return Ok(ExitCode::SUCCESS);
     }
     if args.plan {
         show!("\n{}", plan.placement);
-        return Ok(());
+        return Ok(ExitCode::SUCCESS);
     }
-    let report = bench(&config, &options)?;
+    let report = bench_in(membership, &config, &options)?;
     match args.json {
         true => print_json(&report)?,
         false => print::measured(&report),
     }
-    report.breakdown_error.map_or(Ok(()), Err)
+    report.breakdown_error.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
 impl StepArgs {
-    /// The config with batch size and sequence length.
-    fn config(&self) -> Result<RunConfig> {
-        let mut config = self.step.config(|_| Ok(RunConfig::default()))?;
-        if !self.plan && self.text.is_none() {
-            config.count_devices()?;
+    /// The config of the flags.
+    fn flags(&self) -> Result<RunConfig> {
+        self.step.config(|_| Ok(RunConfig::default()))
+    }
+
+    /// The config with devices, batch size and sequence length.
+    fn config(&self, membership: &Membership) -> Result<RunConfig> {
+        let mut config = self.flags()?;
+        match self.plan || self.text.is_some() {
+            true => config.processes = membership.process().count,
+            false => drop(config.count_devices(membership)?),
         }
         let devices = config.batch_shards()?;
         let in_file = self.step.has_file() && config.schedule != RunConfig::default().schedule;

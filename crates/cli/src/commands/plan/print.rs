@@ -2,7 +2,7 @@
 
 use crate::output::{print_by_module, show};
 use fullshard::format;
-use fullshard_plan::{Basis, Report};
+use fullshard_plan::{Basis, Report, StartUp};
 
 /// Maximum number of printed modules and collectives.
 const ROWS: usize = 12;
@@ -13,6 +13,7 @@ pub fn report(report: &Report) {
     memory(report);
     time(report);
     rates(report);
+    start_up(&report.start_up);
     collectives(report);
     print_by_module(&report.collectives_by_module);
     for warning in &report.warnings {
@@ -141,6 +142,19 @@ fn rates(report: &Report) {
     }
     if let Some(cost) = rates.cost_usd {
         row("cost", &format!("${}", format::grouped(cost.round() as usize)));
+    }
+}
+
+fn start_up(start_up: &StartUp) {
+    let total = format::seconds(start_up.total());
+    let compiling = if start_up.compile.is_some() { "" } else { " and compiling" };
+    let hosts = format::count(start_up.hosts, "host");
+    let further = format::seconds(start_up.per_host);
+    show!();
+    row("start-up", &format!("{total}{compiling} on {hosts}; a further host adds {further}"));
+    for part in start_up.parts() {
+        let seconds = part.seconds.map_or_else(|| "unknown".to_owned(), format::seconds);
+        row(&format!("  {}", part.what), &format!("{seconds:<10} {}", part.growth));
     }
 }
 

@@ -7,17 +7,19 @@ mod watch;
 
 use crate::flags::{Flagged, RunFlags};
 use crate::output::{print_estimate, say};
+use crate::processes::ProcessArgs;
 use clap::Args;
 use fullshard::bench::AttentionReport;
 use fullshard::config::{Given, RunConfig};
 use fullshard::run::{Control, Corpora, Finished, Limit, Needed, Run, TrainingSet};
-use fullshard::{Result, format, units};
+use fullshard::{Membership, Result, format, units};
 use fullshard_pjrt::Client;
 use fullshard_train::report::{TerminalStyle, metrics_block};
 use fullshard_train::{Compiled, Compiler, DeviceMemory, Evaluated, Evaluation};
 use signals::{Signal, Signals};
 use std::io::IsTerminal;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use unsupported::Unsupported;
 use watch::{DataBar, Watch};
@@ -28,6 +30,8 @@ pub struct TrainArgs {
     run: Flagged<RunFlags>,
     #[command(flatten)]
     unsupported: Unsupported,
+    #[command(flatten)]
+    processes: ProcessArgs,
 }
 
 /// The command.
@@ -66,8 +70,14 @@ fn base(given: &Given, command: Command) -> Result<RunConfig> {
 }
 
 pub fn run(args: &TrainArgs, command: Command) -> Result<ExitCode> {
+    let config = args.config(command)?;
+    args.processes.run(config.platform(), |membership| run_in(membership, &config))
+}
+
+/// Runs in one process of a job.
+fn run_in(membership: Arc<Membership>, config: &RunConfig) -> Result<ExitCode> {
     let mut data_bar = DataBar::default();
-    let run = Run::prepare(&args.config(command)?, &mut data_bar)?;
+    let run = Run::prepare_in(membership, config, &mut data_bar)?;
     if let Some(demo) = &run.demo {
         demo::introduce(demo, run.config.devices(), run.block_size());
     }
@@ -142,7 +152,7 @@ fn train_and_evaluate(
     set: TrainingSet,
     corpora: &Corpora,
 ) -> Result<Ended> {
-    let evaluation = run.evaluation(corpora);
+    let evaluation = run.evaluation(corpora)?;
     say!("\ncompiling ...");
     let mut started = run.start(compiler)?;
     if let Some(evaluation) = &evaluation {
@@ -176,7 +186,8 @@ fn train_and_evaluate(
     say!("{}", curve.terminal(&TerminalStyle { colours, ..TerminalStyle::default() }));
     let folder = run.output.folder().display();
     say!("model ({}) and results saved to {folder}", format::bytes(model_bytes));
-    if let Some(signal) = signals.received().filter(|_| trained.stopped) {
+    if trained.stopped {
+        let signal = signals.received().unwrap_or(Signal::ELSEWHERE);
         say!(
             "stopped by {} after step {} of {}: the model of this step is saved, without a final \
              evaluation; go on with --resume_from_checkpoint",
@@ -198,7 +209,7 @@ fn grace(run: &Run) -> Duration {
 
 /// Evaluates the initial model, without compiling a step.
 fn evaluate_only(run: &Run, compiler: &Compiler<'_>, corpora: &Corpora) -> Result<Ended> {
-    let Some(evaluation): Option<Evaluation> = run.evaluation(corpora) else {
+    let Some(evaluation): Option<Evaluation> = run.evaluation(corpora)? else {
         return Ok(Ended::Done(None));
     };
     say!("\ncompiling ...");

@@ -30,6 +30,11 @@ pub struct Signal {
     pub exit_code: u8,
 }
 
+impl Signal {
+    /// One that another process of the job received.
+    pub const ELSEWHERE: Signal = Signal { name: "a signal to another process", exit_code: 143 };
+}
+
 impl Signals {
     /// From now on, the first signal is recorded, and the process ends after the grace time or at
     /// the second one.

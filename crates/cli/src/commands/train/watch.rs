@@ -7,7 +7,9 @@ use fullshard::run::{DataProgress, Purpose};
 use fullshard_data::Corpus;
 use fullshard_data::hub::Download;
 use fullshard_train::report::Values;
-use fullshard_train::{Callback, DeviceMemory, Error, Evaluated, Metrics, SaveResult, Saved};
+use fullshard_train::{
+    Callback, DeviceMemory, Error, Evaluated, Metrics, SaveResult, Saved, StartUp,
+};
 use indicatif::ProgressBar;
 use std::path::Path;
 
@@ -81,6 +83,11 @@ impl Callback for Watch {
     fn on_step(&mut self, step: u64, metrics: Metrics) -> Result<(), Error> {
         self.bar.set_message(format!("loss {:.4}", metrics.loss));
         self.bar.set_position(step);
+        Ok(())
+    }
+
+    fn on_start_up(&mut self, start_up: &StartUp) -> Result<(), Error> {
+        self.say(&start_up.to_string());
         Ok(())
     }
 

@@ -1,0 +1,154 @@
+//! Jobs of several processes, by real launchers: what they train is what one process trains, and
+//! they end together.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod ends;
+mod launchers;
+mod meshes;
+mod mistakes;
+mod resume;
+
+use common::{Folder, Running, number, short, text};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The flags of all jobs: the batch of a step is 8 sequences on two devices.
+const FLAGS: [&str; 12] = [
+    "--per_device_train_batch_size",
+    "4",
+    "--block_size",
+    "16",
+    "--learning_rate",
+    "1e-2",
+    "--lr_scheduler_type",
+    "constant",
+    "--logging_steps",
+    "1",
+    "--report_to",
+    "none",
+];
+
+/// A run that ends by itself.
+const STEPS: [&str; 4] = ["--max_steps", "6", "--save_steps", "3"];
+
+/// The flags of a run.
+fn flags(more: &[&'static str]) -> Vec<&'static str> {
+    short(&[&FLAGS[..], more].concat())
+}
+
+/// Variables of launchers that may run the tests.
+const LAUNCHERS: [&str; 6] = ["SLURM_", "OMPI_", "PMI_", "JOB_COMPLETION_INDEX", "RANK", "WORLD_"];
+
+/// One process. Compiled programs are shared by all tests.
+fn process(folder: &Folder, args: &[&str]) -> Command {
+    let mut command = folder.command(args);
+    for (name, _) in std::env::vars_os() {
+        if LAUNCHERS.iter().any(|start| name.to_string_lossy().starts_with(start)) {
+            command.env_remove(name);
+        }
+    }
+    command.env("FULLSHARD_CACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/hosts"));
+    command.env("FULLSHARD_MPI_LIBRARY", fullshard_testing::mpi().library);
+    command
+}
+
+/// The same command by way of another program, whose arguments come first.
+fn by(program: impl AsRef<Path>, args: &[&str], command: &Command) -> Command {
+    let mut other = Command::new(program.as_ref());
+    other.args(args).arg(command.get_program()).args(command.get_args());
+    other.current_dir(command.get_current_dir().unwrap());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => other.env(name, value),
+            None => other.env_remove(name),
+        };
+    }
+    other
+}
+
+/// A job by `mpiexec`.
+fn mpiexec(folder: &Folder, count: &'static str, args: &[&'static str]) -> Command {
+    by(fullshard_testing::mpi().mpiexec, &["-n", count], &process(folder, args))
+}
+
+/// A job by `fullshard launch`.
+fn launch(folder: &Folder, count: &'static str, args: &[&'static str]) -> Command {
+    process(folder, &[&["launch", "-n", count][..], args].concat())
+}
+
+/// The stdout and stderr of a command that must end with a code.
+fn ends(mut command: Command, code: i32) -> String {
+    let output = command.output().unwrap();
+    let printed = all_text(&output);
+    assert_eq!(output.status.code(), Some(code), "{command:?}: {printed}");
+    printed
+}
+
+fn all_text(output: &Output) -> String {
+    text(&output.stdout) + &text(&output.stderr)
+}
+
+/// The losses of a run, by step.
+fn losses(folder: &Folder, output: &str) -> Vec<f64> {
+    let state = folder.json(&format!("{output}/trainer_state.json"));
+    let logs = state["log_history"].as_array().unwrap();
+    let losses = logs.iter().filter(|log| log.get("loss").is_some());
+    losses.map(|log| number(&log["loss"])).collect()
+}
+
+fn model(folder: &Folder, output: &str) -> Vec<u8> {
+    fs::read(folder.path(output).join("model.safetensors")).unwrap()
+}
+
+/// Checks that two runs of a folder are equal, bit for bit.
+fn assert_same(folder: &Folder, output: &str, expected: &str) {
+    assert_eq!(losses(folder, output), losses(folder, expected));
+    assert!(model(folder, output) == model(folder, expected), "the models differ");
+}
+
+/// Checks that two runs of a folder have the same losses but for rounding.
+fn assert_close(folder: &Folder, output: &str, expected: &str) {
+    let (losses, expected) = (losses(folder, output), losses(folder, expected));
+    assert_eq!(losses.len(), expected.len());
+    for (loss, expected) in losses.iter().zip(&expected) {
+        assert!((loss / expected - 1.0).abs() < 1e-6, "{losses:?} is not {expected:?}");
+    }
+}
+
+/// A process of a job that runs in a folder, by its number.
+fn process_of(folder: &Folder, number: usize) -> Pid {
+    let here = folder.0.path().canonicalize().unwrap();
+    let is_it = |path: &PathBuf| {
+        let environment = fs::read(path.join("environ")).unwrap_or_default();
+        let rank = format!("PMI_RANK={number}").into_bytes();
+        fs::read_link(path.join("cwd")).is_ok_and(|cwd| cwd == here)
+            && fs::read_link(path.join("exe")).is_ok_and(|exe| exe.ends_with("fullshard"))
+            && environment.split(|byte| *byte == 0).any(|variable| variable == rank)
+    };
+    let entries = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
+    let found: Vec<_> = entries.filter(is_it).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    let pid = found[0].file_name().unwrap().to_str().unwrap().parse().unwrap();
+    Pid::from_raw(pid).unwrap()
+}
+
+/// Sends a signal to one process of a job.
+fn signal(folder: &Folder, number: usize, signal: Signal) {
+    kill_process(process_of(folder, number), signal).unwrap();
+}
+
+/// Starts a job, and waits for its first steps.
+fn start(folder: &Folder, command: Command) -> Running {
+    let mut run = Running::start(folder, command);
+    assert!(run.prints("  loss "), "{}{}", run.printed, stderr(folder));
+    run
+}
+
+fn stderr(folder: &Folder) -> String {
+    fs::read_to_string(folder.path("stderr")).unwrap()
+}
