@@ -13,8 +13,8 @@ mod program;
 mod tensors;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use commands::launch::Launched;
 use commands::train::{self, Command as TrainCommand};
-use fullshard_core::Platform;
 use fullshard_pjrt::plugins::{clean_end, watch_crashes};
 use output::complain;
 use std::ffi::OsString;
@@ -87,8 +87,8 @@ fn run() -> fullshard::Result<ExitCode> {
         Command::Train(args) => return train::run(&args, TrainCommand::Train),
         Command::RunClm(args) => return train::run(&args, TrainCommand::RunClm),
         Command::Launch(args) => {
-            let platform = platform(args.command()?)?;
-            return commands::launch::run(&args, platform);
+            let launched = launched(args.command()?)?;
+            return commands::launch::run(&args, &launched);
         }
         Command::Rendezvous(args) => commands::launch::rendezvous(&args)?,
         Command::Config(args) => commands::config::run(&args)?,
@@ -105,17 +105,18 @@ fn run() -> fullshard::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The platform that a command trains on, if it trains. Its flags are checked before it is launched
-/// many times.
-fn platform(command: &[OsString]) -> fullshard::Result<Option<Platform>> {
+/// What a command is that is launched many times. Its flags are checked before.
+fn launched(command: &[OsString]) -> fullshard::Result<Launched> {
     let arguments = [OsString::from("fullshard")].into_iter().chain(command.iter().cloned());
     let config = match Cli::parse_from(with_underscores(arguments)).command {
         Command::Train(args) => args.config(TrainCommand::Train)?,
         Command::RunClm(args) => args.config(TrainCommand::RunClm)?,
-        Command::Bench(args) => return args.platform(),
-        _ => return Ok(None),
+        Command::Bench(args) => {
+            return Ok(Launched { platform: args.platform()?, ..Launched::default() });
+        }
+        _ => return Ok(Launched::default()),
     };
-    Ok(Some(config.platform()))
+    Ok(Launched { platform: Some(config.platform()), config: Some(config) })
 }
 
 /// Flags have underscores, as in Hugging Face's scripts, and may be written with dashes:

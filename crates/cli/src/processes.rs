@@ -3,7 +3,7 @@
 use crate::output::{complain, silence};
 use clap::Args;
 use fullshard::{Error, Membership, Result};
-use fullshard_cluster::{Flags, Launch, detect, environment};
+use fullshard_cluster::{Flags, Generation, Launch, detect, environment};
 use fullshard_core::Platform;
 use fullshard_pjrt::plugins::clean_end;
 use std::path::PathBuf;
@@ -59,7 +59,8 @@ impl ProcessArgs {
         platform: Platform,
         run: impl FnOnce(Arc<Membership>) -> Result<ExitCode>,
     ) -> Result<ExitCode> {
-        let membership = Arc::new(Membership::join(self.launch()?, platform)?);
+        let generation = Generation::detect(&environment())?;
+        let membership = Arc::new(Membership::join(self.launch()?, generation, platform)?);
         let first = membership.job().is_first();
         if !first {
             silence();
@@ -86,7 +87,7 @@ impl ProcessArgs {
                 if membership.reports() && !reported.swap(true, Ordering::Relaxed) {
                     complain!("error: {error}");
                 }
-                membership.fail(&error.to_string());
+                membership.fail(&error);
                 give_way(first);
                 Ok(ExitCode::FAILURE)
             }

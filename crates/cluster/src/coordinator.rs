@@ -2,7 +2,7 @@
 
 use crate::messages::{
     Challenge, Empty, Event, Fail, Gather, Gathered, Get, Hello, Join, MAX_MESSAGE,
-    MAX_STRANGE_MESSAGE, Put, Value, method,
+    MAX_STRANGE_MESSAGE, Progress, Put, Value, method,
 };
 use crate::peer::{Connection, Strangers};
 use crate::secret::{self, Side};
@@ -12,6 +12,7 @@ use prost::Message;
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -44,7 +45,7 @@ pub struct Heartbeat {
 
 impl Default for Heartbeat {
     fn default() -> Heartbeat {
-        Heartbeat { interval: Duration::from_secs(1), timeout: Duration::from_secs(10) }
+        Heartbeat { interval: Duration::from_secs(1), timeout: Duration::from_secs(5) }
     }
 }
 
@@ -98,6 +99,16 @@ impl Coordinator {
     /// The job's failure, if it has failed.
     pub fn failure(&self) -> Option<Failure> {
         self.state.failure()
+    }
+
+    /// The step that the job would go on from, as it reported last.
+    pub fn progress(&self) -> u64 {
+        self.state.progress.load(Ordering::Relaxed)
+    }
+
+    /// Who has joined and not left.
+    pub fn present(&self) -> Vec<usize> {
+        self.state.present()
     }
 
     /// Lets the others hear of a failure, before process 0 and this coordinator end.
@@ -224,8 +235,15 @@ async fn answer(state: Arc<State>, request: http::Request<Body>) -> http::Respon
             .await
         }
         (method::FAIL, Some(process)) => {
-            unary(request, |Fail { message }| async move {
-                state.reported(process, message);
+            unary(request, |Fail { message, is_final }| async move {
+                state.reported(process, message, is_final);
+                Ok(Empty {})
+            })
+            .await
+        }
+        (method::PROGRESS, Some(_)) => {
+            unary(request, |Progress { step }| async move {
+                state.progress.fetch_max(step, Ordering::Relaxed);
                 Ok(Empty {})
             })
             .await

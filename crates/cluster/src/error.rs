@@ -97,6 +97,16 @@ pub enum Error {
         /// The largest size.
         most: usize,
     },
+    /// A file that another process does not send.
+    #[error("cannot read {name} from {address}: {source}")]
+    Fetch {
+        /// The file.
+        name: String,
+        /// The other process.
+        address: String,
+        /// Why.
+        source: io::Error,
+    },
     /// The job has failed.
     #[error("{0}")]
     Failed(Failure),
@@ -122,6 +132,8 @@ pub struct Failure {
     pub host: String,
     /// What happened.
     pub message: String,
+    /// Whether the same command would fail again, so that no restart helps.
+    pub is_final: bool,
 }
 
 impl fmt::Display for Failure {

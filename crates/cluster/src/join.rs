@@ -250,8 +250,8 @@ impl Wait {
         let missing = name_processes(&missing);
         let what = "rendezvous".to_owned();
         let error = Error::Missing { what, missing, seconds: self.timeout.as_secs_f64() };
-        let last_words =
-            client.unary::<_, Empty>(method::FAIL, Fail { message: error.to_string() });
+        let last_words = client
+            .unary::<_, Empty>(method::FAIL, Fail { message: error.to_string(), is_final: false });
         let _ = timeout(ATTEMPT, last_words).await;
         Err(error)
     }

@@ -26,6 +26,10 @@
 //! - Calls block, may come from any thread and, if they wait, return [`Error::Failed`] at once when
 //!   a process of the job fails. The first failure is final and the same for all:
 //!   [`Member::failure`], [`Member::on_failure`]. [`Member::fail`] reports an own one.
+//! - [`Member::progress`] tells a launcher how far the job has come, so that it knows whether
+//!   another restart may help: [`Coordinator::progress`], [`Generation`].
+//! - [`Member::serve`] and [`Member::fetch`] are for large files, which members read from one another
+//!   directly.
 //! - A process that ends without [`Member::leave`], closes its connection or is silent for the
 //!   time-out of [`Heartbeat`] has failed. So has the job when its coordinator is gone.
 //! - The [`Coordinator`] runs in process 0, started by `join`, or in a launcher
@@ -40,6 +44,7 @@
 mod coordinator;
 mod detect;
 mod error;
+mod files;
 mod join;
 mod member;
 mod messages;
@@ -48,8 +53,9 @@ mod secret;
 mod state;
 
 pub use coordinator::{Coordinator, Heartbeat, listen};
-pub use detect::{Flags, Launch, Launcher, detect, environment};
+pub use detect::{Flags, Generation, Launch, Launcher, detect, environment};
 pub use error::{Error, Failure, Result};
+pub use files::Bytes;
 pub use join::{Options, Waiting, join};
 pub use member::Member;
 pub use messages::MAX_VALUE;

@@ -1,15 +1,18 @@
 //! A member of a job: the key-value store, barriers and failures.
 
-use crate::coordinator::Background;
+use crate::coordinator::{Background, listen};
+use crate::files::{FileServer, fetch};
 use crate::join::{Client, Rendezvous};
 use crate::messages::{
-    Empty, Event, Fail, Failed, Gather, Gathered, Get, MAX_KEY, MAX_VALUE, Put, Value, method,
+    Empty, Event, Fail, Failed, Gather, Gathered, Get, MAX_KEY, MAX_VALUE, Progress, Put, Value,
+    method,
 };
 use crate::{Coordinator, Error, Failure, Launch, Result};
 use prost::Message;
 use prost::bytes::Bytes;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tonic::{Code, Status, Streaming};
@@ -29,9 +32,17 @@ pub struct Member {
     hosts: Vec<String>,
     client: Client,
     told: Arc<Told>,
+    secret: String,
+    files: OnceLock<Served>,
     // Its thread ends before the coordinator's: in this order.
     thread: Background,
     coordinator: Option<Coordinator>,
+}
+
+/// The folder that this member serves, and where the others serve theirs.
+struct Served {
+    _server: FileServer,
+    addresses: Vec<String>,
 }
 
 /// What the member was told of the job's failure, and who wants to know.
@@ -50,7 +61,9 @@ impl Member {
         let told = Arc::new(Told::default());
         let address = client.address().to_owned();
         thread.handle.spawn(follow(news, Arc::clone(&told), address));
-        Member { process: launch.process_id, hosts, client, told, thread, coordinator }
+        let (process, secret) = (launch.process_id, launch.secret.clone().unwrap_or_default());
+        let files = OnceLock::new();
+        Member { process, hosts, client, told, secret, files, thread, coordinator }
     }
 
     /// This process's number.
@@ -125,6 +138,37 @@ impl Member {
         }
     }
 
+    /// Serves a folder to the other members from now on. All call it, once.
+    pub fn serve(&self, folder: &Path, timeout: Duration) -> Result<()> {
+        let one_host = self.hosts.iter().all(|host| *host == self.hosts[0]);
+        let server = FileServer::start(listen(0, one_host)?, folder.to_owned(), &self.secret)?;
+        let host = if one_host { "127.0.0.1" } else { self.hosts[self.process].as_str() };
+        let address = format!("{host}:{}", server.port()).into_bytes();
+        let addresses = self.gather("file servers", address, timeout)?;
+        let text = |address: &Vec<u8>| String::from_utf8_lossy(address).into_owned();
+        let addresses = addresses.iter().map(text).collect();
+        let _ = self.files.set(Served { _server: server, addresses });
+        Ok(())
+    }
+
+    /// Reads bytes of a file in the folder that another member serves, in pieces, and returns how
+    /// many there were.
+    pub fn fetch(
+        &self,
+        process: usize,
+        name: &str,
+        bytes: crate::Bytes,
+        out: &mut dyn FnMut(&[u8]) -> std::io::Result<()>,
+    ) -> Result<u64> {
+        let address = self.files.get().and_then(|served| served.addresses.get(process));
+        let Some(address) = address else {
+            let source = std::io::Error::other("no files are served");
+            let (name, address) = (name.to_owned(), format!("process {process}"));
+            return Err(Error::Fetch { name, address, source });
+        };
+        fetch(address, &self.secret, name, bytes, out)
+    }
+
     /// The job's failure, if it has failed.
     pub fn failure(&self) -> Option<Failure> {
         self.told.failure.borrow().clone()
@@ -139,21 +183,29 @@ impl Member {
         }
     }
 
-    /// Reports a failure of this process to all others. The process is to end soon.
-    pub fn fail(&self, message: &str) {
+    /// Reports a failure of this process to all others, and whether a restart would end the same
+    /// way. The process is to end soon.
+    pub fn fail(&self, message: &str, is_final: bool) {
         if self.failure().is_some() {
             return;
         }
         let end = message.floor_char_boundary(MAX_REASON);
         let message = message[..end].to_owned();
-        let report = self.client.unary::<_, Empty>(method::FAIL, Fail { message: message.clone() });
+        let failed = Fail { message: message.clone(), is_final };
+        let report = self.client.unary::<_, Empty>(method::FAIL, failed);
         let _ =
             self.thread.handle.block_on(async { tokio::time::timeout(LAST_WORDS, report).await });
         let host = self.hosts.get(self.process).cloned().unwrap_or_default();
-        self.told.fail(Failure { process: Some(self.process), host, message });
+        self.told.fail(Failure { process: Some(self.process), host, message, is_final });
         if let Some(coordinator) = &self.coordinator {
             coordinator.outlive_failure();
         }
+    }
+
+    /// Tells the coordinator the step that the job would go on from if it failed now.
+    pub fn progress(&self, step: u64) -> Result<()> {
+        let told = self.call(method::PROGRESS, Progress { step })?;
+        told.map(|Empty {}| ()).map_err(|status| answered(&status))
     }
 
     /// Leaves the job, which is no failure. Process 0 waits until all have left.
@@ -256,7 +308,8 @@ async fn follow(mut news: Streaming<Event>, told: Arc<Told>, address: String) {
     };
     if !told.left.load(Ordering::Relaxed) {
         let message = format!("the coordinator of the job at {address} is gone: {reason}");
-        told.fail(Failure { process: None, host: String::new(), message });
+        let host = String::new();
+        told.fail(Failure { process: None, host, message, is_final: false });
     }
 }
 

@@ -30,6 +30,7 @@ pub(crate) mod method {
     pub const GET: &str = "/fullshard.Cluster/Get";
     pub const GATHER: &str = "/fullshard.Cluster/Gather";
     pub const FAIL: &str = "/fullshard.Cluster/Fail";
+    pub const PROGRESS: &str = "/fullshard.Cluster/Progress";
     pub const LEAVE: &str = "/fullshard.Cluster/Leave";
 }
 
@@ -84,6 +85,8 @@ pub(crate) struct Failed {
     pub host: String,
     #[prost(string, tag = "3")]
     pub message: String,
+    #[prost(bool, tag = "4")]
+    pub is_final: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -129,6 +132,15 @@ pub(crate) struct Gathered {
 pub(crate) struct Fail {
     #[prost(string, tag = "1")]
     pub message: String,
+    #[prost(bool, tag = "2")]
+    pub is_final: bool,
+}
+
+/// The step that the job would go on from.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Progress {
+    #[prost(uint64, tag = "1")]
+    pub step: u64,
 }
 
 /// An answer, or a request, that says nothing more.
@@ -137,14 +149,14 @@ pub(crate) struct Empty {}
 
 impl From<Failure> for Failed {
     fn from(failure: Failure) -> Failed {
-        let Failure { process, host, message } = failure;
-        Failed { process: process.map(|process| process as u64), host, message }
+        let Failure { process, host, message, is_final } = failure;
+        Failed { process: process.map(|process| process as u64), host, message, is_final }
     }
 }
 
 impl From<Failed> for Failure {
     fn from(failed: Failed) -> Failure {
-        let Failed { process, host, message } = failed;
-        Failure { process: process.map(|process| process as usize), host, message }
+        let Failed { process, host, message, is_final } = failed;
+        Failure { process: process.map(|process| process as usize), host, message, is_final }
     }
 }

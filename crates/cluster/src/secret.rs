@@ -42,6 +42,16 @@ pub(crate) fn verify(secret: &str, side: Side, nonce: &[u8], hello: &Hello, proo
     mac(secret, side, nonce, hello).verify_slice(proof).is_ok()
 }
 
+/// The proof of a side for nonces alone.
+pub(crate) fn prove_bytes(secret: &str, side: Side, nonces: &[u8]) -> Vec<u8> {
+    prove(secret, side, nonces, &Hello::default())
+}
+
+/// Whether such a proof is right.
+pub(crate) fn verify_bytes(secret: &str, side: Side, nonces: &[u8], proof: &[u8]) -> bool {
+    verify(secret, side, nonces, &Hello::default(), proof)
+}
+
 fn mac(secret: &str, side: Side, nonce: &[u8], hello: &Hello) -> Hmac<Sha256> {
     #[expect(clippy::expect_used, reason = "HMAC takes keys of every length")]
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("a key");

@@ -7,6 +7,7 @@ use prost::Message;
 use prost::bytes::Bytes;
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -27,6 +28,8 @@ pub(crate) struct State {
     pub heartbeat: Heartbeat,
     inner: Mutex<Inner>,
     pub presence: watch::Sender<Presence>,
+    /// The step that the job would go on from, as it reports.
+    pub progress: AtomicU64,
     failure: watch::Sender<Option<Failure>>,
 }
 
@@ -77,6 +80,7 @@ impl State {
             heartbeat,
             inner: Mutex::new(inner),
             presence: watch::Sender::new(Presence::default()),
+            progress: AtomicU64::new(0),
             failure: watch::Sender::new(None),
         }
     }
@@ -99,7 +103,8 @@ impl State {
         fits.map_err(|reason| {
             let message = format!("process {process} on host {host} {reason}");
             if self.presence.borrow().joined < self.count {
-                self.fail(Failure { process: None, host: host.clone(), message: message.clone() });
+                let (host, message) = (host.clone(), message.clone());
+                self.fail(Failure { process: None, host, message, is_final: true });
             }
             Status::failed_precondition(message)
         })
@@ -145,7 +150,7 @@ impl State {
         } else {
             "its connection closed: it crashed, was killed or ended early".to_owned()
         };
-        self.fail(Failure { process: Some(process), host, message });
+        self.fail(Failure { process: Some(process), host, message, is_final: false });
     }
 
     /// The host of a member that has joined and not left.
@@ -168,9 +173,9 @@ impl State {
     }
 
     /// A member reports its own failure.
-    pub fn reported(&self, process: usize, message: String) {
+    pub fn reported(&self, process: usize, message: String, is_final: bool) {
         if let Some(host) = self.host(process) {
-            self.fail(Failure { process: Some(process), host, message });
+            self.fail(Failure { process: Some(process), host, message, is_final });
         }
     }
 

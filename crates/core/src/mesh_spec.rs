@@ -46,6 +46,19 @@ impl MeshSpec {
         MeshSpec { axes: axes.collect() }
     }
 
+    /// The axes and their sizes; none is the rest.
+    pub fn axes(&self) -> impl Iterator<Item = (&str, Option<usize>)> {
+        self.axes.iter().map(|(name, size)| (name.as_str(), *size))
+    }
+
+    /// The same axes, one of them with another size.
+    pub fn with_size(mut self, axis: &str, size: usize) -> MeshSpec {
+        for (_, old) in self.axes.iter_mut().filter(|(name, _)| name == axis) {
+            *old = Some(size);
+        }
+        self
+    }
+
     /// The number of devices, if no axis is the rest.
     pub fn devices(&self) -> Option<usize> {
         self.axes.iter().try_fold(1_usize, |devices, (_, size)| devices.checked_mul((*size)?))

@@ -102,4 +102,18 @@ impl Error {
     pub fn file(path: impl Into<PathBuf>, reason: impl std::fmt::Display) -> Error {
         Error::File { path: path.into(), reason: reason.to_string() }
     }
+
+    /// Whether the same run would fail again, so that no restart helps: what is wrong is its config,
+    /// its data or its numbers, not its environment.
+    pub fn is_final(&self) -> bool {
+        !matches!(
+            self,
+            Error::Pjrt(_)
+                | Error::Train(_)
+                | Error::Cluster(_)
+                | Error::Files(_)
+                | Error::Rescued { .. }
+                | Error::File { .. }
+        )
+    }
 }

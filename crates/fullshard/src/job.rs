@@ -5,11 +5,13 @@
 //! coordinator is. Elsewhere they know from their launcher.
 
 use crate::error::{Error, Result};
-use fullshard_cluster::{Launch, Member, Options};
+use fullshard_cluster::{Bytes, Generation, Launch, Member, Options};
 use fullshard_core::{Platform, Process};
 use fullshard_pjrt::mpi::World;
 use fullshard_pjrt::{Client, ClientOptions, KeyValueError, KeyValueStore, Plugin};
 use fullshard_train::{Job, Peers, PeersError};
+use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -27,6 +29,8 @@ const FAREWELL: Duration = Duration::from_secs(60);
 pub struct Membership {
     job: Job,
     others: Option<Others>,
+    /// Which start of the job this is.
+    pub generation: Generation,
     /// When this process began.
     pub launched: Instant,
     /// The time until all processes were there.
@@ -42,14 +46,21 @@ impl Membership {
     /// The only process of its job.
     pub fn alone() -> Membership {
         let (launched, rendezvous) = (Instant::now(), Duration::ZERO);
-        Membership { job: Job::alone(), others: None, launched, rendezvous }
+        let generation = Generation::default();
+        Membership { job: Job::alone(), others: None, generation, launched, rendezvous }
     }
 
     /// Joins the job in which this process was launched, for a run on a platform. Waits until all
     /// processes are there. Without a launch it is alone.
-    pub fn join(launch: Option<Launch>, platform: Platform) -> Result<Membership> {
+    pub fn join(
+        launch: Option<Launch>,
+        generation: Generation,
+        platform: Platform,
+    ) -> Result<Membership> {
         let launched = Instant::now();
-        let Some(mut launch) = launch else { return Ok(Membership::alone()) };
+        let Some(mut launch) = launch else {
+            return Ok(Membership { generation, ..Membership::alone() });
+        };
         let mut options = Options::new(env!("CARGO_PKG_VERSION"));
         let world = match platform {
             Platform::Cpu => {
@@ -61,7 +72,7 @@ impl Membership {
         let member = Arc::new(fullshard_cluster::join(&launch, options)?);
         let job = Job::of(Arc::new(Connection(Arc::clone(&member))));
         let others = Some(Others { member, world });
-        Ok(Membership { job, others, launched, rendezvous: launched.elapsed() })
+        Ok(Membership { job, others, generation, launched, rendezvous: launched.elapsed() })
     }
 
     /// The job, as training knows it.
@@ -96,9 +107,26 @@ impl Membership {
     }
 
     /// Tells the others that this process fails.
-    pub fn fail(&self, message: &str) {
+    pub fn fail(&self, error: &Error) {
         if let Some(Others { member, .. }) = &self.others {
-            member.fail(message);
+            member.fail(&error.to_string(), error.is_final());
+        }
+    }
+
+    /// Tells the launcher the step that the job would go on from.
+    pub(crate) fn progress(&self, step: u64) {
+        if let Some(Others { member, .. }) = &self.others
+            && let Err(error) = member.progress(step)
+        {
+            tracing::warn!("the launcher does not know of step {step}: {error}");
+        }
+    }
+
+    /// Lets the other processes read the files of a folder. All call it, once.
+    pub(crate) fn serve(&self, folder: &Path) -> Result<()> {
+        match &self.others {
+            Some(Others { member, .. }) => Ok(member.serve(folder, PATIENCE)?),
+            None => Ok(()),
         }
     }
 
@@ -251,6 +279,17 @@ impl Peers for Connection {
 
     fn get(&self, name: &str) -> Result<Vec<u8>, PeersError> {
         Ok(self.0.get(name, PATIENCE)?)
+    }
+
+    fn fetch(
+        &self,
+        process: usize,
+        name: &str,
+        bytes: Range<u64>,
+        add: &mut dyn FnMut(&[u8]) -> std::io::Result<()>,
+    ) -> Result<u64, PeersError> {
+        let bytes = Bytes { offset: bytes.start, length: bytes.end - bytes.start };
+        Ok(self.0.fetch(process, name, bytes, add)?)
     }
 }
 

@@ -33,6 +33,7 @@
 pub mod bench;
 pub mod config;
 pub mod device;
+mod elastic;
 mod error;
 pub mod format;
 mod hub;

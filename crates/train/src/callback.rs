@@ -23,6 +23,12 @@ pub trait Callback {
         Ok(())
     }
 
+    /// Called when the state was copied to the memory of hosts, or could not be.
+    fn on_copied(&mut self, copied: &SaveResult) -> Result<(), Error> {
+        let _ = copied;
+        Ok(())
+    }
+
     /// Called when values are logged after a step.
     fn on_log(&mut self, step: u64, values: &Values) -> Result<(), Error> {
         let _ = (step, values);

@@ -8,6 +8,8 @@ use crate::error::Error;
 use fullshard_core::Process;
 use std::collections::HashSet;
 use std::error::Error as StdError;
+use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The bytes that are published at once. Compiled programs may have hundreds of megabytes.
@@ -29,6 +31,16 @@ pub trait Peers: Send + Sync {
 
     /// Waits for the bytes that some process publishes.
     fn get(&self, name: &str) -> Result<Vec<u8>, PeersError>;
+
+    /// Passes on a range of bytes of a file in the folder that another process serves, and returns
+    /// how many there were.
+    fn fetch(
+        &self,
+        process: usize,
+        name: &str,
+        bytes: Range<u64>,
+        add: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<u64, PeersError>;
 }
 
 /// The job of a run: one process, or several with a way between them. Cheap to clone.
@@ -96,6 +108,20 @@ impl Job {
         match &self.peers {
             Some(peers) => peers.gather(name, bytes).map_err(Error::Peers),
             None => Ok(vec![bytes.to_vec()]),
+        }
+    }
+
+    /// Passes on a range of bytes of a file in the folder that another process serves.
+    pub fn fetch(
+        &self,
+        process: usize,
+        name: &str,
+        bytes: Range<u64>,
+        add: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<u64, PeersError> {
+        match &self.peers {
+            Some(peers) => peers.fetch(process, name, bytes, add),
+            None => Err("there is no other process".into()),
         }
     }
 
@@ -167,6 +193,16 @@ mod tests {
 
         fn get(&self, name: &str) -> Result<Vec<u8>, PeersError> {
             self.0.lock().unwrap().get(name).cloned().ok_or_else(|| "nothing".into())
+        }
+
+        fn fetch(
+            &self,
+            _: usize,
+            _: &str,
+            _: Range<u64>,
+            _: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+        ) -> Result<u64, PeersError> {
+            Err("nothing is served".into())
         }
     }
 

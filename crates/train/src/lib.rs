@@ -33,7 +33,7 @@ mod weights;
 
 pub use bench::{Bench, Measured, Spread};
 pub use callback::Callback;
-pub use checkpoint::{SaveOptions, SaveResult, Saved, Saver, check_checkpoint};
+pub use checkpoint::{SaveOptions, SaveResult, Saved, Saver, check_checkpoint, copies_of};
 pub use compiler::{Compiled, Compiler};
 pub use error::{Error, NotFinite};
 pub use eval_runner::EvalRunner;
@@ -44,7 +44,7 @@ pub use launch::{Metrics, Pending};
 pub use meter::DeviceMemory;
 pub use parameters::Parameters;
 pub use runner::Runner;
-pub use saving::{BestMetric, Saving};
+pub use saving::{BestMetric, Copies, Saving};
 pub use schedule::{Every, Origin, TrainSchedule, TrainScheduleOptions};
 pub use source::{BatchSource, HostBatch, HostBatches, TokenBatches};
 pub use start_up::StartUp;

@@ -26,6 +26,37 @@ pub struct Saving<'a> {
     pub on_best: bool,
     /// Whether to load the parameters of the best checkpoint at the end.
     pub load_best: bool,
+    /// Copies of the state in the memory of hosts, if any.
+    pub copies: Option<Copies>,
+}
+
+/// Copies of the state in the memory of hosts, between checkpoints.
+pub struct Copies {
+    /// How they are saved.
+    pub options: SaveOptions,
+    /// Steps between copies.
+    pub every: u64,
+}
+
+impl Saving<'_> {
+    /// Whether the state is copied after a step.
+    pub(crate) fn copies_after(&self, step: u64) -> bool {
+        self.copies.as_ref().is_some_and(|copies| step.is_multiple_of(copies.every))
+    }
+
+    fn progress(&self, run: &Run<'_, '_, '_>) -> Progress {
+        let (step, (unlogged_steps, unlogged_loss)) = (run.state.global_step, run.meter.unlogged());
+        Progress {
+            run: self.run.clone(),
+            step,
+            seed: self.seed,
+            data: (self.position)(step),
+            samples: run.samples,
+            total_loss: run.loss,
+            unlogged_steps,
+            unlogged_loss,
+        }
+    }
 }
 
 /// The metric that chooses the best checkpoint.
@@ -84,6 +115,24 @@ impl Run<'_, '_, '_> {
         self.report_saved(false)
     }
 
+    /// Copies the state to the memory of hosts after a step if it is time.
+    pub fn copy_if_due(&mut self, step: u64) -> Result<(), Error> {
+        while let Some(copied) = self.copier.as_mut().and_then(crate::Saver::poll) {
+            self.callback.on_copied(&copied)?;
+        }
+        let Some(saving) = self.training.saving.as_ref().filter(|it| it.copies_after(step)) else {
+            return Ok(());
+        };
+        self.catch_up()?;
+        let progress = saving.progress(self);
+        let Some(copier) = &mut self.copier else { return Ok(()) };
+        let (callback, state) = (&mut *self.callback, &self.state);
+        copier.start(self.runner, progress, None, &mut |folder| {
+            state.save(folder)?;
+            callback.on_save(step, folder)
+        })
+    }
+
     /// Waits for all saves. A run that ends early saves its last step.
     pub fn save_at_end(&mut self, early: bool) -> Result<(), Error> {
         if early && self.training.saving.is_some() {
@@ -101,21 +150,11 @@ impl Run<'_, '_, '_> {
             let path = saving.options.folder.join(checkpoint_name(step));
             self.state.best_model_checkpoint = Some(path.display().to_string());
         }
+        let progress = saving.progress(self);
         let Some(saver) = self.saver.as_mut().filter(|_| self.saved != Some(step)) else {
             return Ok(());
         };
         self.saved = Some(step);
-        let (unlogged_steps, unlogged_loss) = self.meter.unlogged();
-        let progress = Progress {
-            run: saving.run.clone(),
-            step,
-            seed: saving.seed,
-            data: (saving.position)(step),
-            samples: self.samples,
-            total_loss: self.loss,
-            unlogged_steps,
-            unlogged_loss,
-        };
         let best = self.state.best_model_checkpoint.as_ref().map(Into::into);
         let (callback, state) = (&mut *self.callback, &self.state);
         saver.start(self.runner, progress, best, &mut |folder| {

@@ -108,6 +108,8 @@ pub(crate) struct Run<'r, 'a, 'c> {
     pub samples: u64,
     pub evaluated: Option<Evaluated>,
     pub saver: Option<Saver>,
+    /// The saver of copies in the memory of hosts.
+    pub copier: Option<Saver>,
     /// The step of the last checkpoint.
     pub saved: Option<u64>,
 }
@@ -123,11 +125,14 @@ impl Training<'_> {
             runner.prepare_evaluation(evaluation)?;
         }
         let saver = self.saving.as_ref().map(|saving| Saver::new(runner, saving.options.clone()));
+        let copies = self.saving.as_ref().and_then(|saving| saving.copies.as_ref());
+        let copier = copies.map(|copies| Saver::new(runner, copies.options.clone()));
         let mut run = Run {
             training: self,
             state: self.initial_state(runner),
             meter: Meter::new(runner),
             saver: saver.transpose()?,
+            copier: copier.transpose()?,
             runner,
             callback,
             in_flight: None,
@@ -205,6 +210,7 @@ impl Run<'_, '_, '_> {
                 best = self.evaluate()?;
             }
             self.save_if_due(step, best)?;
+            self.copy_if_due(step)?;
         }
         self.catch_up()
     }
@@ -226,6 +232,7 @@ impl Run<'_, '_, '_> {
             step == schedule.steps
                 || (evaluation.is_some() && schedule.evaluates_after(step))
                 || (saving.is_some() && schedule.saves_after(step))
+                || saving.as_ref().is_some_and(|saving| saving.copies_after(step))
         };
         let within = done + 1..done + iterations as u64;
         if within.into_iter().any(ends) { 1 } else { iterations }

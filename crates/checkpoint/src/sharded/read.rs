@@ -20,6 +20,18 @@ pub struct Checkpoint {
     tensors: BTreeMap<String, SavedTensor>,
     /// The shards of each tensor, in the order of their spans.
     shards: BTreeMap<String, Vec<Shard>>,
+    fetch: Option<Fetch>,
+}
+
+/// Called with the path of a file before its shards are read: it may be elsewhere until then.
+struct Fetch(Box<FetchFile>);
+
+type FetchFile = dyn Fn(&Path) -> Result<()> + Send + Sync;
+
+impl std::fmt::Debug for Fetch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Fetch")
+    }
 }
 
 impl Checkpoint {
@@ -49,7 +61,16 @@ impl Checkpoint {
             (name.clone(), SavedTensor { dims: record.dims.clone(), dtype: record.dtype })
         });
         let tensors = tensors.collect();
-        Ok(Checkpoint { path: path.to_owned(), manifest, tensors, shards })
+        Ok(Checkpoint { path: path.to_owned(), manifest, tensors, shards, fetch: None })
+    }
+
+    /// Calls back before the shards of a file are read, from any thread: files of shards may have
+    /// only their headers until then.
+    pub fn fetching(
+        self,
+        fetch: impl Fn(&Path) -> Result<()> + Send + Sync + 'static,
+    ) -> Checkpoint {
+        Checkpoint { fetch: Some(Fetch(Box::new(fetch))), ..self }
     }
 
     /// The manifest.
@@ -92,6 +113,10 @@ impl Checkpoint {
         let span = part.span(&record.dims);
         let before_end = shards.iter().take_while(|shard| shard.span.start < span.end);
         for shard in before_end.filter(|shard| span.start < shard.span.end) {
+            if let Some(Fetch(fetch)) = self.fetch.as_ref().filter(|_| shard.overlaps(part, record))
+            {
+                fetch(shard.path())?;
+            }
             shard.read(name, record, part, out)?;
         }
         Ok(())
@@ -132,6 +157,13 @@ pub(crate) fn open(path: &Path) -> Result<Option<Box<dyn Format>>> {
         return Ok(None);
     }
     Ok(Some(Box::new(Checkpoint::open(path)?)))
+}
+
+impl Manifest {
+    /// The manifest of a checkpoint, if it is complete. Its other files are not looked at.
+    pub fn read(folder: &Path) -> Result<Manifest> {
+        read_manifest(folder)
+    }
 }
 
 /// The manifest of a folder with a marker that matches it.

@@ -181,6 +181,16 @@ fn first_fault(record: &TensorRecord, shards: &[Shard]) -> usize {
 
 impl Shard {
     /// Reads what it has of a part of its tensor. The first time, all of it is read and checked.
+    /// Whether it has elements of a part.
+    pub fn overlaps(&self, part: &Part, record: &TensorRecord) -> bool {
+        self.part.overlap(part, &record.dims).next().is_some()
+    }
+
+    /// Its file.
+    pub fn path(&self) -> &Path {
+        &self.file.path
+    }
+
     pub fn read(
         &self,
         name: &str,

@@ -46,6 +46,13 @@ pub struct WrittenFiles {
     has_boxes: bool,
 }
 
+impl WrittenFiles {
+    /// Their names.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.files.keys().map(String::as_str)
+    }
+}
+
 /// A checkpoint that is being written. Dropping it removes it, unless another process began it.
 pub struct Staging {
     path: PathBuf,
@@ -133,6 +140,30 @@ impl Staging {
     pub fn add_written(&self, written: WrittenFiles) {
         self.has_boxes.fetch_or(written.has_boxes, Ordering::Relaxed);
         self.lock().extend(written.files);
+    }
+
+    /// Takes copies of the files that another process has written to a folder of its own. `fetch`
+    /// passes the bytes of a file on.
+    pub fn receive(
+        &self,
+        written: &WrittenFiles,
+        mut fetch: impl FnMut(&str, &mut dyn FnMut(&[u8]) -> std::io::Result<()>) -> Result<()>,
+    ) -> Result<()> {
+        for (name, record) in &written.files {
+            let path = self.path.join(name);
+            let error = |source| write_error(&path, source);
+            let mut file = File::create_new(&path).map_err(error)?;
+            let mut sum = Summing::new();
+            fetch(name, &mut |bytes| {
+                sum.add(bytes);
+                file.write_all(bytes)
+            })?;
+            if sum.finish() != record.checksum {
+                let reason = "its checksum is not that of the process that wrote it".to_owned();
+                return Err(Error::Damaged { path, reason });
+            }
+        }
+        Ok(())
     }
 
     /// The folder that files are written into.

@@ -140,6 +140,30 @@ pub fn detect(flags: &Flags, environment: &BTreeMap<String, String>) -> Result<O
     }))
 }
 
+/// Which start of its job this is. A launcher that restarts a failed job counts them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Generation {
+    /// From 0. Later ones go on from where the one before had saved.
+    pub number: usize,
+    /// The number of processes that the job was made for, if it may have fewer now.
+    pub full_processes: Option<usize>,
+    /// When the first generation started, in seconds since 1970: what was saved since then is this
+    /// job's.
+    pub launched_at: usize,
+}
+
+impl Generation {
+    /// As `fullshard launch` states it: `FULLSHARD_GENERATION`, `FULLSHARD_FULL_PROCESSES`,
+    /// `FULLSHARD_LAUNCHED_AT`.
+    pub fn detect(environment: &BTreeMap<String, String>) -> Result<Generation> {
+        Ok(Generation {
+            number: number("FULLSHARD_GENERATION", environment)?.unwrap_or(0),
+            full_processes: number("FULLSHARD_FULL_PROCESSES", environment)?,
+            launched_at: number("FULLSHARD_LAUNCHED_AT", environment)?.unwrap_or(0),
+        })
+    }
+}
+
 /// The environment of this process. Variables that are not UTF-8 are none of ours.
 pub fn environment() -> BTreeMap<String, String> {
     std::env::vars_os()

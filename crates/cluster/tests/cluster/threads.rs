@@ -292,7 +292,7 @@ fn a_failure_is_told_to_all_and_ends_what_waits() {
         ];
         std::thread::sleep(Duration::from_millis(100));
         let start = Instant::now();
-        members[2].fail("disk full");
+        members[2].fail("disk full", false);
         let messages = waiting.map(|thread| thread.join().unwrap());
         println!("told after {:.1?}", start.elapsed());
         assert!(start.elapsed() < Duration::from_secs(1));

@@ -329,6 +329,11 @@ super::section! {
         /// Maximum host memory for copies of the state while a checkpoint is written, such as
         /// 16GB; defaults to half of what is available. Training waits if it is not enough.
         memory: Option<Size> = None, "save_memory", "SIZE";
+        /// Also copy the state to the memory of hosts every N steps: each process keeps its shards
+        /// and those of another, so that a job that loses a host goes on from there. 0 does not.
+        replicate_state: u64 = 0, "replicate_state", "N";
+        /// The folder in memory for these copies.
+        replicate_dir: PathBuf = "/dev/shm".into(), "replicate_dir", "DIR";
         /// Seconds to save and exit after SIGTERM, SIGHUP or Ctrl-C.
         grace: f64 = 60.0, "preemption_grace_s", "SECONDS";
     }

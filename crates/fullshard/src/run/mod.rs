@@ -4,6 +4,7 @@
 //! text is read, devices are used or anything is compiled. [`Run::corpora`], [`Run::client`], [`Run::start`] and [`Run::train`] follow, ordered
 //! by cost. [`train()`] does all of it.
 
+mod copies;
 mod data;
 mod demo;
 mod memory;
@@ -110,8 +111,11 @@ impl Run {
     ) -> Result<Run> {
         let start = Instant::now();
         config.check()?;
-        let mut config = config.clone();
+        let mut config = config.in_generation(&membership)?;
         let client = config.count_devices(&membership)?;
+        if let Some(full) = membership.generation.full_processes {
+            config.keep_batch(full)?;
+        }
         let cache = match &config.data.cache_dir {
             Some(folder) => folder.join("fullshard"),
             None => cache_root()?,
@@ -144,12 +148,15 @@ impl Run {
         }
         let compile_options = config.compile_options(spec.model.attention_form())?;
         config.check_saving()?;
-        let resumes = config.checkpoint.resume.is_some() && mode.train;
+        let restarted = membership.generation.number > 0;
+        let resumes = (config.checkpoint.resume.is_some() || restarted) && mode.train;
         let (output, lock) = Output::take(&membership, &config, resumes)?;
-        let checkpoints = match resumes {
+        let mut checkpoints = match resumes {
             true => resume::find_in(&membership, &config, &spec)?,
             false => Vec::new(),
         };
+        let copy = copies::prepare(&membership, &config, &spec, resumes, checkpoints.first())?;
+        checkpoints.splice(0..0, copy);
         let weights = match checkpoints.is_empty() {
             true => {
                 let folder =

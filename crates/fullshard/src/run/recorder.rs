@@ -146,7 +146,21 @@ impl Callback for Recorder<'_> {
             }
             Ok(_) => {}
         }
+        if let (Ok(saved), true) = (saved, self.run.membership.job().is_first()) {
+            self.run.membership.progress(saved.step);
+        }
         self.next.on_saved(saved)
+    }
+
+    fn on_copied(&mut self, copied: &SaveResult) -> Result<(), Error> {
+        match copied {
+            Err(error) => tracing::warn!("the state was not copied to memory: {error}"),
+            Ok(copied) if self.run.membership.job().is_first() => {
+                self.run.membership.progress(copied.step);
+            }
+            Ok(_) => {}
+        }
+        self.next.on_copied(copied)
     }
 
     fn on_profile(&mut self, path: &Path) -> Result<(), Error> {

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::job::Membership;
 use fullshard_checkpoint::list;
 use fullshard_checkpoint::sharded::{Checkpoint, DataPosition};
+use fullshard_cluster::Generation;
 use fullshard_data::{BatchOrigin, Batches};
 use fullshard_step::StepSpec;
 use fullshard_train::{Origin, Resumed, check_checkpoint};
@@ -16,12 +17,39 @@ use std::path::{Path, PathBuf};
 const SHARED: [&str; 6] = ["model", "data", "precision", "optimizer", "schedule", "evaluation"];
 
 /// Settings of these sections that have no effect on the numbers.
-const FREE: [&str; 5] =
-    ["cache_dir", "overwrite_cache", "do_train", "do_eval", "iterations_per_loop"];
+const FREE: [&str; 7] = [
+    "cache_dir",
+    "overwrite_cache",
+    "do_train",
+    "do_eval",
+    "iterations_per_loop",
+    // Their product with the devices is the batch, which is compared below.
+    "per_device_batch",
+    "gradient_accumulation_steps",
+];
 
-/// The checkpoints that a config asks to resume from, the preferred one first: one that is named,
-/// or all usable ones of the output folder.
-pub(super) fn find(config: &RunConfig, spec: &StepSpec) -> Result<Vec<Checkpoint>> {
+/// The checkpoints to resume from, the preferred one first: those that the job itself has saved, if
+/// it was restarted, and then those that its config asks for.
+pub(super) fn find(
+    config: &RunConfig,
+    generation: Generation,
+    spec: &StepSpec,
+) -> Result<Vec<Checkpoint>> {
+    if generation.number > 0 {
+        let is_own =
+            |found: &Checkpoint| found.manifest().saved_at >= generation.launched_at as f64;
+        let mut own = usable(&config.output.dir, spec, false).unwrap_or_default();
+        own.retain(is_own);
+        if !own.is_empty() {
+            return Ok(own);
+        }
+    }
+    requested(config, spec)
+}
+
+/// The checkpoints that a config asks to resume from: one that is named, or all usable ones of the
+/// output folder.
+fn requested(config: &RunConfig, spec: &StepSpec) -> Result<Vec<Checkpoint>> {
     let Some(resume) = &config.checkpoint.resume else { return Ok(Vec::new()) };
     match resume {
         ResumeFrom::Folder(folder) if !has_checkpoints(folder) => {
@@ -42,7 +70,10 @@ pub(super) fn find_in(
     spec: &StepSpec,
 ) -> Result<Vec<Checkpoint>> {
     let job = membership.job();
-    let found = if job.is_first() { find(config, spec) } else { Ok(Vec::new()) };
+    let found = match job.is_first() {
+        true => find(config, membership.generation, spec),
+        false => Ok(Vec::new()),
+    };
     let found = membership.agree("checkpoints", found)?;
     let folders: Vec<&Path> = found.iter().map(Checkpoint::folder).collect();
     let folders = job.first_says("checkpoints/folders", || {

@@ -39,15 +39,18 @@ impl Run {
         }
         let config = serde_json::to_value(&self.config)
             .map_err(|error| Error::Usage(format!("cannot write the config: {error}")))?;
+        let save_options = SaveOptions {
+            folder: self.output.folder().to_owned(),
+            limit: options.total_limit,
+            only_model: options.only_model,
+            memory: options.memory.map(|size| size.0),
+            config,
+            on_save: Arc::clone(&control.on_save),
+            in_memory: false,
+        };
         Ok(Some(Saving {
-            options: SaveOptions {
-                folder: self.output.folder().to_owned(),
-                limit: options.total_limit,
-                only_model: options.only_model,
-                memory: options.memory.map(|size| size.0),
-                config,
-                on_save: Arc::clone(&control.on_save),
-            },
+            copies: self.copies(&save_options)?,
+            options: save_options,
             run: self.run_name(resumed)?,
             seed: self.config.schedule.seed,
             position,
@@ -127,6 +130,13 @@ impl RunConfig {
                 ));
             }
         }
+        if options.replicate_state > 0 && options.only_model {
+            return usage(
+                "--replicate_state copies all of the state, which --save_only_model leaves out: \
+                 leave out one of them"
+                    .into(),
+            );
+        }
         if !(options.grace.is_finite() && options.grace >= 0.0) {
             return usage(format!(
                 "--preemption_grace_s is {}, but must be a number of at least 0",
@@ -151,6 +161,7 @@ impl RunConfig {
             ("save_total_limit", options.total_limit.is_some() && off, OFF),
             ("save_only_model", options.only_model && off, OFF),
             ("save_memory", options.memory.is_some() && off, OFF),
+            ("replicate_state", options.replicate_state > 0 && off, OFF),
             ("metric_for_best_model", options.metric.is_some() && !best, NOT_BEST),
             ("greater_is_better", options.greater_is_better.is_some() && !best, NOT_BEST),
             ("ignore_data_skip", options.ignore_data_skip && !resumes, ANEW),

@@ -263,6 +263,7 @@ impl Run {
         let weights = runner.weights_time();
         let recorder = Recorder::new(self, callback, *checkpoint)?;
         let mut recorder = recorder.started_in(compile.saturating_sub(weights), weights);
+        self.forget_resumed()?;
         let trained = training.run(runner, &mut recorder)?;
         let mut values = trained.values.clone();
         values.insert("train_samples".to_owned(), samples.into());
@@ -279,6 +280,7 @@ impl Run {
             None => curve,
         };
         let model_bytes = self.write_results(runner, &trained, &values, &curve)?;
+        self.remove_copies();
         if let Some(reason) = trained.not_finite {
             let folder = self.output.folder().to_owned();
             return Err(Error::NotFinite { folder, reason });

@@ -13,4 +13,4 @@ mod write;
 
 pub use restore::check_checkpoint;
 pub(crate) use restore::{read_checkpoint, read_weights, saved_tensors};
-pub use saver::{SaveOptions, SaveResult, Saved, Saver};
+pub use saver::{SaveOptions, SaveResult, Saved, Saver, copies_of};

@@ -3,10 +3,10 @@
 use super::plan::SavePlan;
 use super::write::{FileJob, buffers, copy, write_files};
 use crate::error::Error;
-use crate::job::Job;
+use crate::job::{Job, PeersError};
 use crate::runner::Runner;
 use fullshard_checkpoint::sharded::{
-    MANIFEST_VERSION, Manifest, MeshAxes, OnSave, Progress, Staging,
+    MANIFEST_VERSION, Manifest, MeshAxes, OnSave, Progress, Staging, WrittenFiles,
 };
 use fullshard_checkpoint::{list, remove_checkpoint};
 use fullshard_pjrt::{Buffer, PinnedMemory};
@@ -35,6 +35,9 @@ pub struct SaveOptions {
     pub config: Value,
     /// Called at the points of a save.
     pub on_save: OnSave,
+    /// Whether the folder is one of this process alone, in its host's memory: it then has the files
+    /// of this process and those of the one before.
+    pub in_memory: bool,
 }
 
 /// A checkpoint that was saved.
@@ -200,8 +203,8 @@ impl Saver {
         self.saves += 1;
         let options = self.options.clone();
         let step = progress.step;
-        let staging = match job.is_first() {
-            true => self.stage(step, others),
+        let staging = match job.is_first() || options.in_memory {
+            true => self.stage(step, job.is_first(), others),
             // The first process makes it, and says when it has.
             false => Err(Error::OtherProcess { process: 0, message: String::new() }),
         };
@@ -216,7 +219,8 @@ impl Saver {
             tensors: self.plan.tensors.clone(),
             files: BTreeMap::new(),
         };
-        let name = format!("save/{}/{step}", self.saves);
+        let kind = if options.in_memory { "copy" } else { "save" };
+        let name = format!("{kind}/{}/{step}", self.saves);
         Save { job: job.clone(), name, staging, manifest, start, best, options }
     }
 
@@ -224,14 +228,17 @@ impl Saver {
     fn stage(
         &self,
         step: u64,
+        is_first: bool,
         others: &mut dyn FnMut(&Path) -> Result<(), Error>,
     ) -> Result<Staging, Error> {
         let SaveOptions { folder, on_save, .. } = self.options.clone();
         let staging = Staging::begin(&folder, step, on_save)?;
-        if let Some(index) = &self.plan.index {
+        if let Some(index) = self.plan.index.as_ref().filter(|_| is_first) {
             staging.write_index(index, self.plan.model_bytes())?;
         }
-        others(staging.path())?;
+        if is_first {
+            others(staging.path())?;
+        }
         staging.adopt_files()?;
         Ok(staging)
     }
@@ -261,7 +268,10 @@ impl Save {
         let staging = self.staging()?;
         let written = write_files(&staging, plan, files, memory);
         let pause = copied.map_or_else(|| self.start.elapsed(), |(pause, _)| pause);
-        self.add_written(&staging, written)?;
+        match self.options.in_memory {
+            true => self.exchange(&staging, written)?,
+            false => self.add_written(&staging, written)?,
+        }
         let (start, step, bytes) = (self.start, self.manifest.progress.step, staging.bytes());
         let path = staging.target().to_owned();
         let not_removed = self.commit(staging)?;
@@ -276,7 +286,7 @@ impl Save {
         let missing = Err(Error::OtherProcess { process: 0, message: String::new() });
         let staging = std::mem::replace(&mut self.staging, missing);
         let name = format!("{}/begun", self.name);
-        if self.job.is_first() {
+        if self.job.is_first() || self.options.in_memory {
             return self.job.agree(&name, staging);
         }
         self.job.agree(&name, Ok(()))?;
@@ -305,11 +315,51 @@ impl Save {
         Ok(())
     }
 
+    /// Takes copies of the files of the process before this one, and learns what all have written.
+    /// The job is alive after that, so that what was read from the devices can be trusted.
+    fn exchange(&self, staging: &Staging, written: Result<(), Error>) -> Result<(), Error> {
+        let (job, other) = (&self.job, |error: serde_json::Error| Error::Other(error.into()));
+        job.agree(&format!("{}/written", self.name), written)?;
+        let mine = serde_json::to_vec(&staging.written()).map_err(other)?;
+        let all = job.gather(&format!("{}/files", self.name), &mine)?;
+        let all: Vec<WrittenFiles> = all
+            .iter()
+            .map(|files| serde_json::from_slice(files).map_err(other))
+            .collect::<Result<_, _>>()?;
+        let this = job.process();
+        let before = (this.index + this.count - 1) % this.count;
+        let received = match before == this.index {
+            true => Ok(()),
+            false => self.receive(staging, before, &all[before]),
+        };
+        job.agree(&format!("{}/received", self.name), received)?;
+        all.into_iter().for_each(|written| staging.add_written(written));
+        Ok(())
+    }
+
+    fn receive(
+        &self,
+        staging: &Staging,
+        process: usize,
+        files: &WrittenFiles,
+    ) -> Result<(), Error> {
+        let folder = staging.path().file_name().unwrap_or_default().to_string_lossy();
+        let received = staging.receive(files, |name, add| {
+            let path = format!("{}/{folder}/{name}", copies_of(process));
+            let failed = |source: PeersError| fullshard_checkpoint::Error::Values {
+                name: name.to_owned(),
+                source,
+            };
+            self.job.fetch(process, &path, 0..u64::MAX, add).map(drop).map_err(failed)
+        });
+        Ok(received?)
+    }
+
     /// Makes the checkpoint complete, and removes old ones. Returns why one is not removed, if so.
     fn commit(self, staging: Staging) -> Result<Option<String>, Error> {
         let Save { job, name, manifest, best, options, .. } = self;
         let run = manifest.progress.run.clone();
-        let committed = match job.is_first() {
+        let committed = match job.is_first() || options.in_memory {
             true => staging.commit(manifest).map(Some).map_err(Error::from),
             false => Ok(None),
         };
@@ -333,6 +383,11 @@ fn prune(folder: &Path, run: &str, limit: usize, kept: &[Option<PathBuf>]) -> Re
         }
     }
     Ok(())
+}
+
+/// The name of the folder with the copies of a process.
+pub fn copies_of(process: usize) -> String {
+    format!("process-{process}")
 }
 
 fn seconds_since_1970() -> f64 {

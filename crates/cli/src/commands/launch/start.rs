@@ -2,6 +2,8 @@
 
 use crate::output::complain;
 use fullshard::{Error, Result};
+use fullshard_cluster::Generation;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreaper, wait};
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -23,15 +25,18 @@ pub struct Job<'a> {
     pub count: usize,
     pub address: String,
     pub secret: String,
+    pub generation: Generation,
 }
 
 /// How to start it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub enum Way<'a> {
     /// One child per process.
     Direct,
     /// One child, which starts the processes with MPI's variables.
     Mpiexec(&'a Path),
+    /// The same, on other hosts.
+    Hosts(&'a Path, Vec<String>),
 }
 
 /// What was started: processes, or the `mpiexec` of all. They are killed when this is dropped.
@@ -60,6 +65,8 @@ enum Lines {
 
 /// Starts all processes.
 pub fn start(job: &Job, way: Way) -> Result<Processes> {
+    // What outlives a killed `mpiexec` becomes ours: see `end_orphans`.
+    let _ = set_child_subreaper(Some(rustix::process::getpid()));
     let mut processes = Processes { children: Vec::new(), printers: Vec::new() };
     match way {
         Way::Direct => {
@@ -71,13 +78,8 @@ pub fn start(job: &Job, way: Way) -> Result<Processes> {
                 processes.add(format!("process {process}"), command, lines)?;
             }
         }
-        Way::Mpiexec(mpiexec) => {
-            let mut command = command(job, mpiexec.as_os_str());
-            command.args(["-prepend-rank", "-n", &job.count.to_string()]);
-            command.arg(job.program).args(job.args).env_remove("FULLSHARD_PROCESS_ID");
-            let lines = [Lines::MarkedStdout, Lines::MarkedStderr];
-            processes.add("mpiexec".to_owned(), command, Some(lines))?;
-        }
+        Way::Mpiexec(mpiexec) => processes.add_mpiexec(job, mpiexec, &[])?,
+        Way::Hosts(mpiexec, hosts) => processes.add_mpiexec(job, mpiexec, &hosts)?,
     }
     Ok(processes)
 }
@@ -91,12 +93,31 @@ fn command(job: &Job, program: &OsStr) -> Command {
         .env("FULLSHARD_COORDINATOR_RUNS", "true")
         .env("FULLSHARD_NUM_PROCESSES", job.count.to_string())
         .env("FULLSHARD_SECRET", &job.secret)
+        .env("FULLSHARD_GENERATION", job.generation.number.to_string())
+        .env("FULLSHARD_LAUNCHED_AT", job.generation.launched_at.to_string())
         .stdin(Stdio::null())
         .process_group(0);
+    match job.generation.full_processes {
+        Some(full) => command.env("FULLSHARD_FULL_PROCESSES", full.to_string()),
+        None => command.env_remove("FULLSHARD_FULL_PROCESSES"),
+    };
     command
 }
 
 impl Processes {
+    /// Starts all processes by an `mpiexec`: here, or on other hosts.
+    fn add_mpiexec(&mut self, job: &Job, mpiexec: &Path, hosts: &[String]) -> Result<()> {
+        let mut command = command(job, mpiexec.as_os_str());
+        command.args(["-prepend-rank", "-n", &job.count.to_string()]);
+        if !hosts.is_empty() {
+            let per_host = job.count.div_ceil(hosts.len()).to_string();
+            command.args(["-hosts", &hosts.join(","), "-ppn", &per_host]);
+        }
+        command.arg(job.program).args(job.args).env_remove("FULLSHARD_PROCESS_ID");
+        let lines = [Lines::MarkedStdout, Lines::MarkedStderr];
+        self.add("mpiexec".to_owned(), command, Some(lines))
+    }
+
     /// Starts a child. Its output is printed line by line, if it is marked.
     fn add(&mut self, name: String, mut command: Command, lines: Option<[Lines; 2]>) -> Result<()> {
         if lines.is_some() {
@@ -131,6 +152,30 @@ impl Drop for Processes {
         while self.printers.iter().any(|printer| !printer.is_finished()) && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+}
+
+/// Ends whatever a generation left behind: a frozen process would hold the output folder's lock.
+pub fn end_orphans() {
+    let children = || {
+        let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+        let lists = threads
+            .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+        let lists: String = lists.collect();
+        let pids = lists.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
+        pids.collect::<Vec<_>>()
+    };
+    let end = Instant::now() + LAST_OUTPUT;
+    loop {
+        let left = children();
+        if left.is_empty() || Instant::now() > end {
+            return;
+        }
+        for pid in left {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        while matches!(wait(WaitOptions::NOHANG), Ok(Some(_))) {}
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::start::{Processes, report};
 use fullshard::{Error, Result};
-use fullshard_cluster::Coordinator;
+use fullshard_cluster::{Coordinator, Failure};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals as Receiver;
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 const PERIOD: Duration = Duration::from_millis(20);
 
 /// After a failure: how long the others have to end by themselves, and then after SIGTERM.
-const NOTICE: Duration = Duration::from_secs(1);
-const GRACE: Duration = Duration::from_secs(5);
+const NOTICE: Duration = Duration::from_secs(2);
+const GRACE: Duration = Duration::from_secs(2);
 
 /// The signals that are forwarded: to stop, and to save a checkpoint.
 pub struct Signals(Receiver);
@@ -26,6 +26,34 @@ impl Signals {
         let fail = |error| Error::Usage(format!("cannot watch for signals: {error}"));
         Receiver::new(signals).map(Signals).map_err(fail)
     }
+
+    /// Waits, unless a signal to stop comes first: returns whether one did.
+    pub fn stop_within(&mut self, time: Duration) -> bool {
+        let end = Instant::now() + time;
+        loop {
+            if self.0.pending().any(|signal| signal != SIGUSR1) {
+                return true;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            std::thread::sleep(left.min(PERIOD));
+        }
+    }
+}
+
+/// How a generation ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// The exit code: that of the first process that failed.
+    pub code: u8,
+    /// Whether it was stopped by a signal.
+    pub stopped: bool,
+    /// Why it failed, as far as the processes knew.
+    pub failure: Option<Failure>,
+    /// The step that it would go on from.
+    pub progress: u64,
 }
 
 /// How far a job is from its end.
@@ -40,8 +68,8 @@ struct Ending {
     signalled: u32,
 }
 
-/// Waits until all have ended. The exit code is that of the first that failed.
-pub fn supervise(processes: &mut Processes, job: &Coordinator, signals: &mut Signals) -> u8 {
+/// Waits until all have ended.
+pub fn supervise(processes: &mut Processes, job: &Coordinator, signals: &mut Signals) -> Ended {
     let mut ending = Ending::default();
     loop {
         for signal in signals.0.pending() {
@@ -52,7 +80,12 @@ pub fn supervise(processes: &mut Processes, job: &Coordinator, signals: &mut Sig
         }
         processes.collect(&mut ending);
         if processes.children.iter().all(|started| started.code.is_some()) {
-            return ending.code(job);
+            return Ended {
+                code: ending.code(job),
+                stopped: ending.stopped_by.is_some(),
+                failure: job.failure(),
+                progress: job.progress(),
+            };
         }
         if ending.failed.is_none() && (ending.has_failed() || job.failure().is_some()) {
             ending.failed = Some(Instant::now());
