@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod drills;
 mod ends;
 mod launchers;
 mod meshes;
