@@ -137,6 +137,58 @@ fn an_error_that_would_repeat_itself_is_final() {
     assert!(!printed.contains("launch: restart"), "{printed}");
 }
 
+/// Thirty failures of a kind in one run, at random steps.
+fn thirty(kind: &str, disturb: impl Fn(&Folder, u64)) {
+    let folder = Folder::new();
+    let long = ["--max_steps", "620", "--save_steps", "5", "--save_total_limit", "2"];
+    ends(process(&folder, &flags(&[&long[..], &["--output_dir", "expected"]].concat())), 0);
+    let mut run = Running::start(&folder, launch(&folder, "2", &flags(&long)));
+    let mut random = 7_u64;
+    let mut times = Vec::new();
+    for failure in 0..30 {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let step = 20 * failure + 6 + (random >> 33) % 13;
+        assert!(run.prints(&format!("step {step}/620  epoch")), "{}", stderr(&folder));
+        let failed = Instant::now();
+        disturb(&folder, random >> 40);
+        assert!(run.prints(&format!("step {}/620  epoch", step + 1)), "{}", stderr(&folder));
+        times.push(failed.elapsed().as_secs_f64());
+    }
+    let (status, printed) = run.end();
+    let errors = stderr(&folder);
+    assert!(status.success(), "{printed}{errors}");
+    assert_same(&folder, "out", "expected");
+    times.sort_by(f64::total_cmp);
+    println!(
+        "{kind}: {} restarts; back at the next step in {:.1} to {:.1} s, median {:.1} s",
+        errors.matches("launch: restart ").count(),
+        times[0],
+        times[29],
+        times[15]
+    );
+}
+
+#[test]
+#[ignore = "long: thirty failures"]
+fn long_thirty_processes_are_killed() {
+    thirty("SIGKILL", |folder, random| signal(folder, random as usize % 2, Signal::KILL));
+}
+
+#[test]
+#[ignore = "long: thirty failures"]
+fn long_thirty_processes_are_frozen() {
+    thirty("SIGSTOP", |folder, random| signal(folder, random as usize % 2, Signal::STOP));
+}
+
+#[test]
+#[ignore = "long: thirty failures"]
+fn long_thirty_times_both_processes_are_killed() {
+    thirty("SIGKILL of both", |folder, _| {
+        let both = [process_of(folder, 0), process_of(folder, 1)];
+        both.iter().for_each(|process| kill_process(*process, Signal::KILL).unwrap());
+    });
+}
+
 /// A process of a job in a folder, if it runs.
 fn find(folder: &Folder, number: usize) -> Option<Pid> {
     let folder = folder.0.path().canonicalize().unwrap();

@@ -100,6 +100,41 @@ fn long_a_cut_network_ends_the_job() {
     assert!(log.contains("process 1 (host host2): no sign of life for "), "{log}");
 }
 
+/// A supervised job on hosts, one of which loses its network: a spare takes over, or the rest go on
+/// with the same batches.
+#[test]
+#[ignore = "long: needs root"]
+fn long_a_job_goes_on_without_a_host() {
+    let Some(script) = script("hosts.sh", &["ip", "unshare", "nsenter"]) else { return };
+    let folder = Folder::new();
+    let long = ["--max_steps", "60", "--save_steps", "5", "--per_device_train_batch_size", "12"];
+    let args = [&long[..], &["--num_cores", "2", "--output_dir", "expected"]].concat();
+    ends(process(&folder, &flags(&args)), 0);
+    for (name, processes, cores, batch, cut) in [
+        ("spare", "-n 2 --hosts host1,host2,host3", "2", "12", "host2"),
+        ("fewer", "-n 3 --min_processes 2 --hosts host1,host2,host3", "3", "8", "host3"),
+    ] {
+        let line = format!(
+            "export UCX_TLS=tcp,self HYDRA_LAUNCHER=ssh HYDRA_LAUNCHER_EXEC=$HOSTS/ssh; \
+             \"$0\" launch --mpiexec $MPIEXEC {processes} \"$@\" > {name}.log 2>&1 & \
+             until grep -q 'step 22/60' {name}.log; do sleep 0.05; done; \
+             $HOSTS/ssh {cut} ip link set eth0 down; wait $!"
+        );
+        let more = ["--num_cores", cores, "--per_device_train_batch_size", batch];
+        let name: &'static str = name;
+        let more = [&long[..4], &more, &["--output_dir", name]].concat();
+        let mut command =
+            by(&script, &["3", "bash", "-c", &line], &process(&folder, &flags(&more)));
+        command.env("MPIEXEC", fullshard_testing::mpi().mpiexec);
+        let output = command.output().unwrap();
+        let log = std::fs::read_to_string(folder.path(&format!("{name}.log"))).unwrap();
+        assert!(output.status.success(), "{log}{}", all_text(&output));
+        assert_eq!(log.matches("launch: restart ").count(), 1, "{log}");
+        assert!(log.contains("restart 1 with 2 processes from step 20"), "{log}");
+        assert_close(&folder, name, "expected");
+    }
+}
+
 /// `srun` with Slurm's PMI2, and MPICH's own launcher in an allocation.
 #[test]
 #[ignore = "long: needs root and Slurm"]
