@@ -5,8 +5,10 @@ use crate::error::Error;
 use crate::evaluation::Evaluated;
 use crate::launch::Metrics;
 use crate::report::Values;
+use crate::spent::Spent;
 use crate::start_up::StartUp;
 use std::path::Path;
+use std::time::Duration;
 
 /// Called during a run, like Hugging Face's `TrainerCallback`. Methods do nothing by default; an
 /// error ends the run.
@@ -20,6 +22,12 @@ pub trait Callback {
     /// Called after the first step, with the time since the launch of the run.
     fn on_start_up(&mut self, start_up: &StartUp) -> Result<(), Error> {
         let _ = start_up;
+        Ok(())
+    }
+
+    /// Called when time was spent on something, before its other callbacks.
+    fn on_spent(&mut self, on: Spent, time: Duration) -> Result<(), Error> {
+        let _ = (on, time);
         Ok(())
     }
 
