@@ -49,6 +49,8 @@ enum Command {
     Config(Box<commands::config::ConfigArgs>),
     /// Verify, show, convert and compare checkpoints.
     Checkpoint(commands::checkpoint::CheckpointArgs),
+    /// Show what the time of a run was spent on, over all of its restarts.
+    Goodput(commands::goodput::GoodputArgs),
     /// List the devices of this machine, their memory and their plugins.
     Devices(commands::devices::DevicesArgs),
     /// Compile and run a StableHLO program, and print its results, memory and time.
@@ -93,6 +95,7 @@ fn run() -> fullshard::Result<ExitCode> {
         Command::Rendezvous(args) => commands::launch::rendezvous(&args)?,
         Command::Config(args) => commands::config::run(&args)?,
         Command::Checkpoint(args) => return commands::checkpoint::run(&args),
+        Command::Goodput(args) => commands::goodput::run(&args)?,
         Command::Devices(args) => commands::devices::run(&args)?,
         Command::Exec(args) => commands::exec::run(&args)?,
         Command::Compile(args) => commands::compile::run(&args)?,

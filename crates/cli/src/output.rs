@@ -102,6 +102,13 @@ pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
     Ok(())
 }
 
+/// A time in seconds since 1970, as local time.
+pub fn local_time(seconds: f64) -> String {
+    let time = chrono::DateTime::from_timestamp(seconds as i64, 0);
+    let local = time.map(|time| time.with_timezone(&chrono::Local));
+    local.map_or("unknown".to_owned(), |time| time.format("%Y-%m-%d %H:%M:%S").to_string())
+}
+
 /// Prints the estimated memory of a step per device.
 pub fn print_estimate(estimate: &MemoryEstimate) {
     say!("{:<20} {} per device", "estimated memory", format::bytes(estimate.total));

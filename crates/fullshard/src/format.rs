@@ -22,6 +22,21 @@ pub fn seconds(value: f64) -> String {
     }
 }
 
+/// A duration in its two largest units: `2 h 05 min`.
+pub fn duration(value: f64) -> String {
+    // Rounded to the smaller unit first, so that no minute has 60 seconds.
+    let units = |smaller: f64, each: u64| {
+        let rounded = (value / smaller).round() as u64;
+        (rounded / each, rounded % each)
+    };
+    match (units(1.0, 60), units(60.0, 60), units(3600.0, 24)) {
+        _ if value < 60.0 => seconds(value),
+        ((minutes, seconds), ..) if minutes < 60 => format!("{minutes} min {seconds:02} s"),
+        (_, (hours, minutes), _) if hours < 48 => format!("{hours} h {minutes:02} min"),
+        (.., (days, hours)) => format!("{days} d {hours:02} h"),
+    }
+}
+
 /// A FLOP/s rate.
 pub fn flops_rate(value: f64) -> String {
     match value {
@@ -51,5 +66,19 @@ mod tests {
     fn no_time_has_no_sign() {
         assert_eq!(seconds(-0.0), "0.0 µs");
         assert_eq!(seconds(0.0025), "2.50 ms");
+    }
+
+    #[test]
+    fn durations_have_two_units() {
+        for (value, text) in [
+            (12.3, "12.30 s"),
+            (60.0, "1 min 00 s"),
+            (3599.4, "59 min 59 s"),
+            (3599.6, "1 h 00 min"),
+            (7500.0, "2 h 05 min"),
+            (260_000.0, "3 d 00 h"),
+        ] {
+            assert_eq!(duration(value), text);
+        }
     }
 }

@@ -27,7 +27,7 @@
 //! everything here supports it. Optimizers are [registered](fullshard_optim::register) in the same
 //! way. `examples/own_model.rs` is a custom model in sixty lines.
 //!
-//! [`run`] has the individual stages of a run.
+//! [`run`] has the individual stages of a run, [`goodput`] what its time was spent on.
 #![forbid(unsafe_code)]
 
 pub mod bench;
@@ -36,6 +36,7 @@ pub mod device;
 mod elastic;
 mod error;
 pub mod format;
+pub mod goodput;
 mod hub;
 mod job;
 mod mesh;

@@ -5,8 +5,10 @@ use crate::error::Error;
 use crate::evaluation::Evaluated;
 use crate::launch::Metrics;
 use crate::report::Values;
+use crate::spent::Spent;
 use crate::start_up::StartUp;
 use std::path::Path;
+use std::time::Duration;
 
 /// Called during a run, like Hugging Face's `TrainerCallback`. Methods do nothing by default; an
 /// error ends the run.
@@ -26,6 +28,12 @@ pub trait Callback {
     /// Called when the state was copied to the memory of hosts, or could not be.
     fn on_copied(&mut self, copied: &SaveResult) -> Result<(), Error> {
         let _ = copied;
+        Ok(())
+    }
+
+    /// Called when time was spent on something, before its other callbacks.
+    fn on_spent(&mut self, on: Spent, time: Duration) -> Result<(), Error> {
+        let _ = (on, time);
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use crate::trainer::Run;
 use fullshard_checkpoint::sharded::{DataPosition, Progress};
 use fullshard_checkpoint::{Weights, checkpoint_name};
 use std::path::Path;
+use std::time::Instant;
 
 /// When and how a run saves checkpoints.
 pub struct Saving<'a> {
@@ -126,11 +127,12 @@ impl Run<'_, '_, '_> {
         self.catch_up()?;
         let progress = saving.progress(self);
         let Some(copier) = &mut self.copier else { return Ok(()) };
-        let (callback, state) = (&mut *self.callback, &self.state);
+        let (callback, state, start) = (&mut *self.callback, &self.state, Instant::now());
         copier.start(self.runner, progress, None, &mut |folder| {
             state.save(folder)?;
             callback.on_save(step, folder)
-        })
+        })?;
+        self.spent_on_saving(step, start.elapsed())
     }
 
     /// Waits for all saves. A run that ends early saves its last step.
@@ -156,11 +158,12 @@ impl Run<'_, '_, '_> {
         };
         self.saved = Some(step);
         let best = self.state.best_model_checkpoint.as_ref().map(Into::into);
-        let (callback, state) = (&mut *self.callback, &self.state);
+        let (callback, state, start) = (&mut *self.callback, &self.state, Instant::now());
         saver.start(self.runner, progress, best, &mut |folder| {
             state.save(folder)?;
             callback.on_save(step, folder)
-        })
+        })?;
+        self.spent_on_saving(step, start.elapsed())
     }
 
     /// Passes the outcomes of saves on.

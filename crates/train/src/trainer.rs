@@ -18,6 +18,7 @@ use crate::runner::Runner;
 use crate::saving::Saving;
 use crate::schedule::TrainSchedule;
 use crate::source::{BatchSource, HostBatch};
+use crate::spent::Spent;
 use fullshard_checkpoint::sharded::Progress;
 use fullshard_optim::Schedule;
 use fullshard_pjrt::{Profile, write_profile};
@@ -112,6 +113,8 @@ pub(crate) struct Run<'r, 'a, 'c> {
     pub copier: Option<Saver>,
     /// The step of the last checkpoint.
     pub saved: Option<u64>,
+    /// Pauses to save since the last launch was done.
+    pub paused: Duration,
 }
 
 impl Training<'_> {
@@ -141,6 +144,7 @@ impl Training<'_> {
             samples: 0,
             evaluated: None,
             saved: None,
+            paused: Duration::ZERO,
         };
         if let Some(Resumed { state, progress }) = &self.resumed {
             run.go_on(state, progress);
@@ -264,8 +268,7 @@ impl Run<'_, '_, '_> {
         self.catch_up()?;
         let start = Instant::now();
         self.runner.prepare(steps)?;
-        self.meter.exclude(start.elapsed());
-        Ok(())
+        self.spent_apart(Spent::Compile, start.elapsed())
     }
 
     /// Waits for the launch in flight.
@@ -276,7 +279,11 @@ impl Run<'_, '_, '_> {
     /// Waits for a launch and records the metrics of its steps.
     fn read(&mut self, launched: Launched) -> Result<(), Error> {
         let metrics = launched.pending.wait_all()?;
-        let time = self.meter.launch_time() / launched.steps.len().max(1) as u32;
+        let time = self.meter.launch_time();
+        if let (Some(first), Some(last)) = (launched.steps.first(), launched.steps.last()) {
+            self.spent_on_steps(first.step, last.step, time)?;
+        }
+        let time = time / launched.steps.len().max(1) as u32;
         let mut steps = launched.steps.into_iter().zip(metrics);
         steps.try_for_each(|(step, metrics)| self.record(step, metrics, time))
     }
@@ -320,13 +327,12 @@ impl Run<'_, '_, '_> {
     fn evaluate(&mut self) -> Result<bool, Error> {
         let Some(evaluation) = &self.training.evaluation else { return Ok(false) };
         let start = Instant::now();
-        let Some(evaluated) = self.runner.evaluate(evaluation, self.training.stop)? else {
-            return Ok(false);
-        };
+        let evaluated = self.runner.evaluate(evaluation, self.training.stop)?;
+        self.spent_apart(Spent::Evaluation, start.elapsed())?;
+        let Some(evaluated) = evaluated else { return Ok(false) };
         self.callback.on_evaluate(self.state.global_step, &evaluated)?;
         self.state.log(evaluated.values());
         self.evaluated = Some(evaluated);
-        self.meter.exclude(start.elapsed());
         Ok(self.note_best(&evaluated.values()))
     }
 

@@ -6,6 +6,7 @@ pub mod compile;
 pub mod config;
 pub mod devices;
 pub mod exec;
+pub mod goodput;
 pub mod launch;
 pub mod plan;
 pub mod plugins;

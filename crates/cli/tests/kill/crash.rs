@@ -1,6 +1,7 @@
 //! SIGKILL at any moment: the resumed run ends as if nothing had happened.
 
 use super::common::Folder;
+use super::goodput;
 use super::{AUTO, LONG, Outcome, UNINTERRUPTED, drill, finish, folder, intact, start};
 use fullshard_checkpoint::sweep;
 use std::collections::BTreeSet;
@@ -34,6 +35,7 @@ fn a_run_that_is_killed_ends_as_one_that_is_not() {
         assert!(printed.contains(part), "{printed}");
     }
     resumed_to_the_end(&folder);
+    goodput::accounts_for_kills(&folder, 3);
 
     // All processes wrote their logs into the folder of the first.
     let runs: Vec<_> = fs::read_dir(folder.path("out/runs")).unwrap().map(Result::unwrap).collect();

@@ -7,6 +7,7 @@ mod common;
 
 mod crash;
 mod disk;
+mod goodput;
 mod resume;
 mod signals;
 

@@ -153,6 +153,11 @@ pub struct Generation {
 }
 
 impl Generation {
+    /// Whether a launcher counts generations.
+    pub fn is_counted(&self) -> bool {
+        self.launched_at > 0
+    }
+
     /// As `fullshard launch` states it: `FULLSHARD_GENERATION`, `FULLSHARD_FULL_PROCESSES`,
     /// `FULLSHARD_LAUNCHED_AT`.
     pub fn detect(environment: &BTreeMap<String, String>) -> Result<Generation> {

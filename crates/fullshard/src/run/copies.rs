@@ -269,6 +269,11 @@ impl Run {
         Ok(Some(Copies { options, every }))
     }
 
+    /// Whether a checkpoint is a copy in memory.
+    pub(super) fn is_copy(&self, checkpoint: &Checkpoint) -> bool {
+        checkpoint.folder().ends_with(VIEW)
+    }
+
     /// Frees the copy that was resumed from.
     pub(super) fn forget_resumed(&self) -> Result<()> {
         match self.config.checkpoint.replicate_state {

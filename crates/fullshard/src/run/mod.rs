@@ -4,6 +4,7 @@
 //! text is read, devices are used or anything is compiled. [`Run::corpora`], [`Run::client`], [`Run::start`] and [`Run::train`] follow, ordered
 //! by cost. [`train()`] does all of it.
 
+mod accounts;
 mod copies;
 mod data;
 mod demo;

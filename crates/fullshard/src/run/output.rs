@@ -2,6 +2,7 @@
 
 use crate::config::{FILE_NAME, RunConfig};
 use crate::error::{Error, Result};
+use crate::goodput::JOURNAL;
 use crate::job::Membership;
 use fullshard_checkpoint::{Error as CheckpointError, LOCK, Lock, check_place, sweep, write_file};
 use fullshard_train::report::{Curve, TrainerState, Values, save_metrics};
@@ -18,9 +19,10 @@ pub struct Output {
 const RESULTS: [&str; 4] =
     ["all_results.json", "train_results.json", "eval_results.json", "trainer_state.json"];
 
-/// Other files of a run: the config, the loss curve, the model and its tokenizer.
-const OTHERS: [&str; 10] = [
+/// Other files of a run: the config, the journal, the loss curve, the model and its tokenizer.
+const OTHERS: [&str; 11] = [
     FILE_NAME,
+    JOURNAL,
     "loss.svg",
     "config.json",
     "generation_config.json",
@@ -77,7 +79,9 @@ impl Output {
             return Err(unusable(format!("but {link} is a dangling link: name another folder")));
         }
         let mut entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        let is_empty = entries.all(|entry| entry.file_name() == LOCK);
+        // The journal may be all that is left of a run that failed.
+        let is_empty =
+            entries.all(|entry| [LOCK, JOURNAL].map(Into::into).contains(&entry.file_name()));
         if !is_empty && !overwrite {
             return Err(unusable(
                 "which is not empty: add --resume_from_checkpoint to go on with its run, \

@@ -1,12 +1,14 @@
-//! Records losses and TensorBoard logs of a run, and what a checkpoint needs to go on with them.
+//! Records losses, times and TensorBoard logs of a run, and what a checkpoint needs to go on with
+//! them.
 
+use super::accounts::Accounts;
 use super::{Run, resume};
 use crate::config::FILE_NAME;
 use crate::error::{Error as RunError, Result};
 use fullshard_checkpoint::sharded::Checkpoint;
 use fullshard_checkpoint::{WeightDtype, write_file};
 use fullshard_train::report::{Curve, EventWriter, Values};
-use fullshard_train::{Callback, Error, Evaluated, Metrics, SaveResult, Saved, StartUp};
+use fullshard_train::{Callback, Error, Evaluated, Metrics, SaveResult, Saved, Spent, StartUp};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -23,6 +25,8 @@ pub(super) struct Recorder<'a> {
     /// When training began, until its first step is done; then the time of the start-up.
     begun: Instant,
     start_up: StartUp,
+    /// On the first process.
+    accounts: Option<Accounts>,
 }
 
 /// What is recorded of a run so far.
@@ -53,7 +57,7 @@ impl<'a> Recorder<'a> {
             false => None,
         };
         let (begun, start_up) = (Instant::now(), StartUp::default());
-        Ok(Recorder { run, next, events, recorded, begun, start_up })
+        Ok(Recorder { run, next, events, recorded, begun, start_up, accounts: None })
     }
 
     /// States the time that the run took to start, given that of compiling and of weights.
@@ -61,6 +65,18 @@ impl<'a> Recorder<'a> {
         let (rendezvous, data) = (self.run.membership.rendezvous, self.run.data_time.get());
         self.start_up = StartUp { rendezvous, data, compile, weights, ..StartUp::default() };
         self
+    }
+
+    /// Keeps the journal of the run, if this is its first process.
+    pub fn with_journal(mut self, run: String, resumed: Option<&Checkpoint>) -> Recorder<'a> {
+        let first = self.run.membership.job().is_first();
+        self.accounts = first.then(|| Accounts::begin(self.run, run, resumed, &self.start_up));
+        self
+    }
+
+    /// The accounts of the run, which training has no more to add to.
+    pub fn take_accounts(&mut self) -> Option<Accounts> {
+        self.accounts.take()
     }
 
     /// The time that the run took to start.
@@ -113,8 +129,19 @@ impl Callback for Recorder<'_> {
 
     fn on_log(&mut self, step: u64, values: &Values) -> Result<(), Error> {
         self.next.on_log(step, values)?;
-        self.write(step, values);
+        let mut values = values.clone();
+        if let Some(share) = self.accounts.as_ref().and_then(Accounts::share) {
+            values.insert("goodput".to_owned(), share.into());
+        }
+        self.write(step, &values);
         Ok(())
+    }
+
+    fn on_spent(&mut self, on: Spent, time: Duration) -> Result<(), Error> {
+        if let Some(accounts) = &mut self.accounts {
+            accounts.spent(on, time);
+        }
+        self.next.on_spent(on, time)
     }
 
     fn on_evaluate(&mut self, step: u64, evaluated: &Evaluated) -> Result<(), Error> {
@@ -136,6 +163,9 @@ impl Callback for Recorder<'_> {
     }
 
     fn on_saved(&mut self, saved: &SaveResult) -> Result<(), Error> {
+        if let Some(accounts) = &self.accounts {
+            accounts.saved(saved);
+        }
         match saved {
             Err(error) => tracing::warn!(
                 "no checkpoint was saved: {error}. Training goes on, and older checkpoints are as \

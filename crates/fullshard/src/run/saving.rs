@@ -31,7 +31,7 @@ impl Run {
         &self,
         control: &Control<'a>,
         position: &'a dyn Fn(u64) -> DataPosition,
-        resumed: Option<&Resumed>,
+        run: &str,
     ) -> Result<Option<Saving<'a>>> {
         let options = &self.config.checkpoint;
         if options.strategy == SaveWhen::No {
@@ -51,7 +51,7 @@ impl Run {
         Ok(Some(Saving {
             copies: self.copies(&save_options)?,
             options: save_options,
-            run: self.run_name(resumed)?,
+            run: run.to_owned(),
             seed: self.config.schedule.seed,
             position,
             requested: control.save,
@@ -64,7 +64,7 @@ impl Run {
 
 impl Run {
     /// The name of the run: that of the one that is resumed, or a new one.
-    fn run_name(&self, resumed: Option<&Resumed>) -> Result<String> {
+    pub(super) fn run_name(&self, resumed: Option<&Resumed>) -> Result<String> {
         if let Some(resumed) = resumed {
             return Ok(resumed.progress.run.clone());
         }

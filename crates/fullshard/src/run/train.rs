@@ -1,11 +1,13 @@
 //! Trains and evaluates a prepared run, and writes its results.
 
+use super::accounts::Accounts;
 use super::recorder::Recorder;
 use super::resume::go_on;
 use super::saving::Control;
 use super::{Corpora, Limit, Needed, Run};
 use crate::config::RunConfig;
 use crate::error::{Error, Result};
+use crate::goodput::{Ended, Event, Goodput, Journal};
 use crate::job::Membership;
 use fullshard_checkpoint::sharded::{Checkpoint, DataPosition};
 use fullshard_data::{BatchOrigin, Batches, Corpus, Order};
@@ -42,6 +44,9 @@ pub struct Outcome {
     pub trained: Option<Trained>,
     /// The final evaluation, if any.
     pub evaluated: Option<Evaluated>,
+    /// What the time of training was spent on, since the run was first started; on the first
+    /// process.
+    pub goodput: Option<Goodput>,
 }
 
 /// The results of training, which are also written.
@@ -54,6 +59,9 @@ pub struct Finished {
     pub curve: Curve,
     /// The size of the model in bytes.
     pub model_bytes: u64,
+    /// What the time of the run was spent on until its last step, since it was first started; on
+    /// the first process.
+    pub goodput: Option<Goodput>,
 }
 
 /// Trains and evaluates as configured. The callback observes the run.
@@ -76,20 +84,20 @@ pub fn train_in(
     let control = Control::default();
     let Some(set) = run.training_set(&corpora, run.resumes_from())? else {
         let Some(evaluation) = evaluation else {
-            return Ok(Outcome { trained: None, evaluated: None });
+            return Ok(Outcome { trained: None, evaluated: None, goodput: None });
         };
         let evaluated = run.eval_runner(&compiler)?.evaluate(&evaluation, control.stop)?;
         run.write_evaluation(evaluated.as_ref(), 0.0)?;
-        return Ok(Outcome { trained: None, evaluated });
+        return Ok(Outcome { trained: None, evaluated, goodput: None });
     };
     run.check_disk(&set.schedule)?;
     let mut started = run.start(&compiler)?;
     let set = run.training_set(&corpora, started.checkpoint)?.unwrap_or(set);
-    let Finished { trained, .. } =
+    let Finished { trained, goodput, .. } =
         run.train(&mut started, set, evaluation.clone(), &control, callback)?;
     let runner = &mut started.runner;
     let evaluated = run.evaluate_at_end(runner, &trained, evaluation.as_ref(), control.stop)?;
-    Ok(Outcome { trained: Some(trained), evaluated })
+    Ok(Outcome { trained: Some(trained), evaluated, goodput })
 }
 
 impl Run {
@@ -238,6 +246,7 @@ impl Run {
         let samples = corpus.blocks();
         let resumed = checkpoint.map(|checkpoint| self.resumed(checkpoint)).transpose()?;
         let position = |step| self.data_position(&corpus, &batches, step);
+        let run = self.run_name(resumed.as_ref())?;
         let part = self.spec.process_sequences(batches.sequences, self.membership.process())?;
         let data = TokenBatches::training(Arc::clone(&corpus), batches).of_sequences(part);
         let training = Training {
@@ -253,7 +262,7 @@ impl Run {
                 .clone()
                 .filter(|_| self.membership.job().is_first()),
             stop: control.stop,
-            saving: self.saving(control, &position, resumed.as_ref())?,
+            saving: self.saving(control, &position, &run)?,
             resumed,
         };
         if self.membership.job().is_first() {
@@ -262,14 +271,27 @@ impl Run {
         let compile = Duration::try_from_secs_f64(*compile_time).unwrap_or_default();
         let weights = runner.weights_time();
         let recorder = Recorder::new(self, callback, *checkpoint)?;
-        let mut recorder = recorder.started_in(compile.saturating_sub(weights), weights);
+        let recorder = recorder.started_in(compile.saturating_sub(weights), weights);
+        let mut recorder = recorder.with_journal(run, *checkpoint);
         self.forget_resumed()?;
-        let trained = training.run(runner, &mut recorder)?;
+        let trained = training.run(runner, &mut recorder);
+        let mut accounts = recorder.take_accounts();
+        let trained = match trained {
+            Ok(trained) => trained,
+            Err(error) => {
+                end(accounts, Ended::Failed, Some(error.to_string()));
+                return Err(error.into());
+            }
+        };
+        let goodput = accounts.as_mut().and_then(Accounts::report);
         let mut values = trained.values.clone();
         values.insert("train_samples".to_owned(), samples.into());
         values.insert("compile_time".to_owned(), (*compile_time).into());
         let start_up = recorder.start_up().total.as_secs_f64();
         values.insert("startup_time".to_owned(), start_up.into());
+        if let Some(goodput) = &goodput {
+            values.insert("goodput".to_owned(), goodput.share().into());
+        }
         recorder.write(trained.state.global_step, &values);
         let curve = recorder.curve(format!("loss of {}", self.spec.model.class()));
         let curve = match &self.demo {
@@ -279,17 +301,23 @@ impl Run {
             }
             None => curve,
         };
-        let model_bytes = self.write_results(runner, &trained, &values, &curve)?;
-        self.remove_copies();
-        if let Some(reason) = trained.not_finite {
-            let folder = self.output.folder().to_owned();
-            return Err(Error::NotFinite { folder, reason });
+        let written = self.write_results(runner, &trained, &values, &curve);
+        let folder = self.output.folder().to_owned();
+        let written = written.and_then(|bytes| match (trained.not_finite, &trained.best_error) {
+            (Some(reason), _) => Err(Error::NotFinite { folder, reason }),
+            (_, Some(reason)) => Err(Error::NoBest { folder, reason: reason.clone() }),
+            _ => Ok(bytes),
+        });
+        match &written {
+            Ok(_) if trained.stopped => end(accounts, Ended::Stopped, None),
+            Ok(_) => {
+                self.remove_copies();
+                end(accounts, Ended::Done, None);
+            }
+            Err(error) => end(accounts, Ended::Failed, Some(error.to_string())),
         }
-        if let Some(reason) = trained.best_error {
-            let folder = self.output.folder().to_owned();
-            return Err(Error::NoBest { folder, reason });
-        }
-        Ok(Finished { trained, results: values, curve, model_bytes })
+        let model_bytes = written?;
+        Ok(Finished { trained, results: values, curve, model_bytes, goodput })
     }
 
     /// Warns of loops that are longer than all stretches of steps that a launch may cover.
@@ -320,7 +348,15 @@ impl Run {
         let Some(evaluation) = evaluation.filter(|_| self.mode.evaluate) else { return Ok(None) };
         let evaluated = match trained.evaluated {
             Some(evaluated) => Some(evaluated),
-            None => runner.evaluate(evaluation, stop)?,
+            None => {
+                let start = Instant::now();
+                let evaluated = runner.evaluate(evaluation, stop)?;
+                if self.membership.job().is_first() {
+                    let seconds = start.elapsed().as_secs_f64();
+                    Journal::open(self.output.folder()).record(Event::Evaluation { seconds });
+                }
+                evaluated
+            }
         };
         self.write_evaluation(evaluated.as_ref(), trained.state.epoch)?;
         Ok(evaluated)
@@ -344,5 +380,12 @@ impl Run {
         values.insert("perplexity".to_owned(), evaluated.perplexity().into());
         values.insert("epoch".to_owned(), epoch.into());
         values
+    }
+}
+
+/// Records how training ended.
+fn end(accounts: Option<Accounts>, how: Ended, reason: Option<String>) {
+    if let Some(accounts) = accounts {
+        accounts.end(how, reason);
     }
 }

@@ -133,7 +133,7 @@ impl Observed {
                 Some("json") if name.ends_with("manifest.json") => String::new(),
                 Some("json") if name.ends_with("losses.json") => String::new(),
                 Some("json") => results(&path),
-                Some("toml" | "svg") => String::new(),
+                Some("toml" | "svg" | "jsonl") => String::new(),
                 _ if name.starts_with("cache") => {
                     fs::metadata(&path).unwrap().mtime_nsec().to_string()
                 }
@@ -154,8 +154,17 @@ fn results(path: &Path) -> String {
 }
 
 fn clean(value: &mut Value) {
-    const TIMED: [&str; 7] =
-        ["second", "runtime", "step_time", "input_wait", "memory", "compile", "mfu"];
+    const TIMED: [&str; 9] = [
+        "second",
+        "runtime",
+        "step_time",
+        "startup_time",
+        "input_wait",
+        "memory",
+        "compile",
+        "mfu",
+        "goodput",
+    ];
     match value {
         Value::Object(object) => {
             object.retain(|key, _| !TIMED.iter().any(|timed| key.contains(timed)));

@@ -1,7 +1,6 @@
 //! `fullshard checkpoint list`.
 
-use super::local_time;
-use crate::output::{print_json, show};
+use crate::output::{local_time, print_json, show};
 use fullshard::Result;
 use fullshard::format;
 use fullshard_checkpoint::{CheckpointState, CheckpointSummary, summarize};

@@ -137,10 +137,3 @@ fn tolerance(word: &str) -> Result<f64, String> {
 fn byte_bar(what: &str, path: &Path, bytes: u64) -> ProgressBar {
     bar::bytes(what, bytes).with_message(path.display().to_string())
 }
-
-/// A time in seconds since 1970, as local time.
-fn local_time(seconds: f64) -> String {
-    let time = chrono::DateTime::from_timestamp(seconds as i64, 0);
-    let local = time.map(|time| time.with_timezone(&chrono::Local));
-    local.map_or("unknown".to_owned(), |time| time.format("%Y-%m-%d %H:%M:%S").to_string())
-}

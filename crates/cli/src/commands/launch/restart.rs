@@ -8,6 +8,7 @@ use super::supervise::{Ended, Signals};
 use super::{LaunchArgs, Started};
 use crate::output::complain;
 use fullshard::config::{RunConfig, SaveWhen};
+use fullshard::goodput::{Event, Journal};
 use fullshard::{Error, Result};
 use fullshard_cluster::Generation;
 use std::time::{Duration, Instant, SystemTime};
@@ -97,6 +98,9 @@ impl<'a> Restarts<'a> {
         signals: &mut Signals,
     ) -> Result<Option<Started>> {
         let Some(config) = self.config.filter(|_| self.is_worth_it(ended)) else { return Ok(None) };
+        let journal = Journal::open(&config.output.dir);
+        let failed = ended.failed_at.unwrap_or_else(Instant::now);
+        journal.record_at(failed, failure(ended));
         let process = ended.failure.as_ref().and_then(|failure| failure.process);
         let again = process.is_some() && process == self.failed && ended.progress <= self.progress;
         self.failed = process;
@@ -122,6 +126,11 @@ impl<'a> Restarts<'a> {
         let Some(count) = chosen else { return Ok(None) };
         self.count = count;
         self.number += 1;
+        journal.record(Event::Restart {
+            generation: self.number as u64,
+            processes: count,
+            delay_s: failed.elapsed().as_secs_f64(),
+        });
         complain!(
             "launch: restart {} with {} from {}",
             self.number,
@@ -178,6 +187,15 @@ impl<'a> Restarts<'a> {
             }
         }
     }
+}
+
+/// The failure of a generation, for the journal of the run.
+fn failure(ended: &Ended) -> Event {
+    let (process, host, reason) = match &ended.failure {
+        Some(failure) => (failure.process, Some(failure.host.clone()), failure.message.clone()),
+        None => (None, None, format!("exit code {}", ended.code)),
+    };
+    Event::Failure { process, host, reason, silent_s: None }
 }
 
 fn processes(count: usize) -> String {

@@ -52,6 +52,8 @@ pub struct Ended {
     pub stopped: bool,
     /// Why it failed, as far as the processes knew.
     pub failure: Option<Failure>,
+    /// When that was noticed.
+    pub failed_at: Option<Instant>,
     /// The step that it would go on from.
     pub progress: u64,
 }
@@ -84,6 +86,7 @@ pub fn supervise(processes: &mut Processes, job: &Coordinator, signals: &mut Sig
                 code: ending.code(job),
                 stopped: ending.stopped_by.is_some(),
                 failure: job.failure(),
+                failed_at: ending.failed,
                 progress: job.progress(),
             };
         }

@@ -180,10 +180,13 @@ fn train_and_evaluate(
     let mut watch = Watch::new(&set.schedule, DeviceMemory::of(&started.runner), bar);
     let finished = run.train(&mut started, set, evaluation.clone(), &control, &mut watch);
     watch.finish();
-    let Finished { trained, results, curve, model_bytes } = finished?;
+    let Finished { trained, results, curve, model_bytes, goodput } = finished?;
     say!("\n{}", metrics_block("train", &results));
     let colours = std::io::stdout().is_terminal();
     say!("{}", curve.terminal(&TerminalStyle { colours, ..TerminalStyle::default() }));
+    if let Some(goodput) = goodput {
+        say!("{goodput}");
+    }
     let folder = run.output.folder().display();
     say!("model ({}) and results saved to {folder}", format::bytes(model_bytes));
     if trained.stopped {

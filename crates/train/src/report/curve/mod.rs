@@ -1,6 +1,5 @@
 //! A plot of the loss against steps, for the terminal and as an SVG file.
 
-mod scale;
 mod smooth;
 mod svg;
 mod terminal;

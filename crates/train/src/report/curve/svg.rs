@@ -1,9 +1,10 @@
 //! The loss as an SVG file: logged values as a faint line, a smoothed line, evaluations as dots,
 //! and the floor dashed.
 
-use super::scale::Scale;
 use super::smooth::{smoothed, thinned};
 use super::{Curve, Floor};
+use crate::report::scale::Scale;
+use crate::report::svg::{card, straight, text};
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 860.0;
@@ -17,13 +18,6 @@ const BOTTOM: f64 = 400.0;
 const POINTS: usize = 600;
 
 const STYLE: &str = "\
-text { font-family: -apple-system, 'Segoe UI', Inter, Helvetica, Arial, sans-serif; }
-.card { fill: #ffffff; stroke: #e2e8f0; }
-.title { font-size: 18px; font-weight: 600; fill: #0f172a; }
-.text { font-size: 12.5px; fill: #475569; }
-.number { font-size: 12px; fill: #64748b; }
-.grid { stroke: #eef2f6; }
-.axis { stroke: #94a3b8; }
 .line { fill: none; stroke: #2563eb; stroke-linejoin: round; stroke-linecap: round; }
 .raw { stroke-width: 1; stroke-opacity: 0.28; }
 .smooth { stroke-width: 2.4; }
@@ -50,19 +44,8 @@ impl Frame {
 }
 
 pub(super) fn draw(curve: &Curve) -> String {
-    let mut parts = vec![
-        format!(
-            r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img">"#
-        ),
-        format!("<title>{}</title>", escaped(&curve.title)),
-        format!("<style>\n{STYLE}</style>"),
-        format!(
-            r#"<rect class="card" x="0.5" y="0.5" width="{}" height="{}" rx="10"/>"#,
-            WIDTH - 1.0,
-            HEIGHT - 1.0
-        ),
-        text("title", LEFT, 36.0, "start", &curve.title),
-    ];
+    let mut parts = card(WIDTH, HEIGHT, STYLE, &curve.title);
+    parts.push(text("title", LEFT, 36.0, "start", &curve.title));
     match (Scale::of_steps(curve, 8), Scale::of_losses(curve, 7)) {
         (Some(steps), Some(losses)) => plot(curve, &Frame { steps, losses }, &mut parts),
         _ => parts.push(text("text", WIDTH / 2.0, HEIGHT / 2.0, "middle", "no loss was logged")),
@@ -148,21 +131,6 @@ fn line(class: &str, points: &[(f64, f64)], frame: &Frame) -> String {
     format!(r#"<polyline class="line {class}" points="{}"/>"#, points.trim_start())
 }
 
-fn straight(class: &str, x1: f64, y1: f64, x2: f64, y2: f64) -> String {
-    format!(r#"<line class="{class}" x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}"/>"#)
-}
-
 fn dot(class: &str, x: f64, y: f64) -> String {
     format!(r#"<circle class="{class}" cx="{x:.1}" cy="{y:.1}" r="5"/>"#)
-}
-
-fn text(class: &str, x: f64, y: f64, anchor: &str, content: &str) -> String {
-    let content = escaped(content);
-    format!(
-        r#"<text class="{class}" x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">{content}</text>"#
-    )
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -1,8 +1,8 @@
 //! The loss as text: a line of Braille dots, eight per character.
 
-use super::scale::Scale;
 use super::smooth::thinned;
 use super::{Curve, Floor};
+use crate::report::scale::Scale;
 use std::fmt::Write as _;
 
 /// The style of a plot in a terminal.

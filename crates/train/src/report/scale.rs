@@ -1,6 +1,6 @@
 //! The range and ticks of an axis.
 
-use super::Curve;
+use super::curve::Curve;
 
 /// A range of numbers and its ticks.
 #[derive(Debug, Clone, PartialEq)]
@@ -13,7 +13,7 @@ pub(super) struct Scale {
 
 impl Scale {
     /// A scale over a range, with at most `count` round ticks.
-    fn over(min: f64, max: f64, count: usize) -> Scale {
+    pub(super) fn over(min: f64, max: f64, count: usize) -> Scale {
         let step = round_step((max - min) / count.max(1) as f64);
         let first = (min / step - 1e-9).ceil() as i64;
         let last = (max / step + 1e-9).floor() as i64;
