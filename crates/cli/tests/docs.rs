@@ -104,6 +104,7 @@ pages! {
     checkpoints: "docs/checkpoints.md";
     parallelism: "docs/parallelism.md";
     hosts: "docs/hosts.md";
+    availability: "docs/availability.md";
     plan: "docs/plan.md";
     fp8: "docs/fp8.md";
     plugins: "docs/plugins.md";

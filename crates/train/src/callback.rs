@@ -3,6 +3,7 @@
 use crate::checkpoint::SaveResult;
 use crate::error::Error;
 use crate::evaluation::Evaluated;
+use crate::guard::Spike;
 use crate::launch::Metrics;
 use crate::report::Values;
 use crate::start_up::StartUp;
@@ -20,6 +21,13 @@ pub trait Callback {
     /// Called after the first step, with the time since the launch of the run.
     fn on_start_up(&mut self, start_up: &StartUp) -> Result<(), Error> {
         let _ = start_up;
+        Ok(())
+    }
+
+    /// Called after a loss spike. A step that was skipped has no [`Self::on_step`], and after a
+    /// rollback those after the checkpoint come again.
+    fn on_spike(&mut self, spike: &Spike) -> Result<(), Error> {
+        let _ = spike;
         Ok(())
     }
 

@@ -16,7 +16,7 @@ pub struct Saving<'a> {
     pub run: String,
     /// The seed of initialization and dropout.
     pub seed: u64,
-    /// The position in the data after a step.
+    /// The position in the data after as many batches as those of a number of steps.
     pub position: &'a dyn Fn(u64) -> DataPosition,
     /// Whether a checkpoint is requested now, besides those of the schedule.
     pub requested: &'a dyn Fn() -> bool,
@@ -55,6 +55,7 @@ impl Run<'_, '_, '_> {
         (self.loss, self.samples) = (progress.total_loss, progress.samples);
         self.meter.resume(progress.unlogged_steps, progress.unlogged_loss);
         self.saved = Some(progress.step);
+        (self.passed_over, self.spikes.statistics) = (progress.passed_over, progress.losses);
     }
 
     /// Names the best checkpoint as this run does, in case its folder was moved or is spelled in
@@ -110,22 +111,26 @@ impl Run<'_, '_, '_> {
             run: saving.run.clone(),
             step,
             seed: saving.seed,
-            data: (saving.position)(step),
+            data: (saving.position)(step + self.passed_over),
             samples: self.samples,
             total_loss: self.loss,
             unlogged_steps,
             unlogged_loss,
+            passed_over: self.passed_over,
+            losses: self.spikes.statistics,
         };
         let best = self.state.best_model_checkpoint.as_ref().map(Into::into);
         let (callback, state) = (&mut *self.callback, &self.state);
         saver.start(self.runner, progress, best, &mut |folder| {
             state.save(folder)?;
             callback.on_save(step, folder)
-        })
+        })?;
+        self.watchdog.excuse();
+        Ok(())
     }
 
     /// Passes the outcomes of saves on.
-    fn report_saved(&mut self, wait: bool) -> Result<(), Error> {
+    pub fn report_saved(&mut self, wait: bool) -> Result<(), Error> {
         let Some(saver) = &mut self.saver else { return Ok(()) };
         let next = |wait: bool, saver: &mut crate::Saver| -> Option<SaveResult> {
             if wait { saver.wait() } else { saver.poll() }

@@ -6,6 +6,7 @@
 
 mod data;
 mod demo;
+mod guard;
 mod memory;
 mod output;
 mod recorder;
@@ -17,9 +18,10 @@ mod train;
 
 pub use data::{Corpora, DataProgress, Purpose};
 pub use demo::DemoText;
+pub use guard::{STUCK, end_stuck};
 pub use memory::{Limit, Needed};
 pub use output::Output;
-pub use saving::Control;
+pub use saving::{Control, OnStuck};
 pub use train::{Finished, Outcome, Started, TrainingSet, train, train_in};
 
 use crate::config::RunConfig;
@@ -144,6 +146,7 @@ impl Run {
         }
         let compile_options = config.compile_options(spec.model.attention_form())?;
         config.check_saving()?;
+        config.check_guards(&spec)?;
         let resumes = config.checkpoint.resume.is_some() && mode.train;
         let (output, lock) = Output::take(&membership, &config, resumes)?;
         let checkpoints = match resumes {
@@ -185,7 +188,7 @@ impl Run {
     }
 
     /// The place of this process in the job.
-    pub fn membership(&self) -> &Membership {
+    pub fn membership(&self) -> &Arc<Membership> {
         &self.membership
     }
 
