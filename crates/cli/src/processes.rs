@@ -6,6 +6,7 @@ use fullshard::{Error, Membership, Result};
 use fullshard_cluster::{Flags, Generation, Launch, detect, environment};
 use fullshard_core::Platform;
 use fullshard_pjrt::plugins::clean_end;
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::process::{ExitCode, exit};
 use std::sync::Arc;
@@ -65,14 +66,10 @@ impl ProcessArgs {
         if !first {
             silence();
         }
-        let reported = Arc::new(AtomicBool::new(false));
-        let has_reported = Arc::clone(&reported);
         membership.on_failure(move |failure| {
             // Collectives with the process that failed have no end.
-            if let Some(failure) = failure
-                && !has_reported.swap(true, Ordering::Relaxed)
-            {
-                complain!("error: {failure}");
+            if let Some(failure) = failure {
+                report(failure);
             }
             give_way(first);
             clean_end();
@@ -84,14 +81,32 @@ impl ProcessArgs {
                 Ok(code)
             }
             Err(error) => {
-                if membership.reports() && !reported.swap(true, Ordering::Relaxed) {
-                    complain!("error: {error}");
+                if membership.reports() {
+                    report(&error);
                 }
                 membership.fail(&error);
                 give_way(first);
                 Ok(ExitCode::FAILURE)
             }
         }
+    }
+}
+
+/// Ends a process whose step takes longer than its deadline, when it has told the others.
+pub fn end_stuck(membership: &Membership, error: &Error) {
+    if membership.reports() {
+        report(error);
+    }
+    give_way(membership.job().is_first());
+    clean_end();
+    fullshard::run::end_stuck()
+}
+
+/// Reports a failure, if it is the first.
+fn report(failure: impl Display) {
+    static REPORTED: AtomicBool = AtomicBool::new(false);
+    if !REPORTED.swap(true, Ordering::Relaxed) {
+        complain!("error: {failure}");
     }
 }
 

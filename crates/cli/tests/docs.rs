@@ -105,6 +105,7 @@ pages! {
     parallelism: "docs/parallelism.md";
     hosts: "docs/hosts.md";
     goodput: "docs/goodput.md";
+    availability: "docs/availability.md";
     plan: "docs/plan.md";
     fp8: "docs/fp8.md";
     plugins: "docs/plugins.md";

@@ -73,6 +73,14 @@ pub enum Error {
         /// The step.
         reason: fullshard_train::NotFinite,
     },
+    /// A step that took longer than its deadline.
+    #[error("{reason}. {stacks}")]
+    Stuck {
+        /// What the run waits for.
+        reason: fullshard_train::Stuck,
+        /// Where the stacks of all threads are.
+        stacks: String,
+    },
     /// A best checkpoint that could not be loaded at the end.
     #[error(
         "the best model cannot be loaded: {reason}. The weights of the last step are saved in {}",
@@ -113,6 +121,7 @@ impl Error {
                 | Error::Cluster(_)
                 | Error::Files(_)
                 | Error::Rescued { .. }
+                | Error::Stuck { .. }
                 | Error::File { .. }
         )
     }

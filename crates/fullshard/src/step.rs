@@ -1,6 +1,6 @@
 //! Builds the step spec of a run config. Everything is validated here, before any device is used.
 
-use crate::config::{Compute, ContextChoice, RunConfig, Scan};
+use crate::config::{Compute, ContextChoice, OnSpike, RunConfig, Scan};
 use crate::error::{Error, Result};
 use crate::format;
 use fullshard_core::Platform;
@@ -36,7 +36,8 @@ impl RunConfig {
             fullshard_optim::from_name(&self.optimizer.name, &self.optimizer_options())?;
         let limit = Some(self.optimizer.max_grad_norm).filter(|&limit| limit > 0.0);
         let spec = StepSpec::new(model, placement, optimizer, batch, limit)?
-            .with_iterations_per_loop(self.schedule.iterations_per_loop)?;
+            .with_iterations_per_loop(self.schedule.iterations_per_loop)?
+            .with_loss_limit(self.guard.on_loss_spike == OnSpike::Skip);
         check_fp8(&spec)?;
         Ok(spec)
     }
@@ -62,6 +63,7 @@ impl RunConfig {
         let mut warnings = spec.placement.options.config.warnings();
         warnings.extend(self.settings_without_effect(spec));
         warnings.extend(self.saving_without_effect());
+        warnings.extend(self.guards_without_effect());
         if spec.placement.options.config.settings.fp8 && self.platform() != Platform::Cuda {
             warnings.push(format!(
                 "{} has no FP8 matmul units: values are rounded as on GPUs, and steps are slower \

@@ -146,7 +146,10 @@ fn every_key_round_trips_through_flags() {
         ("output", "save_dtype", _) => json!("bfloat16"),
         (_, "do_train" | "do_eval" | "preallocate" | "greater_is_better", _) => json!(true),
         ("device", "memory_fraction", _) => json!(0.5),
-        ("optimizer", "learning_rate", _) | ("evaluation", "steps", _) => json!(0.125),
+        ("optimizer", "learning_rate", _)
+        | ("evaluation", "steps", _)
+        | ("guard", "step_timeout", _) => json!(0.125),
+        ("guard", "on_loss_spike", _) => json!("skip"),
         (_, "min_num_params" | "block_size" | "max_train_samples" | "max_eval_samples", _)
         | (_, "seed", Value::Null)
         | ("mesh", "devices", _) => json!(3),

@@ -51,6 +51,7 @@ pub mod plugins;
 mod profiler;
 pub mod seal;
 mod signature;
+pub mod stacks;
 mod sys;
 mod tiling;
 mod topology;

@@ -24,6 +24,8 @@ pub struct StepInputs<T> {
     pub step: T,
     /// The metrics of the previous step.
     pub previous: T,
+    /// The loss above which a step updates nothing, if the spec has one.
+    pub loss_limit: Option<T>,
 }
 
 /// The inputs of a training step.
@@ -100,6 +102,7 @@ impl<T> Ordered<T> for StepInputs<T> {
             seed: change(&self.seed)?,
             step: change(&self.step)?,
             previous: change(&self.previous)?,
+            loss_limit: self.loss_limit.as_ref().map(change).transpose()?,
         })
     }
 }
@@ -185,6 +188,7 @@ mod tests {
             seed: "seed",
             step: "step",
             previous: "previous",
+            loss_limit: None,
         };
         StepArguments { state, inputs }
     }
@@ -197,6 +201,14 @@ mod tests {
         assert_eq!(arguments().unflatten(flat).unwrap(), arguments());
         assert_eq!(arguments().positions().flatten(), (0..9).collect::<Vec<_>>());
         assert_eq!(arguments().positions().inputs.step, 7);
+    }
+
+    #[test]
+    fn a_loss_limit_is_last() {
+        let mut arguments = arguments();
+        arguments.inputs.loss_limit = Some("limit");
+        assert_eq!(arguments.flatten().last(), Some(&"limit"));
+        assert_eq!(arguments.unflatten(arguments.flatten()).unwrap(), arguments);
     }
 
     #[test]

@@ -93,6 +93,7 @@ impl StepSpec {
             seed: self.replicated("seed", DType::U32, &[2]),
             step: self.replicated("step", DType::I32, &[]),
             previous: self.replicated("previous metrics", DType::F32, &[METRICS]),
+            loss_limit: self.has_loss_limit.then(|| self.replicated("loss limit", DType::F32, &[])),
         })
     }
 

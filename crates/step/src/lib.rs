@@ -10,6 +10,7 @@
 
 mod agree;
 mod arguments;
+mod checksums;
 mod error;
 mod flops;
 mod init;
@@ -27,6 +28,7 @@ mod summary;
 pub use arguments::{
     EvalArguments, InitInputs, StepArguments, StepInputs, StepResults, TrainState,
 };
+pub use checksums::CHECKSUMS;
 pub use error::Error;
 pub use flops::{Flops, Recomputed, utilization};
 pub use fullshard_core::Chip;

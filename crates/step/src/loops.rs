@@ -78,16 +78,17 @@ impl StepSpec {
 
     /// A loop of training steps on one device's shards.
     fn steps(&self, arguments: StepArguments<Tensor>) -> Result<LoopResults<Tensor>> {
-        let StepArguments { state, inputs: StepInputs { batch, scalars, seed, step, previous } } =
-            arguments;
+        let StepArguments { state, inputs } = arguments;
+        let StepInputs { batch, scalars, seed, step, previous, loss_limit } = inputs;
         let carried = StepResults { state, metrics: previous };
         let stacked = Stacked { batch, scalars, step };
         let mut results = scan(&carried.each_ref().flatten(), &stacked.each_ref().flatten()).run(
             |carries, slices| {
                 let StepResults { state, metrics } = unflatten(&carried, carries)?;
                 let Stacked { batch, scalars, step } = unflatten(&stacked, slices)?;
-                let seed = seed.clone();
-                let inputs = StepInputs { batch, scalars, seed, step, previous: metrics };
+                let (seed, loss_limit) = (seed.clone(), loss_limit.clone());
+                let inputs =
+                    StepInputs { batch, scalars, seed, step, previous: metrics, loss_limit };
                 let next = self.step(StepArguments { state, inputs })?;
                 Ok((next.flatten(), vec![next.metrics]))
             },

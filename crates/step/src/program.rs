@@ -10,8 +10,8 @@ use crate::layout::TensorSpec;
 use crate::ordered::Ordered;
 use crate::spec::StepSpec;
 use fullshard_graph::{
-    Argument, DType, Key, Mesh, MeshError, MeshExt, Program, Result, Sharding, Tensor, barrier,
-    concatenate, constant, module, scan, select, value_aux_and_grad, zeros,
+    Argument, Comparison, DType, Key, Mesh, MeshError, MeshExt, Program, Result, Sharding, Tensor,
+    barrier, concatenate, constant, module, scan, select, value_aux_and_grad, zeros,
 };
 use fullshard_models::{Loss, Scope};
 use fullshard_optim::{Update, clip_factor, global_norm};
@@ -174,9 +174,17 @@ impl StepSpec {
         let clip = self.max_grad_norm.map(|limit| clip_factor(&norm, limit)).transpose()?;
         let metrics = [loss.expand(0)?, norm.expand(0)?, count.expand(0)?];
         let metrics = concatenate(&metrics.iter().collect::<Vec<_>>(), 0)?;
-        let before = all_finite(&inputs.previous)?;
-        let good = before.and(&all_finite(&metrics)?)?;
-        let metrics = select(&before, &metrics, &inputs.previous)?;
+        let (good, metrics) = match &inputs.loss_limit {
+            Some(limit) => {
+                let fine = loss.compare(Comparison::LessEqual, limit)?;
+                (fine.and(&all_finite(&metrics)?)?, metrics)
+            }
+            None => {
+                let before = all_finite(&inputs.previous)?;
+                let good = before.and(&all_finite(&metrics)?)?;
+                (good, select(&before, &metrics, &inputs.previous)?)
+            }
+        };
 
         let mut slots = state.optimizer.iter().cloned();
         let shared = SharedInputs { scalars: inputs.scalars.clone(), good, clip };

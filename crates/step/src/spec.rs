@@ -34,6 +34,8 @@ pub struct StepSpec {
     pub max_grad_norm: Option<f64>,
     /// Steps per launch; see [`StepSpec::with_iterations_per_loop`].
     pub iterations_per_loop: usize,
+    /// Whether a step takes a limit of its loss; see [`StepSpec::with_loss_limit`].
+    pub has_loss_limit: bool,
 }
 
 impl StepSpec {
@@ -73,8 +75,23 @@ impl StepSpec {
             return Err(Error::AllFrozen);
         }
         check_names(model.as_ref(), &placement.remat)?;
-        let iterations_per_loop = 1;
-        Ok(StepSpec { model, placement, optimizer, batch, max_grad_norm, iterations_per_loop })
+        Ok(StepSpec {
+            model,
+            placement,
+            optimizer,
+            batch,
+            max_grad_norm,
+            iterations_per_loop: 1,
+            has_loss_limit: false,
+        })
+    }
+
+    /// The spec with steps that take a limit of their loss. One whose loss is above it, or that is
+    /// not finite, updates nothing, and the next one goes on. Without a limit, none after a step
+    /// that is not finite updates anything.
+    pub fn with_loss_limit(mut self, has_limit: bool) -> StepSpec {
+        self.has_loss_limit = has_limit;
+        self
     }
 
     /// Which matmuls of layers run in FP8, if any should.

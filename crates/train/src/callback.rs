@@ -3,6 +3,7 @@
 use crate::checkpoint::SaveResult;
 use crate::error::Error;
 use crate::evaluation::Evaluated;
+use crate::guard::Spike;
 use crate::launch::Metrics;
 use crate::report::Values;
 use crate::spent::Spent;
@@ -34,6 +35,13 @@ pub trait Callback {
     /// Called when time was spent on something, before its other callbacks.
     fn on_spent(&mut self, on: Spent, time: Duration) -> Result<(), Error> {
         let _ = (on, time);
+        Ok(())
+    }
+
+    /// Called after a loss spike. A step that was skipped has no [`Self::on_step`], and after a
+    /// rollback those after the checkpoint come again.
+    fn on_spike(&mut self, spike: &Spike) -> Result<(), Error> {
+        let _ = spike;
         Ok(())
     }
 

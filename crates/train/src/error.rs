@@ -16,6 +16,12 @@ pub enum Error {
     /// A loss or gradient that is not finite.
     #[error("{0}")]
     NotFinite(NotFinite),
+    /// Devices whose values differ.
+    #[error(transparent)]
+    Corrupt(Box<crate::guard::Corrupt>),
+    /// A loss spike that ends the run.
+    #[error(transparent)]
+    Spike(crate::guard::Spike),
     /// A checkpoint of another run.
     #[error("cannot resume from {}: {reason}", path.display())]
     OtherCheckpoint {

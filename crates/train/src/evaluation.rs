@@ -4,6 +4,8 @@ use crate::error::Error;
 use crate::evaluator::{Evaluator, PendingLoss};
 use crate::report::Values;
 use crate::source::{BatchSource, TokenBatches};
+use crate::spent::Spent;
+use crate::trainer::Run;
 use fullshard_data::Corpus;
 use fullshard_pjrt::Array;
 use std::ops::Range;
@@ -77,6 +79,40 @@ impl Evaluation {
             steps,
             runtime: start.elapsed().as_secs_f64(),
         }))
+    }
+}
+
+impl Run<'_, '_, '_> {
+    /// Whether the run is resumed after a step whose evaluation a signal stopped.
+    pub fn missed_evaluation(&self) -> bool {
+        let step = self.state.global_step;
+        let is_it = |log: &Values| {
+            let of = log.get("step").map(|of| of.as_f64());
+            log.contains_key("eval_loss") && of == Some(step as f64)
+        };
+        step > 0
+            && self.training.schedule.evaluates_after(step)
+            && !self.state.log_history.iter().any(is_it)
+    }
+
+    /// Evaluates, and returns whether the result is the best so far.
+    pub fn evaluate(&mut self) -> Result<bool, Error> {
+        let Some(evaluation) = &self.training.evaluation else { return Ok(false) };
+        let start = Instant::now();
+        let timed = self.watchdog.time("evaluating a batch", self.state.global_step);
+        let stop = || {
+            timed.restart();
+            (self.training.stop)()
+        };
+        let evaluated = self.runner.evaluate(evaluation, &stop)?;
+        drop(timed);
+        self.watchdog.excuse();
+        self.spent_apart(Spent::Evaluation, start.elapsed())?;
+        let Some(evaluated) = evaluated else { return Ok(false) };
+        self.callback.on_evaluate(self.state.global_step, &evaluated)?;
+        self.state.log(evaluated.values());
+        self.evaluated = Some(evaluated);
+        Ok(self.note_best(&evaluated.values()))
     }
 }
 

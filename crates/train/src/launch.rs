@@ -29,6 +29,8 @@ pub(crate) struct LaunchInputs<'a, B> {
     pub numbers: Vec<HostTensor>,
     /// The seed of dropout, which all steps share.
     pub seed: &'a HostTensor,
+    /// The limit of losses, which all steps share, if the spec has one.
+    pub loss_limit: Option<HostTensor>,
 }
 
 /// The metrics of a training step.
@@ -80,21 +82,9 @@ impl StepLauncher {
         previous: &Array,
         inputs: &LaunchInputs<'_, B>,
     ) -> Result<Launched, Error> {
-        let batch = upload_batches(client, &self.inputs.batch, inputs.batches)?;
-        let scalars = self.inputs.scalars.upload_stacked(client, &inputs.scalars)?;
-        let seed = self.inputs.seed.upload(client, inputs.seed)?;
-        let step = self.inputs.step.upload_stacked(client, &inputs.numbers)?;
-        let inputs = StepInputs {
-            batch: batch.each_ref(),
-            scalars: &scalars,
-            seed: &seed,
-            step: &step,
-            previous,
-        };
-        let arguments = StepArguments { state: state.each_ref(), inputs };
-        let results = self.program.program.execute_arrays(&arguments.flatten())?;
+        let results = self.execute(client, state, previous, inputs)?;
         // Results have the layout of the arguments.
-        let last = StepResults { state: arguments.state, metrics: previous };
+        let last = StepResults { state: state.each_ref(), metrics: previous };
         if self.steps == 1 {
             let StepResults { state, metrics } = last.unflatten(results)?;
             let last = Arc::new(metrics);
@@ -105,6 +95,32 @@ impl StepLauncher {
             LoopResults { last, metrics: previous }.unflatten(results)?;
         let pending = Pending { metrics: Arc::new(metrics) };
         Ok(Launched { state: last.state, last: Arc::new(last.metrics), pending })
+    }
+
+    /// Runs the program.
+    pub fn execute<B: Borrow<HostTensor>>(
+        &self,
+        client: &Client,
+        state: &TrainState<Array>,
+        previous: &Array,
+        inputs: &LaunchInputs<'_, B>,
+    ) -> Result<Vec<Array>, Error> {
+        let batch = upload_batches(client, &self.inputs.batch, inputs.batches)?;
+        let scalars = self.inputs.scalars.upload_stacked(client, &inputs.scalars)?;
+        let seed = self.inputs.seed.upload(client, inputs.seed)?;
+        let step = self.inputs.step.upload_stacked(client, &inputs.numbers)?;
+        let limit = self.inputs.loss_limit.as_ref().zip(inputs.loss_limit.as_ref());
+        let limit = limit.map(|(argument, limit)| argument.upload(client, limit)).transpose()?;
+        let inputs = StepInputs {
+            batch: batch.each_ref(),
+            scalars: &scalars,
+            seed: &seed,
+            step: &step,
+            previous,
+            loss_limit: limit.as_ref(),
+        };
+        let arguments = StepArguments { state: state.each_ref(), inputs };
+        Ok(self.program.program.execute_arrays(&arguments.flatten())?)
     }
 }
 

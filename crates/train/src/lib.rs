@@ -17,10 +17,12 @@ mod eval_runner;
 mod evaluation;
 mod evaluator;
 mod export;
+mod guard;
 mod job;
 mod launch;
 mod meter;
 mod parameters;
+mod profiling;
 pub mod report;
 mod runner;
 mod saving;
@@ -40,6 +42,10 @@ pub use error::{Error, NotFinite};
 pub use eval_runner::EvalRunner;
 pub use evaluation::{Evaluated, Evaluation};
 pub use evaluator::{Evaluator, PendingLoss};
+pub use guard::{
+    CheckedBy, Corrupt, Deadline, DevicePlace, Guards, LossSpikes, Spike, SpikeAction,
+    SpikeOutcome, Stuck,
+};
 pub use job::{Job, Peers, PeersError};
 pub use launch::{Metrics, Pending};
 pub use meter::DeviceMemory;

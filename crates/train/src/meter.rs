@@ -98,6 +98,7 @@ impl Meter {
     /// Goes on from the steps since the last log of a run that is resumed, which took no time here.
     pub fn resume(&mut self, steps: u64, loss: f64) {
         (self.steps, self.loss, self.resumed) = (steps, loss, steps);
+        (self.time, self.waited) = (Duration::ZERO, Duration::ZERO);
     }
 
     /// Excludes time spent on something else.

@@ -32,6 +32,8 @@ pub struct Runner<'a> {
     metrics: Arc<Array>,
     seed: HostTensor,
     steps: u64,
+    /// The loss above which a step updates nothing, if the spec has such a limit.
+    loss_limit: f32,
     evaluator: Evaluator<'a>,
     /// The time that initializing or reading the state took.
     weights_time: Duration,
@@ -125,6 +127,7 @@ impl<'a> Runner<'a> {
         self.state = TrainState { parameters: Vec::new(), optimizer: Vec::new() };
         self.state = upload_state(self.compiler.client, self.spec, &arguments.state, &read)?;
         self.steps = checkpoint.manifest().progress.step;
+        self.metrics = self.launcher.no_metrics(self.compiler.client)?;
         Ok(())
     }
 
@@ -151,7 +154,7 @@ impl<'a> Runner<'a> {
         let metrics = launcher.no_metrics(compiler.client)?;
         let (seed, mut evaluator) = (seed_tensor(seed)?, Evaluator::new(compiler, spec));
         evaluator.agreement()?;
-        let (single, steps) = (None, 0);
+        let (single, steps, loss_limit) = (None, 0, f32::INFINITY);
         Ok(Runner {
             spec,
             compiler,
@@ -161,6 +164,7 @@ impl<'a> Runner<'a> {
             metrics,
             seed,
             steps,
+            loss_limit,
             evaluator,
             weights_time,
         })
@@ -216,6 +220,12 @@ impl<'a> Runner<'a> {
         &self.state
     }
 
+    /// The state, for tests that damage it.
+    #[cfg(test)]
+    pub(crate) fn state_mut(&mut self) -> &mut TrainState<Array> {
+        &mut self.state
+    }
+
     /// The parameters on the devices.
     pub fn parameters(&self) -> Parameters<'_> {
         Parameters::new(self.spec, &self.state.parameters)
@@ -247,18 +257,49 @@ impl<'a> Runner<'a> {
             Some(single) if steps == 1 => single,
             _ => &self.launcher,
         };
+        let inputs = self.inputs(batches, learning_rates)?;
+        let Launched { state, last, pending } =
+            launcher.launch(self.compiler.client, &self.state, &self.metrics, &inputs)?;
+        (self.state, self.metrics) = (state, last);
+        self.steps += steps as u64;
+        Ok(pending)
+    }
+
+    /// The inputs of the next steps.
+    fn inputs<'i, B>(
+        &'i self,
+        batches: &'i [&'i [B]],
+        learning_rates: &[f64],
+    ) -> Result<LaunchInputs<'i, B>, Error> {
         let (mut scalars, mut numbers) = (Vec::new(), Vec::new());
         for (step, &rate) in (self.steps..).zip(learning_rates) {
             let of_step = self.spec.optimizer.scalars(step + 1, rate);
             scalars.push(HostTensor::from_values(&[of_step.len()], &of_step)?);
             numbers.push(HostTensor::from_values(&[], &[step as i32])?);
         }
-        let inputs = LaunchInputs { batches, scalars, numbers, seed: &self.seed };
-        let Launched { state, last, pending } =
-            launcher.launch(self.compiler.client, &self.state, &self.metrics, &inputs)?;
-        (self.state, self.metrics) = (state, last);
-        self.steps += steps as u64;
-        Ok(pending)
+        let limit = || HostTensor::from_values(&[], &[self.loss_limit]);
+        let loss_limit = self.spec.has_loss_limit.then(limit).transpose()?;
+        Ok(LaunchInputs { batches, scalars, numbers, seed: &self.seed, loss_limit })
+    }
+
+    /// The checksums of the next step, by a program that leaves the state as it is.
+    pub(crate) fn step_checksums<B: Borrow<HostTensor>>(
+        &self,
+        launcher: &StepLauncher,
+        batch: &[B],
+        learning_rate: f64,
+    ) -> Result<Array, Error> {
+        let batches = [batch];
+        let inputs = self.inputs(&batches, &[learning_rate])?;
+        let client = self.compiler.client;
+        let mut results = launcher.execute(client, &self.state, &self.metrics, &inputs)?;
+        results.pop().ok_or_else(|| mismatch("checksums", "no result", "one"))
+    }
+
+    /// From the next launch on, a step whose loss is above this updates nothing, if the spec has a
+    /// [loss limit](StepSpec::with_loss_limit).
+    pub fn set_loss_limit(&mut self, limit: f32) {
+        self.loss_limit = limit;
     }
 
     /// Whether the program of a launch of this number of steps is compiled.

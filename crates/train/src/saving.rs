@@ -17,7 +17,7 @@ pub struct Saving<'a> {
     pub run: String,
     /// The seed of initialization and dropout.
     pub seed: u64,
-    /// The position in the data after a step.
+    /// The position in the data after as many batches as those of a number of steps.
     pub position: &'a dyn Fn(u64) -> DataPosition,
     /// Whether a checkpoint is requested now, besides those of the schedule.
     pub requested: &'a dyn Fn() -> bool,
@@ -51,11 +51,13 @@ impl Saving<'_> {
             run: self.run.clone(),
             step,
             seed: self.seed,
-            data: (self.position)(step),
+            data: (self.position)(step + run.passed_over),
             samples: run.samples,
             total_loss: run.loss,
             unlogged_steps,
             unlogged_loss,
+            passed_over: run.passed_over,
+            losses: run.spikes.statistics,
         }
     }
 }
@@ -87,6 +89,7 @@ impl Run<'_, '_, '_> {
         (self.loss, self.samples) = (progress.total_loss, progress.samples);
         self.meter.resume(progress.unlogged_steps, progress.unlogged_loss);
         self.saved = Some(progress.step);
+        (self.passed_over, self.spikes.statistics) = (progress.passed_over, progress.losses);
     }
 
     /// Names the best checkpoint as this run does, in case its folder was moved or is spelled in
@@ -163,11 +166,12 @@ impl Run<'_, '_, '_> {
             state.save(folder)?;
             callback.on_save(step, folder)
         })?;
+        self.watchdog.excuse();
         self.spent_on_saving(step, start.elapsed())
     }
 
     /// Passes the outcomes of saves on.
-    fn report_saved(&mut self, wait: bool) -> Result<(), Error> {
+    pub fn report_saved(&mut self, wait: bool) -> Result<(), Error> {
         let Some(saver) = &mut self.saver else { return Ok(()) };
         let next = |wait: bool, saver: &mut crate::Saver| -> Option<SaveResult> {
             if wait { saver.wait() } else { saver.poll() }

@@ -20,6 +20,14 @@ pub struct HostBatch {
     pub waited: Duration,
 }
 
+impl HostBatch {
+    /// The batch for its step if a number of batches was passed over.
+    pub(crate) fn of_step(mut self, passed_over: u64) -> HostBatch {
+        self.step -= passed_over;
+        self
+    }
+}
+
 /// Batches in step order.
 pub type HostBatches<'a> = Box<dyn Iterator<Item = Result<HostBatch, Error>> + 'a>;
 

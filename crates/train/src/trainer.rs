@@ -8,9 +8,10 @@
 //! saves or ends: steps before that which do not fill a loop are launched one by one.
 
 use crate::callback::Callback;
-use crate::checkpoint::Saver;
+use crate::checkpoint::{SaveOptions, Saver};
 use crate::error::{Error, NotFinite};
 use crate::evaluation::{Evaluated, Evaluation};
+use crate::guard::{Checker, Guards, Spikes, Watchdog};
 use crate::launch::{Metrics, Pending};
 use crate::meter::{DeviceMemory, Meter};
 use crate::report::{TrainerState, Values};
@@ -21,7 +22,7 @@ use crate::source::{BatchSource, HostBatch};
 use crate::spent::Spent;
 use fullshard_checkpoint::sharded::Progress;
 use fullshard_optim::Schedule;
-use fullshard_pjrt::{Profile, write_profile};
+use fullshard_pjrt::Profile;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,6 +47,8 @@ pub struct Training<'a> {
     pub saving: Option<Saving<'a>>,
     /// Where to go on, if the runner's state is of a checkpoint.
     pub resumed: Option<Resumed>,
+    /// What watches over the run.
+    pub guards: Guards,
 }
 
 /// The progress of a run that is resumed.
@@ -55,6 +58,14 @@ pub struct Resumed {
     pub state: TrainerState,
     /// The progress of the checkpoint.
     pub progress: Progress,
+}
+
+impl Resumed {
+    /// The same with a number of batches passed over.
+    pub fn passing_over(mut self, batches: u64) -> Resumed {
+        self.progress.passed_over = batches;
+        self
+    }
 }
 
 /// The result of a run.
@@ -78,11 +89,8 @@ pub struct Trained {
     pub state: TrainerState,
 }
 
-/// The profiled steps, after the first ones.
-const PROFILED: std::ops::Range<u64> = 2..5;
-
 /// A launch in flight.
-struct Launched {
+pub(crate) struct Launched {
     pending: Pending,
     steps: Vec<LaunchedStep>,
 }
@@ -94,6 +102,8 @@ struct LaunchedStep {
     rate: f64,
     examples: u64,
     waited: Duration,
+    /// What its loss should not exceed.
+    limit: f32,
 }
 
 /// A run in progress.
@@ -103,8 +113,8 @@ pub(crate) struct Run<'r, 'a, 'c> {
     pub callback: &'c mut dyn Callback,
     pub state: TrainerState,
     pub meter: Meter,
-    in_flight: Option<Launched>,
-    profile: Option<Profile>,
+    pub in_flight: Option<Launched>,
+    pub profile: Option<Profile>,
     pub loss: f64,
     pub samples: u64,
     pub evaluated: Option<Evaluated>,
@@ -115,6 +125,11 @@ pub(crate) struct Run<'r, 'a, 'c> {
     pub saved: Option<u64>,
     /// Pauses to save since the last launch was done.
     pub paused: Duration,
+    pub watchdog: Watchdog,
+    pub checker: Option<Checker>,
+    pub spikes: Spikes,
+    /// Batches that were passed over: data is that number of steps further on.
+    pub passed_over: u64,
 }
 
 impl Training<'_> {
@@ -127,9 +142,17 @@ impl Training<'_> {
         if let Some(evaluation) = &self.evaluation {
             runner.prepare_evaluation(evaluation)?;
         }
-        let saver = self.saving.as_ref().map(|saving| Saver::new(runner, saving.options.clone()));
+        self.guards.check(runner.spec())?;
+        let every = self.guards.check_replicas;
+        let checker = (every > 0).then(|| Checker::new(runner, every));
+        let watchdog = Watchdog::new(self.guards.deadline.as_ref())?;
+        let save = |options: &SaveOptions| {
+            let saver = Saver::new(runner, options.clone())?;
+            Ok::<_, Error>(saver.watched_by(watchdog.watch()))
+        };
+        let saver = self.saving.as_ref().map(|saving| save(&saving.options));
         let copies = self.saving.as_ref().and_then(|saving| saving.copies.as_ref());
-        let copier = copies.map(|copies| Saver::new(runner, copies.options.clone()));
+        let copier = copies.map(|copies| save(&copies.options));
         let mut run = Run {
             training: self,
             state: self.initial_state(runner),
@@ -145,6 +168,10 @@ impl Training<'_> {
             evaluated: None,
             saved: None,
             paused: Duration::ZERO,
+            watchdog,
+            checker: checker.transpose()?,
+            spikes: Spikes::new(self.guards.loss_spikes),
+            passed_over: 0,
         };
         if let Some(Resumed { state, progress }) = &self.resumed {
             run.go_on(state, progress);
@@ -171,7 +198,7 @@ impl Run<'_, '_, '_> {
     fn run(mut self) -> Result<Trained, Error> {
         let start = Instant::now();
         let mut stopped = false;
-        let not_finite = match self.steps(&mut stopped) {
+        let not_finite = match self.steps_with_rollbacks(&mut stopped) {
             Ok(()) => None,
             Err(Error::NotFinite(not_finite)) => {
                 // The steps launched after it are not finite either.
@@ -186,21 +213,26 @@ impl Run<'_, '_, '_> {
     }
 
     /// The steps until the end, a signal, or a loss that is not finite.
-    fn steps(&mut self, stopped: &mut bool) -> Result<(), Error> {
+    pub fn steps(&mut self, stopped: &mut bool) -> Result<(), Error> {
         let Training { schedule, batches, .. } = self.training;
         let first = self.state.global_step.min(schedule.steps);
         if self.missed_evaluation() {
             let best = self.evaluate()?;
             self.save_if_due(first, best)?;
         }
-        let (mut batches, mut step) = (batches.batches(first..schedule.steps)?, first);
+        let passed_over = self.passed_over;
+        let batches = batches.batches(first + passed_over..schedule.steps + passed_over)?;
+        let mut batches = batches.map(|batch| batch.map(|batch| batch.of_step(passed_over)));
+        let mut step = first;
         while step < schedule.steps {
             if self.stops()? {
                 *stopped = true;
                 break;
             }
+            let timed = self.watchdog.time("waiting for data", step + 1);
             let launched = batches.by_ref().take(self.launch_length(step));
             let launched = launched.collect::<Result<Vec<HostBatch>, Error>>()?;
+            drop(timed);
             if launched.is_empty() {
                 break;
             }
@@ -208,6 +240,7 @@ impl Run<'_, '_, '_> {
             self.launch(&launched)?;
             step += launched.len() as u64;
             self.end_profile(step)?;
+            self.check_devices(&launched, step)?;
             let mut best = false;
             if schedule.evaluates_after(step) {
                 self.catch_up()?;
@@ -221,11 +254,17 @@ impl Run<'_, '_, '_> {
 
     /// Whether all processes stop before the next launch.
     fn stops(&mut self) -> Result<bool, Error> {
+        let _timed = self.watchdog.time("agreeing with the other processes", self.next_step());
         let Training { stop, saving, .. } = self.training;
         let agreement = self.runner.agreement()?;
         // One process alone looks after its launch.
         let saving = saving.as_ref().filter(|_| !agreement.is_alone());
         agreement.stops(stop(), saving.is_some_and(|saving| (saving.requested)()))
+    }
+
+    /// The first step that is not done, counted from 1.
+    fn next_step(&self) -> u64 {
+        self.state.global_step + 1
     }
 
     /// The number of steps of the launch after `done` steps: a loop if nothing happens within it.
@@ -244,20 +283,28 @@ impl Run<'_, '_, '_> {
 
     fn launch(&mut self, batches: &[HostBatch]) -> Result<(), Error> {
         self.prepare(batches.len())?;
-        let Training { schedule, lr_schedule, learning_rate, .. } = self.training;
+        let limit = self.spikes.limit();
+        self.runner.set_loss_limit(limit);
         let launched = |batch: &HostBatch| {
-            let factor = lr_schedule.factor(batch.step, schedule.warmup, schedule.steps);
-            let (rate, HostBatch { step, examples, waited, .. }) = (learning_rate * factor, batch);
-            LaunchedStep { step: step + 1, rate, examples: *examples, waited: *waited }
+            let (rate, HostBatch { step, examples, waited, .. }) = (self.rate(batch), batch);
+            LaunchedStep { step: step + 1, rate, examples: *examples, waited: *waited, limit }
         };
         let steps: Vec<LaunchedStep> = batches.iter().map(launched).collect();
         let rates: Vec<f64> = steps.iter().map(|step| step.rate).collect();
         let tensors: Vec<&[_]> = batches.iter().map(|batch| &batch.tensors[..]).collect();
+        let timed = self.watchdog.time("launching a step", self.next_step());
         let pending = self.runner.launch(&tensors, &rates)?;
+        drop(timed);
         let launched = Launched { pending, steps };
         let ahead = self.runner.launches_ahead();
         let done = if ahead { self.in_flight.replace(launched) } else { Some(launched) };
         done.map_or(Ok(()), |done| self.read(done))
+    }
+
+    /// The learning rate of a batch's step.
+    pub fn rate(&self, batch: &HostBatch) -> f64 {
+        let Training { schedule, lr_schedule, learning_rate, .. } = self.training;
+        learning_rate * lr_schedule.factor(batch.step, schedule.warmup, schedule.steps)
     }
 
     /// Compiles the program of a launch when it is first needed, which is not the time of steps.
@@ -268,6 +315,7 @@ impl Run<'_, '_, '_> {
         self.catch_up()?;
         let start = Instant::now();
         self.runner.prepare(steps)?;
+        self.watchdog.excuse();
         self.spent_apart(Spent::Compile, start.elapsed())
     }
 
@@ -278,88 +326,37 @@ impl Run<'_, '_, '_> {
 
     /// Waits for a launch and records the metrics of its steps.
     fn read(&mut self, launched: Launched) -> Result<(), Error> {
+        let timed = self.watchdog.time("waiting for the devices", self.next_step());
         let metrics = launched.pending.wait_all()?;
+        drop(timed);
         let time = self.meter.launch_time();
         if let (Some(first), Some(last)) = (launched.steps.first(), launched.steps.last()) {
             self.spent_on_steps(first.step, last.step, time)?;
         }
         let time = time / launched.steps.len().max(1) as u32;
+        self.watchdog.measured(time * self.runner.spec().iterations_per_loop as u32);
         let mut steps = launched.steps.into_iter().zip(metrics);
         steps.try_for_each(|(step, metrics)| self.record(step, metrics, time))
     }
 
     fn record(&mut self, of: LaunchedStep, metrics: Metrics, time: Duration) -> Result<(), Error> {
-        let LaunchedStep { step, rate, examples, waited } = of;
-        let Metrics { loss, gradient_norm, .. } = metrics;
-        if !(loss.is_finite() && gradient_norm.is_finite()) {
-            return Err(Error::NotFinite(NotFinite { step, loss, gradient_norm }));
-        }
+        let LaunchedStep { step, rate, examples, waited, limit } = of;
+        let (metrics, counts) = self.judge(step, metrics, limit)?;
         let tokens = self.runner.spec().tokens_per_step() as u64;
         self.state.global_step = step;
         self.state.epoch = self.training.schedule.epoch(step);
         self.state.num_input_tokens_seen = step * tokens;
-        self.loss += f64::from(loss);
-        self.samples += examples;
+        self.loss += f64::from(metrics.loss);
+        self.samples += if counts { examples } else { 0 };
         self.evaluated = None;
         self.meter.add(metrics, time, waited);
-        self.callback.on_step(step, metrics)?;
+        if counts {
+            self.callback.on_step(step, metrics)?;
+        }
         if self.training.schedule.logs_after(step) {
             let values = self.meter.log(metrics, rate, DeviceMemory::of(self.runner));
             self.callback.on_log(step, &values)?;
             self.state.log(values);
-        }
-        Ok(())
-    }
-
-    /// Whether the run is resumed after a step whose evaluation a signal stopped.
-    fn missed_evaluation(&self) -> bool {
-        let step = self.state.global_step;
-        let is_it = |log: &Values| {
-            let of = log.get("step").map(|of| of.as_f64());
-            log.contains_key("eval_loss") && of == Some(step as f64)
-        };
-        step > 0
-            && self.training.schedule.evaluates_after(step)
-            && !self.state.log_history.iter().any(is_it)
-    }
-
-    /// Evaluates, and returns whether the result is the best so far.
-    fn evaluate(&mut self) -> Result<bool, Error> {
-        let Some(evaluation) = &self.training.evaluation else { return Ok(false) };
-        let start = Instant::now();
-        let evaluated = self.runner.evaluate(evaluation, self.training.stop)?;
-        self.spent_apart(Spent::Evaluation, start.elapsed())?;
-        let Some(evaluated) = evaluated else { return Ok(false) };
-        self.callback.on_evaluate(self.state.global_step, &evaluated)?;
-        self.state.log(evaluated.values());
-        self.evaluated = Some(evaluated);
-        Ok(self.note_best(&evaluated.values()))
-    }
-
-    /// The steps to profile: not the first launches, if there are enough others.
-    fn profiled(&self) -> std::ops::Range<u64> {
-        let steps = self.training.schedule.steps;
-        let iterations = self.runner.spec().iterations_per_loop as u64;
-        let start = PROFILED.start.next_multiple_of(iterations);
-        let end = PROFILED.end.max(start + iterations);
-        if steps > end { start..end } else { 0..steps }
-    }
-
-    fn begin_profile(&mut self, done: u64) -> Result<(), Error> {
-        if self.training.profile.is_some() && done == self.profiled().start {
-            self.catch_up()?;
-            self.profile = Some(self.runner.client().plugin().start_profile()?);
-        }
-        Ok(())
-    }
-
-    fn end_profile(&mut self, launched: u64) -> Result<(), Error> {
-        if launched < self.profiled().end {
-            return Ok(());
-        }
-        if let (Some(profile), Some(folder)) = (self.profile.take(), &self.training.profile) {
-            self.catch_up()?;
-            self.callback.on_profile(&write_profile(folder, &profile.finish()?)?)?;
         }
         Ok(())
     }

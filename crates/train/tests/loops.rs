@@ -10,8 +10,8 @@ use fullshard_pjrt::{CompileCache, HostTensor};
 use fullshard_step::{BatchShape, Ordered, StepSpec};
 use fullshard_train::report::Values;
 use fullshard_train::{
-    BatchSource, Callback, Compiler, Error, Evaluated, Evaluation, Every, HostBatch, HostBatches,
-    Metrics, Runner, TrainSchedule, TrainScheduleOptions, Trained, Training,
+    BatchSource, Callback, Compiler, Error, Evaluated, Evaluation, Every, Guards, HostBatch,
+    HostBatches, Metrics, Runner, TrainSchedule, TrainScheduleOptions, Trained, Training,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -225,6 +225,7 @@ fn run(
         stop,
         saving: None,
         resumed: None,
+        guards: Guards::default(),
     };
     let mut seen = Seen::default();
     (training.run(runner, &mut seen).unwrap(), seen)

@@ -14,8 +14,9 @@ use fullshard_pjrt::{Array, HostTensor};
 use fullshard_step::{BatchShape, Ordered, StepSpec};
 use fullshard_train::report::Values;
 use fullshard_train::{
-    BatchSource, Callback, Error, EvalRunner, Evaluated, Evaluation, Every, HostBatch, HostBatches,
-    Metrics, Runner, TokenBatches, TrainSchedule, TrainScheduleOptions, Trained, Training,
+    BatchSource, Callback, Error, EvalRunner, Evaluated, Evaluation, Every, Guards, HostBatch,
+    HostBatches, Metrics, Runner, TokenBatches, TrainSchedule, TrainScheduleOptions, Trained,
+    Training,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -101,6 +102,7 @@ impl Text {
             stop,
             saving: None,
             resumed: None,
+            guards: Guards::default(),
         };
         let mut seen = Seen::default();
         let trained = training.run(&mut runner, &mut seen);
@@ -397,6 +399,7 @@ fn trains_on_custom_batch_sources() {
         stop: &|| false,
         saving: None,
         resumed: None,
+        guards: Guards::default(),
     };
     let mut losses = Losses(Vec::new());
     let mut runner = Runner::new(&compiler, &spec, 42).unwrap();

@@ -108,6 +108,23 @@ pub struct Progress {
     pub unlogged_steps: u64,
     /// The sum of their losses.
     pub unlogged_loss: f64,
+    /// Batches that were passed over after loss spikes: data is that number of steps further on.
+    #[serde(default)]
+    pub passed_over: u64,
+    /// The losses of recent steps, by which a spike is known.
+    #[serde(default)]
+    pub losses: LossStatistics,
+}
+
+/// Moving averages of losses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct LossStatistics {
+    /// The number of losses.
+    pub steps: u64,
+    /// Their mean.
+    pub mean: f64,
+    /// Their variance.
+    pub variance: f64,
 }
 
 /// A position in the training data, between two steps.

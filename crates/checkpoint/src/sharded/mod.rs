@@ -21,8 +21,8 @@ mod verify;
 mod write;
 
 pub use manifest::{
-    DataPosition, FileRecord, MANIFEST, MANIFEST_VERSION, Manifest, MeshAxes, Progress,
-    ShardChecksums, TensorRecord,
+    DataPosition, FileRecord, LossStatistics, MANIFEST, MANIFEST_VERSION, Manifest, MeshAxes,
+    Progress, ShardChecksums, TensorRecord,
 };
 pub use read::Checkpoint;
 pub(crate) use read::{open, read_manifest};

@@ -126,3 +126,23 @@ fn strangers_do_not_disturb_a_job() {
     let (status, printed) = run.end();
     assert_eq!(status.code(), Some(143), "{printed}{}", stderr(&folder));
 }
+
+/// Collectives between processes that take for ever: each process leaves its stacks.
+#[test]
+fn a_job_that_hangs_ends_with_the_stacks_of_all_processes() {
+    let folder = Folder::new();
+    let flags = flags(&[&ENDLESS[..], &["--step_timeout_s", "2"]].concat());
+    let mut command = mpiexec(&folder, "2", &flags);
+    command.env("FULLSHARD_MPI_DELAY_MS", "3600000");
+    let output = command.output().unwrap();
+    let printed = super::all_text(&output);
+    assert!(!output.status.success(), "{printed}");
+    assert_eq!(printed.matches("error: ").count(), 1, "{printed}");
+    assert!(printed.contains("the run is stuck at step 1"), "{printed}");
+    for process in ["0", "1"] {
+        let stacks = folder.path("out").join(format!("stacks-{process}.txt"));
+        let stacks = fs::read_to_string(stacks).unwrap();
+        assert!(stacks.contains("\"watchdog\""), "{stacks}");
+    }
+    assert!(checkpoints(&folder).is_empty());
+}

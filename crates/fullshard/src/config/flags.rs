@@ -13,7 +13,7 @@ macro_rules! each_section {
     ($config:expr, $section:ident, $name:ident => $run:expr) => {
         each_section!($config, $section, $name => $run,
             model data device mesh fsdp precision remat optimizer schedule evaluation logging output
-            checkpoint)
+            checkpoint guard)
     };
     ($config:expr, $section:ident, $name:ident => $run:expr, $($field:ident)*) => {{
         let config = $config;

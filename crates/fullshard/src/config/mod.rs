@@ -21,13 +21,13 @@ pub use file::FILE_NAME;
 pub use flags::{Flags, Given};
 pub use section::Flag;
 pub use sections::{
-    Checkpoint, Data, Device, Evaluation, Fsdp, Logging, Mesh, Model, Optimizer, Output, Precision,
-    Rematerialization, Schedule,
+    Checkpoint, Data, Device, Evaluation, Fsdp, Guard, Logging, Mesh, Model, Optimizer, Output,
+    Precision, Rematerialization, Schedule,
 };
 pub use source::ConfigSource;
 pub use types::{
-    CollectiveChoice, Compute, ContextChoice, ResumeFrom, SaveDtype, SaveWhen, Scan, Size, When,
-    WrapClasses,
+    CollectiveChoice, Compute, ContextChoice, OnSpike, ResumeFrom, SaveDtype, SaveWhen, Scan, Size,
+    When, WrapClasses,
 };
 pub use value::{FlagValue, Takes};
 
@@ -71,6 +71,8 @@ pub struct RunConfig {
     pub output: Output,
     /// Checkpoints during training.
     pub checkpoint: Checkpoint,
+    /// Hangs and silent corruption.
+    pub guard: Guard,
     /// The number of processes that the run is launched in, which is no setting and in no file.
     #[serde(skip)]
     pub processes: usize,
@@ -93,6 +95,7 @@ impl Default for RunConfig {
             logging: Logging::default(),
             output: Output::default(),
             checkpoint: Checkpoint::default(),
+            guard: Guard::default(),
             processes: 1,
         }
     }

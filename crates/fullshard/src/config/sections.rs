@@ -3,8 +3,8 @@
 
 use super::source::ConfigSource;
 use super::types::{
-    CollectiveChoice, Compute, ContextChoice, ResumeFrom, SaveDtype, SaveWhen, Scan, Size, When,
-    WrapClasses,
+    CollectiveChoice, Compute, ContextChoice, OnSpike, ResumeFrom, SaveDtype, SaveWhen, Scan, Size,
+    When, WrapClasses,
 };
 use fullshard_core::{MeshSpec, Platform};
 use fullshard_data::hub::{MAIN, Token};
@@ -336,5 +336,25 @@ super::section! {
         replicate_dir: PathBuf = "/dev/shm".into(), "replicate_dir", "DIR";
         /// Seconds to save and exit after SIGTERM, SIGHUP or Ctrl-C.
         grace: f64 = 60.0, "preemption_grace_s", "SECONDS";
+    }
+}
+
+super::section! {
+    /// Hangs and silent corruption.
+    Guard, "Availability" {
+        /// Seconds after which a step that does not end is stuck: the stacks of all threads are
+        /// written to the output folder, and the job ends. 0 waits forever. By default 20 times the
+        /// median of recent steps, at least 60, and 1800 for the first.
+        step_timeout: Option<f64> = None, "step_timeout_s", "SECONDS";
+        /// Number of steps between checks for silent corruption; 0 does not check. Checksums of the
+        /// replicas of parameters and optimizer state are compared; where most of them have no
+        /// replica, a step is run twice and its results compared.
+        check_replicas: u64 = 0, "check_replicas", "N";
+        /// What to do if the loss of a step is far above that of the steps before, or not finite:
+        /// nothing (off), leave out its update (skip), or go back to the last checkpoint and on with
+        /// the data after the spike (rollback).
+        on_loss_spike: OnSpike = OnSpike::Off, "on_loss_spike", "off|skip|rollback";
+        /// By how many standard deviations a loss spike exceeds the mean loss of recent steps.
+        spike_factor: f64 = 6.0, "loss_spike_factor", "X";
     }
 }

@@ -33,6 +33,18 @@ choices! {
 }
 
 choices! {
+    /// What is done about a loss spike.
+    OnSpike {
+        /// Nothing.
+        Off = "off",
+        /// Its update is left out.
+        Skip = "skip",
+        /// The run goes back to the last checkpoint.
+        Rollback = "rollback",
+    }
+}
+
+choices! {
     /// How collectives over several mesh axes run.
     CollectiveChoice {
         /// As the network model predicts is fastest.

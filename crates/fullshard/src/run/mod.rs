@@ -8,6 +8,7 @@ mod accounts;
 mod copies;
 mod data;
 mod demo;
+mod guard;
 mod memory;
 mod output;
 mod recorder;
@@ -19,9 +20,10 @@ mod train;
 
 pub use data::{Corpora, DataProgress, Purpose};
 pub use demo::DemoText;
+pub use guard::{STUCK, end_stuck};
 pub use memory::{Limit, Needed};
 pub use output::Output;
-pub use saving::Control;
+pub use saving::{Control, OnStuck};
 pub use train::{Finished, Outcome, Started, TrainingSet, train, train_in};
 
 use crate::config::RunConfig;
@@ -149,6 +151,7 @@ impl Run {
         }
         let compile_options = config.compile_options(spec.model.attention_form())?;
         config.check_saving()?;
+        config.check_guards(&spec)?;
         let restarted = membership.generation.number > 0;
         let resumes = (config.checkpoint.resume.is_some() || restarted) && mode.train;
         let (output, lock) = Output::take(&membership, &config, resumes)?;
@@ -193,7 +196,7 @@ impl Run {
     }
 
     /// The place of this process in the job.
-    pub fn membership(&self) -> &Membership {
+    pub fn membership(&self) -> &Arc<Membership> {
         &self.membership
     }
 

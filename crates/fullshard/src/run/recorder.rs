@@ -8,7 +8,9 @@ use crate::error::{Error as RunError, Result};
 use fullshard_checkpoint::sharded::Checkpoint;
 use fullshard_checkpoint::{WeightDtype, write_file};
 use fullshard_train::report::{Curve, EventWriter, Values};
-use fullshard_train::{Callback, Error, Evaluated, Metrics, SaveResult, Saved, Spent, StartUp};
+use fullshard_train::{
+    Callback, Error, Evaluated, Metrics, SaveResult, Saved, Spent, Spike, SpikeOutcome, StartUp,
+};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -125,6 +127,16 @@ impl Callback for Recorder<'_> {
             self.next.on_start_up(&self.start_up)?;
         }
         self.next.on_step(step, metrics)
+    }
+
+    fn on_spike(&mut self, spike: &Spike) -> Result<(), Error> {
+        tracing::warn!("{spike}");
+        if let SpikeOutcome::RolledBack { to, .. } = spike.outcome {
+            let Recorded { losses, evaluations, .. } = &mut self.recorded;
+            losses.retain(|(step, _)| *step <= to as f64);
+            evaluations.retain(|(step, _)| *step <= to as f64);
+        }
+        self.next.on_spike(spike)
     }
 
     fn on_log(&mut self, step: u64, values: &Values) -> Result<(), Error> {

@@ -206,7 +206,7 @@ pub(super) fn go_on(
                 checkpoint.folder().display()
             )));
         }
-        if batches.position(progress.step) == (saved.epoch, saved.example) {
+        if batches.position(progress.step + progress.passed_over) == (saved.epoch, saved.example) {
             return Ok(None);
         }
         let origin = BatchOrigin { step: progress.step, epoch: saved.epoch, block: saved.example };

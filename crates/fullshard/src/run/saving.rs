@@ -1,6 +1,6 @@
 //! When and how a run saves checkpoints, by its config.
 
-use super::Run;
+use super::{Run, end_stuck};
 use crate::config::{RunConfig, SaveWhen, When};
 use crate::error::{Error, Result};
 use fullshard_checkpoint::sharded::{DataPosition, OnSave};
@@ -16,12 +16,28 @@ pub struct Control<'a> {
     pub save: &'a dyn Fn() -> bool,
     /// Called at the points of a save, from the threads that write.
     pub on_save: OnSave,
+    /// Called on a thread of its own when a step takes longer than its deadline, after the stacks
+    /// of all threads were written and the other processes told. The thread of the run cannot be
+    /// stopped, so this should end the process, as the default does ([`end_stuck`]).
+    pub on_stuck: OnStuck,
 }
+
+/// What is done when a step takes longer than its deadline.
+pub type OnStuck = Arc<dyn Fn(&Error) + Send + Sync>;
 
 impl Default for Control<'_> {
     /// A run that is left to its config.
     fn default() -> Self {
-        Control { stop: &|| false, save: &|| false, on_save: Arc::new(|_| {}) }
+        let on_stuck = |error: &Error| {
+            tracing::error!("{error}");
+            end_stuck()
+        };
+        Control {
+            stop: &|| false,
+            save: &|| false,
+            on_save: Arc::new(|_| {}),
+            on_stuck: Arc::new(on_stuck),
+        }
     }
 }
 

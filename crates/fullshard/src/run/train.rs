@@ -26,6 +26,8 @@ pub struct TrainingSet {
     batches: Batches,
     /// The length of training, and when it logs and evaluates.
     pub schedule: TrainSchedule,
+    /// Batches that the run that is resumed passed over, unless the order begins after them.
+    passed_over: u64,
 }
 
 /// A compiled run with its state on the devices.
@@ -215,7 +217,11 @@ impl Run {
             Some(origin) => TrainSchedule::resumed(self.schedule, steps, origin)?,
             None => TrainSchedule::new(self.schedule, steps)?,
         };
-        Ok(Some(TrainingSet { corpus, batches, schedule }))
+        let passed_over = match (origin, resumed) {
+            (None, Some(checkpoint)) => checkpoint.manifest().progress.passed_over,
+            _ => 0,
+        };
+        Ok(Some(TrainingSet { corpus, batches, schedule, passed_over }))
     }
 
     /// The position in the data after a step.
@@ -241,10 +247,11 @@ impl Run {
         callback: &mut dyn Callback,
     ) -> Result<Finished> {
         let Started { runner, checkpoint, compile_time } = started;
-        let TrainingSet { corpus, batches, schedule } = set;
+        let TrainingSet { corpus, batches, schedule, passed_over } = set;
         self.warn_of_short_launches(&schedule);
         let samples = corpus.blocks();
         let resumed = checkpoint.map(|checkpoint| self.resumed(checkpoint)).transpose()?;
+        let resumed = resumed.map(|resumed| resumed.passing_over(passed_over));
         let position = |step| self.data_position(&corpus, &batches, step);
         let run = self.run_name(resumed.as_ref())?;
         let part = self.spec.process_sequences(batches.sequences, self.membership.process())?;
@@ -264,6 +271,7 @@ impl Run {
             stop: control.stop,
             saving: self.saving(control, &position, &run)?,
             resumed,
+            guards: self.guards(control),
         };
         if self.membership.job().is_first() {
             self.output.clear()?;

@@ -211,6 +211,16 @@ const ROWS: &[Row] = &[
     ("save_memory", "1MB", &[], Elsewhere("crates/cli/tests/kill/resume.rs", "--save_memory")),
     ("preemption_grace_s", "-1", &[], Fails("--preemption_grace_s")),
     ("preemption_grace_s", "1", &[], Elsewhere("crates/cli/tests/kill/signals.rs", "--preemption_grace_s")),
+    ("step_timeout_s", "-1", &[], Fails("--step_timeout_s")),
+    ("step_timeout_s", "2", &[], Elsewhere("crates/cli/tests/hosts/ends.rs", "--step_timeout_s")),
+    ("check_replicas", "1", &[DROPOUT_ON_GPU[0], DROPOUT_ON_GPU[1]], Fails("--full_determinism")),
+    ("check_replicas", "1", &[], Elsewhere("crates/train/src/guard/replica_tests.rs", "check_replicas")),
+    ("on_loss_spike", "skip", &[], Program),
+    ("on_loss_spike", "rollback", &[], Fails("--save_strategy")),
+    ("on_loss_spike", "rollback", &[], Elsewhere("crates/fullshard/tests/guard.rs", "OnSpike::Rollback")),
+    ("loss_spike_factor", "0", &[], Fails("--loss_spike_factor")),
+    ("loss_spike_factor", "3", &[], Warns("--loss_spike_factor has no effect")),
+    ("loss_spike_factor", "3", &[], Elsewhere("crates/fullshard/tests/guard.rs", "spike_factor")),
 ];
 
 fn check((flag, value, context, expect): &Row) {

@@ -3,6 +3,7 @@
 use super::plan::SavePlan;
 use super::write::{FileJob, buffers, copy, write_files};
 use crate::error::Error;
+use crate::guard::Watch;
 use crate::job::{Job, PeersError};
 use crate::runner::Runner;
 use fullshard_checkpoint::sharded::{
@@ -18,6 +19,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
+
+/// The time that copies of the state may take, besides that at [`SLOW_COPY`] bytes per second.
+const LEAST_COPY: Duration = Duration::from_secs(60);
+const SLOW_COPY: u64 = 100_000_000;
 
 /// How checkpoints are saved.
 #[derive(Clone)]
@@ -77,6 +82,8 @@ pub struct Saver {
     finished: VecDeque<SaveResult>,
     /// The number of saves so far.
     saves: usize,
+    /// Times copies.
+    watch: Watch,
 }
 
 /// A save in progress, without its shards.
@@ -121,7 +128,14 @@ impl Saver {
             worker: None,
             finished: VecDeque::new(),
             saves: 0,
+            watch: Watch::default(),
         })
+    }
+
+    /// The saver with a deadline for its copies.
+    pub(crate) fn watched_by(mut self, watch: Watch) -> Saver {
+        self.watch = watch;
+        self
     }
 
     /// The bytes of a checkpoint's tensors.
@@ -138,7 +152,7 @@ impl Saver {
         best: Option<PathBuf>,
         others: &mut dyn FnMut(&Path) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let start = Instant::now();
+        let (start, step) = (Instant::now(), progress.step);
         self.join();
         let save = self.begin(&runner.compiler().job, progress, best, start, others);
         let buffers = buffers(&self.plan, &runner.state().each_ref().flatten());
@@ -149,7 +163,10 @@ impl Saver {
             self.finished.push_back(saved);
             return Ok(());
         }
+        let least = LEAST_COPY + Duration::from_secs(needed / SLOW_COPY);
+        let timed = self.watch.time("copying the state to be saved", step, least);
         let (files, limit) = (self.copy(&buffers)?, u64::MAX);
+        drop(timed);
         let copied = Some((start.elapsed(), needed));
         self.worker = Some(std::thread::spawn(move || save.complete(&plan, files, limit, copied)));
         Ok(())

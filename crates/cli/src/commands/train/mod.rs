@@ -7,7 +7,7 @@ mod watch;
 
 use crate::flags::{Flagged, RunFlags};
 use crate::output::{print_estimate, say};
-use crate::processes::ProcessArgs;
+use crate::processes::{ProcessArgs, end_stuck};
 use clap::Args;
 use fullshard::bench::AttentionReport;
 use fullshard::config::{Given, RunConfig};
@@ -167,7 +167,13 @@ fn train_and_evaluate(
 
     let signals = Signals::watch(grace(run))?;
     let stop = || signals.received().is_some();
-    let control = Control { stop: &stop, save: &|| signals.takes_save(), ..Control::default() };
+    let membership = Arc::clone(run.membership());
+    let control = Control {
+        stop: &stop,
+        save: &|| signals.takes_save(),
+        on_stuck: Arc::new(move |error| end_stuck(&membership, error)),
+        ..Control::default()
+    };
     let batch = run.spec.batch;
     say!(
         "training for {} ({} per epoch), {} sequences of {} tokens per step",
