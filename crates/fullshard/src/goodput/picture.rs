@@ -34,7 +34,7 @@ impl Part {
             Part::StartUp => ('s', "#fcd34d", 33),
             Part::Load => ('l', "#a855f7", 35),
             Part::Saving => ('w', "#16a34a", 32),
-            Part::Evaluation => ('e', "#14b8a6", 32),
+            Part::Evaluation => ('e', "#f472b6", 35),
             Part::Other => ('o', "#cbd5e1", 37),
         };
         TimelineKind { name: self.name().to_owned(), letter, color, ansi }

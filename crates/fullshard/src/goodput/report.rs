@@ -130,7 +130,7 @@ impl Generation {
     }
 }
 
-/// How often to save.
+/// The interval between saves.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct SaveInterval {
     /// The time between two saves.
