@@ -105,6 +105,7 @@ pages! {
     parallelism: "docs/parallelism.md";
     hosts: "docs/hosts.md";
     plan: "docs/plan.md";
+    simulate: "docs/simulate.md";
     fp8: "docs/fp8.md";
     plugins: "docs/plugins.md";
     install: "docs/install.md";
