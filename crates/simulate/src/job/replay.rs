@@ -293,6 +293,7 @@ impl Running<'_> {
     fn account(&mut self) {
         let spent = self.engine.now() - self.since;
         self.since = self.engine.now();
+        let share = self.active_share();
         let parts = &mut self.parts;
         match self.phase {
             Phase::Restarting => parts.restart += spent,
@@ -302,7 +303,7 @@ impl Running<'_> {
             Phase::Waiting => parts.repair += spent,
             Phase::Ended => {}
             Phase::Steps(count, slow) => {
-                let on_all = self.active_share() * spent / slow;
+                let on_all = share * spent / slow;
                 parts.redone += on_all;
                 parts.fewer_hosts += spent / slow - on_all;
                 parts.stragglers += spent - spent / slow;

@@ -131,7 +131,7 @@ impl CollectivesArgs {
         };
         let kinds = self.collective.map_or(KINDS.to_vec(), |kind| vec![kind]);
         let mut collectives = Vec::new();
-        for case in cases(dims) {
+        for case in cases(dims, wrap) {
             for &kind in &kinds {
                 collectives.push(compare(network, &case, kind, self.bytes.0, self.chunks)?);
             }
