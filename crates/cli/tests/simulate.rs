@@ -107,7 +107,8 @@ fn the_time_of_a_job_is_drawn() {
 
 #[test]
 fn collectives_are_beside_closed_forms() {
-    let found = json(&["collectives", "--torus", "16x4", "--wrap", "false,true", "--bytes", "64MB"]);
+    let found =
+        json(&["collectives", "--torus", "16x4", "--wrap", "false,true", "--bytes", "64MB"]);
     let rows = found[0]["collectives"].as_array().unwrap();
     assert!(rows.len() >= 24);
     for row in rows {

@@ -29,7 +29,7 @@ fn more_hosts_fail_more_often() {
 
 #[test]
 fn days_and_cost_grow_by_what_is_lost() {
-    let often = Failures { host_mtbf_days: Some(1.0), ..Failures::default() };
+    let often = Failures { host_mtbf_days: Some(0.1), ..Failures::default() };
     let found = goodput("h100:8x16", often);
     let never = Failures { host_mtbf_days: Some(1e9), ..Failures::default() };
     let alone = goodput("h100:8x16", never);

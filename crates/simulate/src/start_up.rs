@@ -52,7 +52,7 @@ enum Event {
     Joined,
     Compiled,
     /// The program is in the store.
-    Stored,
+    Sent,
     Fetched,
     Read,
 }
@@ -109,9 +109,9 @@ impl Launch {
                 Event::Compiled => {
                     compiled = now;
                     busy = now + send;
-                    engine.at(busy, Event::Stored);
+                    engine.at(busy, Event::Sent);
                 }
-                Event::Stored => {
+                Event::Sent => {
                     // The first host has what it compiled.
                     engine.after(read, Event::Read);
                     for _ in 1..hosts {

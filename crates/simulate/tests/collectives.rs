@@ -135,6 +135,22 @@ fn chunks_hide_latency() {
     assert_eq!(chunked.messages, 4 * whole.messages);
 }
 
+/// For two collectives at once there is a closed form on rings only, where both keep all links busy.
+/// Elsewhere one uses what the other leaves idle.
+#[test]
+fn two_at_once_use_idle_links() {
+    let share = |dims: &[usize], wrap: bool| {
+        let network = torus(dims, &vec![wrap; dims.len()]);
+        let members = first(dims.iter().product());
+        let options = Options { together: 2, ..Options::default() };
+        let both = simulate(&network, AllReduce, V, &members, options).unwrap().seconds;
+        both / (2.0 * seconds(&network, AllReduce, V, &members))
+    };
+    assert!((share(&[8], true) - 1.0).abs() < 0.01);
+    let (square, line) = (share(&[8, 8], true), share(&[8], false));
+    assert!((0.88..0.90).contains(&square) && (0.78..0.80).contains(&line), "{square} {line}");
+}
+
 /// No link carries more than its rate: the busiest of an all-gather carries all but one shard.
 #[test]
 fn nothing_is_faster_than_the_busiest_link() {

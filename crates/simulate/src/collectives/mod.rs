@@ -9,8 +9,8 @@
 //! half from each side; along a line both ways to its ends. A reduce-scatter is an all-gather in
 //! reverse: partial sums start at the far ends, and each chip on their way adds its own. Over
 //! several dimensions a collective runs along one after another, or in streams that each start with
-//! another dimension ([`Streams`]). A chip goes on with all its streams at once: left to themselves,
-//! the small messages of one stream wait for the large ones of another at every hop.
+//! another dimension ([`Streams`]). A chip goes on to the next dimension with all streams at once, as
+//! the closed form assumes: otherwise small messages of one wait for large ones of another.
 
 mod cases;
 mod passes;

@@ -65,7 +65,7 @@ impl Pass {
         }
     }
 
-    /// Whether only half of a shard goes over a hop, with so many to go: the chip opposite in a
+    /// Whether only half of a shard goes over a hop, by the number of hops left: the chip opposite in a
     /// ring has the other half from the other side.
     pub fn is_half(&self, hops: usize) -> bool {
         let opposite = if self.scatter { self.length / 2 } else { 1 };

@@ -1,6 +1,6 @@
 //! `fullshard simulate collectives`.
 
-use super::percent;
+use super::{difference, percent};
 use crate::commands::plan::{parse_machine, positive};
 use crate::flags::count;
 use crate::output::{print_json, show};
@@ -186,7 +186,7 @@ fn print(torus: &Simulated) {
             row.messages,
             format::seconds(row.simulated),
             format::seconds(row.closed_form),
-            format!("{:+.2} %", 100.0 * row.error),
+            difference(row.error),
         );
     }
 }

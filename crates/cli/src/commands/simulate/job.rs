@@ -259,7 +259,7 @@ fn head(job: &Job) {
         Length::Seconds(seconds) => format!("{:.1} days", seconds / DAY),
     };
     let hosts = format::count(job.hosts, "host");
-    show!("{hosts}, {length} of {} each", format::seconds(job.step));
+    show!("{hosts}, {length}, {} per step", format::seconds(job.step));
     match job.host_mtbf.is_finite() {
         true => row(
             "failure every",

@@ -46,6 +46,12 @@ fn row(what: &str, text: &str) {
     show!("{what:<20} {text}");
 }
 
+/// How much longer one is than another, without a sign where there is no difference.
+fn difference(share: f64) -> String {
+    let percent = (1e4 * share).round() / 100.0;
+    if percent == 0.0 { "0.00 %".to_owned() } else { format!("{percent:+.2} %") }
+}
+
 fn percent(share: f64) -> String {
     format!("{:.2} %", 100.0 * share)
 }

@@ -1,6 +1,6 @@
 //! `fullshard simulate start-up`.
 
-use super::percent;
+use super::difference;
 use crate::flags::count;
 use crate::output::{print_json, show};
 use clap::Args;
@@ -68,7 +68,7 @@ pub fn run(args: &StartUpArgs, json: bool) -> Result<()> {
             format::seconds(row.programs),
             format::seconds(row.total),
             format::seconds(row.closed_form),
-            percent(row.error)
+            difference(row.error)
         );
     }
     Ok(())
