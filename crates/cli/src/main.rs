@@ -63,6 +63,8 @@ enum Command {
     /// bottlenecks.
     #[command(allow_negative_numbers = true)]
     Plan(Box<commands::plan::PlanArgs>),
+    /// Simulate a job whose hosts fail, collectives on tori, or the start of a job.
+    Simulate(commands::simulate::SimulateArgs),
     /// List, install and remove device plugins.
     Plugins(commands::plugins::PluginsArgs),
     /// Print shell completions.
@@ -101,6 +103,7 @@ fn run() -> fullshard::Result<ExitCode> {
         Command::Compile(args) => commands::compile::run(&args)?,
         Command::Bench(args) => return commands::bench::run(&args),
         Command::Plan(args) => return commands::plan::run(&args),
+        Command::Simulate(args) => return commands::simulate::run(&args),
         Command::Plugins(args) => commands::plugins::run(&args)?,
         Command::Completions(args) => commands::shell::completions(&args, Cli::command()),
         Command::Man => commands::shell::man(Cli::command())?,

@@ -107,6 +107,7 @@ pages! {
     goodput: "docs/goodput.md";
     availability: "docs/availability.md";
     plan: "docs/plan.md";
+    simulate: "docs/simulate.md";
     fp8: "docs/fp8.md";
     plugins: "docs/plugins.md";
     install: "docs/install.md";

@@ -169,6 +169,35 @@ fn the_start_of_a_job_grows_with_its_hosts() {
 }
 
 #[test]
+fn failures_make_days_longer() {
+    let folder = Folder::new();
+    let flags = |more: &[&'static str]| [&["--quick", "--tokens", "1e9"], more].concat();
+    let of = |more: &[&'static str]| planned(&folder, "h100:2x4", &flags(more));
+    let goodput = |report: &Value| number(&report["goodput"]["goodput"]);
+    let often = ["--host_mtbf_days", "0.01"];
+    let (usual, often) = (of(&[]), of(&often));
+    assert!(goodput(&usual) > 0.99 && goodput(&often) < 0.8);
+    for report in [&usual, &often] {
+        let days = number(&report["rates"]["days"]) / goodput(report);
+        assert!((days / number(&report["goodput"]["days"]) - 1.0).abs() < 1e-9);
+        // That of `train`.
+        assert_eq!(number(&report["goodput"]["save_steps"]), 500.0);
+    }
+    let saves = of(&["--host_mtbf_days", "0.01", "--save_steps", "100"]);
+    assert_eq!(number(&saves["goodput"]["save_steps"]), 100.0);
+    let slow = of(&["--host_mtbf_days", "0.01", "--restart_s", "600"]);
+    assert!(goodput(&slow) < goodput(&often));
+    let printed = folder.stdout(&plan("h100:2x4", &flags(&[])));
+    for row in [
+        "goodput              100.0 % with a failure every 66.0 days on 4 hosts (264",
+        "\n  redone steps ",
+        "\ndays with failures   ",
+    ] {
+        assert!(printed.contains(row), "{row}: {printed}");
+    }
+}
+
+#[test]
 fn search_prints_a_valid_command_line() {
     let folder = Folder::new();
     let stdout = folder.stdout(&plan("cpu:2", &["--search", "--compiles", "1", "--optim", "sgd"]));

@@ -1,5 +1,5 @@
 //! Plain data that all other crates share: dtypes, tensor types, platforms, accelerators, meshes,
-//! sharding specs, parts of tensors and places in a job; and the temporary files of caches.
+//! sharding specs, parts of tensors and places in a job; the temporary files of caches, and pseudorandom numbers.
 //!
 //! Nothing here traces, compiles or accesses a device, or depends on another crate of the
 //! workspace. Every type is `Send + Sync`.
@@ -16,6 +16,7 @@ mod mesh_spec;
 mod part;
 mod platform;
 mod process;
+pub mod random;
 mod sharding;
 mod tensor_type;
 

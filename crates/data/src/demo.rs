@@ -6,11 +6,11 @@
 mod chain;
 mod grammar;
 
-use crate::random::Random;
 use crate::tokenizer::{Files, Tokenizer};
 use crate::{Error, Result};
 use chain::Chain;
 use fullshard_core::cache::temporary_file;
+use fullshard_core::random::Random;
 use grammar::Words;
 use sha2::{Digest, Sha256};
 use std::io::{BufWriter, Write};

@@ -14,7 +14,6 @@ mod grouping;
 pub mod hub;
 mod loader;
 mod order;
-mod random;
 mod source;
 mod tokenizer;
 

@@ -7,7 +7,7 @@
 //! in range ("cycle walking"), which keeps it a permutation and takes less than four rounds on
 //! average.
 
-use crate::random::mix;
+use fullshard_core::random::mix;
 
 /// The order of the blocks of a corpus in each epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -48,6 +48,9 @@ pub enum Error {
     /// Planning.
     #[error(transparent)]
     Plan(#[from] fullshard_plan::Error),
+    /// A simulation.
+    #[error(transparent)]
+    Simulate(#[from] fullshard_simulate::Error),
     /// A breakdown of a step's time.
     #[error(transparent)]
     Breakdown(#[from] fullshard_plan::BreakdownError),

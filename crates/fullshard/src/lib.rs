@@ -50,6 +50,7 @@ pub mod units;
 pub use bench::bench;
 pub use config::RunConfig;
 pub use error::{Error, Result};
+pub use fullshard_simulate as simulate;
 pub use job::Membership;
 pub use model::ChosenModel;
 pub use plan::plan;

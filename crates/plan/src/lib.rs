@@ -9,6 +9,7 @@ mod breakdown;
 mod compiled;
 mod describe;
 mod error;
+mod goodput;
 mod html;
 mod machine;
 mod network;
@@ -22,6 +23,7 @@ pub use breakdown::{Breakdown, BreakdownError, KernelTime, Kind, KindTime, Modul
 pub use compiled::{AheadCompiler, CompiledStep, collectives_by_module, compiled, update_bytes};
 pub use describe::{Budget, memory_fix, one_unit, wrap_fix};
 pub use error::Error;
+pub use goodput::{Failures, Goodput, Interruptions, LostTime};
 pub use html::page;
 pub use machine::{Machine, MachineError};
 pub use network::{Dcn, Fabric, Network, Side, Span, Streams};
@@ -31,4 +33,4 @@ pub use report::{
     Part, Rates, Report, Time, Warning,
 };
 pub use search::{Callbacks, Candidate, Frontier, Point, Progress, Space, search};
-pub use start_up::{StartUp, StartUpPart};
+pub use start_up::{DISK_RATE, JOIN, STORE_RATE, StartUp, StartUpPart};

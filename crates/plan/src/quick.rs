@@ -15,6 +15,7 @@ pub use memory::MemoryEstimate;
 
 use crate::describe::{Budget, memory_fix, one_unit, tensor_axis};
 use crate::error::Error;
+use crate::goodput::{Failures, Goodput};
 use crate::machine::Machine;
 use crate::report::{Basis, MachineSummary, ModuleTime, Rates, Report, Time, Warning};
 use crate::start_up::StartUp;
@@ -39,6 +40,8 @@ pub fn quick(spec: &StepSpec, machine: &Machine) -> Result<Report, Error> {
     let mut communication = Communication::new(spec, machine);
     let time = time(spec, machine, &speeds, &mut communication);
     let rates = Rates::new(spec, machine, time.step, Budget::default());
+    let start_up = StartUp::new(spec, machine, None, None)?;
+    let goodput = Goodput::new(machine, time.step, &start_up, &rates, Failures::default());
     let mut report = Report {
         machine: MachineSummary::new(machine, compute),
         model: spec.model_summary(),
@@ -48,7 +51,8 @@ pub fn quick(spec: &StepSpec, machine: &Machine) -> Result<Report, Error> {
         memory,
         time,
         rates,
-        start_up: StartUp::new(spec, machine, None, None)?,
+        start_up,
+        goodput,
         collectives_by_module: std::mem::take(&mut communication.by_module),
         collectives: communication.into_rows(),
         warnings: Vec::new(),

@@ -1,7 +1,8 @@
 //! The contents of a plan, for printing, JSON and the HTML page.
 //!
-//! Bytes are per device. Seconds are per step, except those of the start-up.
+//! Bytes are per device. Seconds are per step, except those of the start-up and of failures.
 
+use crate::goodput::Goodput;
 use crate::start_up::StartUp;
 use fullshard_step::{ModelSummary, StepSettings};
 use serde::Serialize;
@@ -27,6 +28,8 @@ pub struct Report {
     pub rates: Rates,
     /// The start of the job.
     pub start_up: StartUp,
+    /// The share of the time that is spent on steps when hosts fail.
+    pub goodput: Goodput,
     /// The collectives.
     pub collectives: Vec<CollectiveTime>,
     /// The same by the modules that cause them, most bytes first.
@@ -158,7 +161,7 @@ pub struct Rates {
     pub hfu: Option<f64>,
     /// HFU by PaLM's convention.
     pub hfu_palm: Option<f64>,
-    /// Days to train on the given number of tokens.
+    /// Days to train on the given number of tokens, without failures.
     pub days: Option<f64>,
     /// Cost of those days at the given price, in US dollars.
     pub cost_usd: Option<f64>,

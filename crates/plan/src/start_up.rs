@@ -16,11 +16,11 @@ use fullshard_step::StepSpec;
 use serde::Serialize;
 
 /// Seconds for a process to join: 32 take 154 ms and 256 take 1.3 s (docs/performance.md).
-const JOIN: f64 = 5e-3;
+pub const JOIN: f64 = 5e-3;
 
 /// Bytes per second in and out of the coordinator's store: 10 MiB reach 2 processes in 56 ms and 16
 /// in 323 ms (docs/performance.md).
-const STORE_RATE: f64 = 400e6;
+pub const STORE_RATE: f64 = 400e6;
 
 /// The bytes of a compiled step program whose size is not known: those of GPT-2 124M, 52 MB for
 /// v4-16 with scanned layers and 1.9 MB for 16 H100s with unrolled ones.
@@ -33,7 +33,7 @@ fn typical_program_bytes(platform: Platform) -> u64 {
 
 /// Bytes per second at which a host reads a checkpoint. Assumed: disks of the machines in
 /// docs/performance.md wrote 0.3 to 1.9 GB/s.
-const DISK_RATE: f64 = 1e9;
+pub const DISK_RATE: f64 = 1e9;
 
 /// The start of a job, in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -83,7 +83,7 @@ impl StartUp {
     }
 
     /// The start of a job on hosts that read `state` bytes each.
-    pub(crate) fn of(
+    pub fn of(
         platform: Platform,
         hosts: usize,
         state: u64,
@@ -127,6 +127,11 @@ impl StartUp {
             part("weights", Some(self.weights), read),
         ];
         between.into_iter().filter(|_| self.processes > 1).chain(inside).collect()
+    }
+
+    /// The bytes of a checkpoint that a host reads and writes.
+    pub(crate) fn host_state(&self) -> f64 {
+        self.weights * DISK_RATE
     }
 
     /// The sum of the parts that are known.

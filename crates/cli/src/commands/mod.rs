@@ -11,4 +11,5 @@ pub mod launch;
 pub mod plan;
 pub mod plugins;
 pub mod shell;
+pub mod simulate;
 pub mod train;

@@ -7,7 +7,7 @@
 //! to be learned. Since the two terms add up, a small model learns it quickly.
 
 use super::grammar::Words;
-use crate::random::Random;
+use fullshard_core::random::Random;
 
 /// Standard deviation of the log weights by the last word, and by the one before it.
 const LAST: f64 = 0.5;

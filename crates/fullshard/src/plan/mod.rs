@@ -3,12 +3,12 @@
 mod search;
 
 pub use fullshard_plan::{
-    Basis, Budget, Candidate, Frontier, Machine, MemoryEstimate, Point, Progress, Report, Space,
-    Warning, page,
+    Basis, Budget, Candidate, Failures, Frontier, Goodput, Machine, MemoryEstimate, Point,
+    Progress, Report, Space, Warning, page,
 };
 pub use search::{Found, search};
 
-use crate::config::RunConfig;
+use crate::config::{RunConfig, SaveWhen};
 use crate::device::cache_root;
 use crate::error::{Error, Result};
 use crate::format;
@@ -23,6 +23,9 @@ pub struct PlanOptions {
     pub quick: bool,
     /// Number of training tokens and price per device, for days and cost.
     pub budget: Budget,
+    /// What is known of failures; steps between checkpoints are those of the config, if it saves
+    /// by steps.
+    pub failures: Failures,
 }
 
 /// Plans a run on a machine such as `v4-8`, `2xv4-128`, `h200:8`, `h100:8x16` or `cpu:4`.
@@ -82,6 +85,11 @@ impl<'a> Planner<'a> {
 
     /// The plan of a step: compiled, unless quick or certain to run out of memory.
     pub fn plan(&self, spec: &StepSpec) -> Result<Report> {
+        let report = self.without_failures(spec)?;
+        Ok(Report { goodput: self.goodput(&report, &report.rates), ..report })
+    }
+
+    fn without_failures(&self, spec: &StepSpec) -> Result<Report> {
         let mut estimate = quick(spec, self.machine)?;
         estimate.rates = self.rates(spec, &estimate);
         if self.options.quick {
@@ -102,6 +110,15 @@ impl<'a> Planner<'a> {
 
     fn rates(&self, spec: &StepSpec, report: &Report) -> Rates {
         Rates::new(spec, self.machine, report.time.step, self.options.budget)
+    }
+
+    /// The goodput of a plan with these rates.
+    fn goodput(&self, report: &Report, rates: &Rates) -> Goodput {
+        let checkpoint = &self.config.checkpoint;
+        let by_steps = checkpoint.strategy == SaveWhen::Steps && checkpoint.steps >= 1.0;
+        let save_steps = by_steps.then_some(checkpoint.steps);
+        let failures = Failures { save_steps, ..self.options.failures };
+        Goodput::new(self.machine, report.time.step, &report.start_up, rates, failures)
     }
 
     fn compiler(&self, spec: &StepSpec) -> Result<&AheadCompiler> {

@@ -52,7 +52,9 @@ pub fn search(
         Some(best) => {
             let spec = local.with(&best.candidate).planned_spec()?;
             let rates = planner.rates(&spec, &best.report);
-            Some((config.with(&best.candidate), Report { rates, ..best.report.clone() }))
+            let goodput = planner.goodput(&best.report, &rates);
+            let report = Report { rates, goodput, ..best.report.clone() };
+            Some((config.with(&best.candidate), report))
         }
         None => None,
     };

@@ -21,6 +21,7 @@ pub use update::update_bytes;
 
 use crate::describe::Budget;
 use crate::error::Error;
+use crate::goodput::{Failures, Goodput};
 use crate::machine::Machine;
 use crate::report::{Basis, MachineSummary, ModuleCollectives, Rates, Report};
 use crate::start_up::StartUp;
@@ -65,6 +66,10 @@ pub fn compiled(
             }
         ));
     }
+    let rates = Rates::new(spec, machine, simulation.time.step, budget);
+    let start_up = StartUp::new(spec, machine, Some(step.seconds), step.serialized)?;
+    let seconds = simulation.time.step;
+    let goodput = Goodput::new(machine, seconds, &start_up, &rates, Failures::default());
     Ok(Report {
         machine: MachineSummary::new(machine, spec.placement.comm.compute),
         model: spec.model_summary(),
@@ -76,9 +81,10 @@ pub fn compiled(
         },
         program: Some(step.program.clone()),
         memory,
-        rates: Rates::new(spec, machine, simulation.time.step, budget),
+        rates,
         time: simulation.time,
-        start_up: StartUp::new(spec, machine, Some(step.seconds), step.serialized)?,
+        start_up,
+        goodput,
         collectives: simulation.collective_times,
         collectives_by_module: collectives_by_module(spec, &step.module),
         warnings,

@@ -3,6 +3,7 @@
 mod collectives;
 mod format;
 mod frontier;
+mod goodput;
 mod memory;
 mod start_up;
 mod table;
@@ -23,6 +24,7 @@ pub fn page(report: &Report, frontier: Option<&Frontier>) -> String {
         memory::section(&report.memory),
         time::section(report),
         start_up::section(&report.start_up),
+        goodput::section(&report.goodput),
         collectives::section(report),
         frontier.map(frontier::section).unwrap_or_default(),
         warnings(report),
@@ -100,6 +102,7 @@ fn verdict(report: &Report) -> String {
     }
     let budget = [
         rates.days.map(|days| format!("{days:.1} days")),
+        report.goodput.days.map(|days| format!("{days:.1} with failures")),
         rates.cost_usd.map(|cost| format!("${}", count(cost))),
     ];
     let budget: Vec<String> = budget.into_iter().flatten().collect();

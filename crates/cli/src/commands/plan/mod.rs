@@ -7,7 +7,7 @@ mod table1;
 use super::train::TrainArgs;
 use crate::output::{check_file, complain, print_json};
 use clap::Args;
-use fullshard::plan::{Budget, Frontier, Machine, PlanOptions, Planner, Report, page};
+use fullshard::plan::{Budget, Failures, Frontier, Machine, PlanOptions, Planner, Report, page};
 use fullshard::{Error, Result};
 use fullshard_checkpoint::write_file;
 use std::io::IsTerminal;
@@ -45,6 +45,14 @@ struct PlanFlags {
     /// Price per device and hour in US dollars, to estimate the cost of training.
     #[arg(long, value_name = "X", value_parser = positive)]
     price: Option<f64>,
+    /// Mean days between failures of one host, for the goodput. Default: 264 for GPU hosts (Llama
+    /// 3's rate), 1250 for others (that of TPU v4).
+    #[arg(long = "host_mtbf_days", value_name = "X", value_parser = positive)]
+    host_mtbf_days: Option<f64>,
+    /// Seconds from a known failure until hosts load a checkpoint. Default: 63, and what grows with
+    /// hosts.
+    #[arg(long = "restart_s", value_name = "X", value_parser = positive)]
+    restart_s: Option<f64>,
     /// Compare predictions with the six published runs of the PyTorch/XLA FSDP blog post.
     #[arg(long, conflicts_with_all = ["topology", "search", "html"])]
     table1: bool,
@@ -59,7 +67,9 @@ struct PlanFlags {
 impl PlanFlags {
     fn options(&self) -> PlanOptions {
         let budget = Budget { tokens: self.tokens, price: self.price };
-        PlanOptions { quick: self.quick, budget }
+        let (host_mtbf_days, restart) = (self.host_mtbf_days, self.restart_s);
+        let failures = Failures { host_mtbf_days, restart, save_steps: None };
+        PlanOptions { quick: self.quick, budget, failures }
     }
 
     fn machine(&self) -> Result<Machine> {
@@ -67,7 +77,7 @@ impl PlanFlags {
     }
 }
 
-fn parse_machine(name: &str) -> Result<Machine> {
+pub fn parse_machine(name: &str) -> Result<Machine> {
     Machine::parse(name).map_err(|error| Error::Plan(error.into()))
 }
 
@@ -117,7 +127,7 @@ fn say(text: &str) {
 }
 
 /// Parses a positive number, such as `3e11`.
-fn positive(text: &str) -> std::result::Result<f64, String> {
+pub fn positive(text: &str) -> std::result::Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "must be a number, such as 3e11")?;
     match number.is_finite() && number > 0.0 {
         true => Ok(number),

@@ -2,7 +2,7 @@
 
 use crate::output::{print_by_module, show};
 use fullshard::format;
-use fullshard_plan::{Basis, Report, StartUp};
+use fullshard_plan::{Basis, Goodput, Report, StartUp};
 
 /// Maximum number of printed modules and collectives.
 const ROWS: usize = 12;
@@ -14,6 +14,7 @@ pub fn report(report: &Report) {
     time(report);
     rates(report);
     start_up(&report.start_up);
+    goodput(&report.goodput);
     collectives(report);
     print_by_module(&report.collectives_by_module);
     for warning in &report.warnings {
@@ -155,6 +156,33 @@ fn start_up(start_up: &StartUp) {
     for part in start_up.parts() {
         let seconds = part.seconds.map_or_else(|| "unknown".to_owned(), format::seconds);
         row(&format!("  {}", part.what), &format!("{seconds:<10} {}", part.growth));
+    }
+}
+
+fn goodput(goodput: &Goodput) {
+    let published = if goodput.given_mtbf { "" } else { ", a published rate" };
+    show!();
+    row(
+        "goodput",
+        &format!(
+            "{:.1} % with a failure every {} on {} ({:.0} days each{published})",
+            100.0 * goodput.goodput,
+            goodput.failure_every(),
+            format::count(goodput.hosts, "host"),
+            goodput.host_mtbf_days
+        ),
+    );
+    for part in goodput.parts() {
+        row(
+            &format!("  {}", part.what),
+            &format!("{:<10} {}", format::seconds(part.seconds), part.when),
+        );
+    }
+    if let Some(days) = goodput.days {
+        row("days with failures", &format!("{days:.2}"));
+    }
+    if let Some(cost) = goodput.cost_usd {
+        row("cost with failures", &format!("${}", format::grouped(cost.round() as usize)));
     }
 }
 
