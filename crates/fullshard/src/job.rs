@@ -178,6 +178,15 @@ impl Membership {
         (here(&hosts[..this]), here(hosts))
     }
 
+    /// How many processes before this one the nearest process on another host is, or the one before
+    /// if there is one host.
+    pub(crate) fn distance_to_host(&self) -> usize {
+        match self.place_on_host() {
+            (_, here) if here < self.process().count => here,
+            _ => 1,
+        }
+    }
+
     /// Starts a client of a plugin.
     pub(crate) fn client(
         &self,

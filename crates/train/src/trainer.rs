@@ -374,7 +374,7 @@ impl Run<'_, '_, '_> {
         let samples = self.samples - before.map_or(0, |progress| progress.samples);
         let flops = 6.0 * self.state.num_input_tokens_seen as f64;
         self.state.total_flos = flops * self.runner.spec().non_embedding_count() as f64;
-        let values = Values::from([
+        let mut values = Values::from([
             ("train_loss".to_owned(), (self.loss / steps.max(1) as f64).into()),
             ("train_runtime".to_owned(), runtime.into()),
             ("train_samples_per_second".to_owned(), (samples as f64 / runtime).into()),
@@ -382,7 +382,6 @@ impl Run<'_, '_, '_> {
             ("total_flos".to_owned(), self.state.total_flos.into()),
         ]);
         self.state.log(values.clone());
-        let mut values = values;
         values.insert("epoch".to_owned(), self.state.epoch.into());
         let (loaded_best, best_error) = match best {
             Ok(loaded) => (loaded, None),

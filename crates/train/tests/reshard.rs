@@ -200,7 +200,7 @@ fn save(runner: &Runner<'_>, folder: &Path, memory: Option<u64>) -> PathBuf {
         memory,
         config: serde_json::json!({}),
         on_save: Arc::new(|_| {}),
-        in_memory: false,
+        in_memory: None,
     };
     let progress = Progress { step: runner.steps(), ..Progress::default() };
     let mut saver = Saver::new(runner, options).unwrap();

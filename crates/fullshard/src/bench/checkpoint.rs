@@ -60,7 +60,7 @@ pub fn bench_checkpoint(config: &RunConfig, folder: &Path) -> Result<CheckpointR
         memory: config.checkpoint.memory.map(|size| size.0),
         config: serde_json::Value::Null,
         on_save: Arc::new(|_| {}),
-        in_memory: false,
+        in_memory: None,
     };
     let mut saver = Saver::new(&runner, options)?;
     let mut times = [0.0; 3];

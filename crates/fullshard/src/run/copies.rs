@@ -1,7 +1,7 @@
 //! Copies of the state in the memory of hosts: where they are, and how a run goes on from them.
 //!
-//! Each process keeps its own shards and those of the process before it in a folder in memory, in
-//! the format of checkpoints, so that the loss of one host loses no shard. After a failure the
+//! Each process keeps its own shards and those of a process on another host in a folder in memory,
+//! in the format of checkpoints, so that the loss of one host loses no shard. After a failure the
 //! processes offer one another what their hosts still have. The newest copy with all files is
 //! resumed from: files of this host as they are, others when their shards are needed.
 
@@ -264,8 +264,8 @@ impl Run {
         }
         let folder = self.copies_folder()?;
         fs::create_dir_all(&folder).map_err(|error| Error::file(&folder, error))?;
-        let limit = Some(KEPT);
-        let options = SaveOptions { folder, limit, in_memory: true, ..options.clone() };
+        let (limit, in_memory) = (Some(KEPT), Some(self.membership.distance_to_host()));
+        let options = SaveOptions { folder, limit, in_memory, ..options.clone() };
         Ok(Some(Copies { options, every }))
     }
 

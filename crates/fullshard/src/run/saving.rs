@@ -62,7 +62,7 @@ impl Run {
             memory: options.memory.map(|size| size.0),
             config,
             on_save: Arc::clone(&control.on_save),
-            in_memory: false,
+            in_memory: None,
         };
         Ok(Some(Saving {
             copies: self.copies(&save_options)?,

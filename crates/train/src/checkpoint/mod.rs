@@ -6,6 +6,7 @@
 
 mod plan;
 mod restore;
+mod save;
 mod saver;
 #[cfg(test)]
 mod tests;
@@ -13,4 +14,5 @@ mod write;
 
 pub use restore::check_checkpoint;
 pub(crate) use restore::{read_checkpoint, read_weights, saved_tensors};
-pub use saver::{SaveOptions, SaveResult, Saved, Saver, copies_of};
+pub use save::copies_of;
+pub use saver::{SaveOptions, SaveResult, Saved, Saver};

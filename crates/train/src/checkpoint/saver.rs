@@ -1,15 +1,15 @@
 //! Saves checkpoints while training goes on.
 
 use super::plan::SavePlan;
-use super::write::{FileJob, buffers, copy, write_files};
+use super::save::Save;
+use super::write::{FileJob, buffers, copy};
 use crate::error::Error;
 use crate::guard::Watch;
-use crate::job::{Job, PeersError};
+use crate::job::Job;
 use crate::runner::Runner;
 use fullshard_checkpoint::sharded::{
-    MANIFEST_VERSION, Manifest, MeshAxes, OnSave, Progress, Staging, WrittenFiles,
+    MANIFEST_VERSION, Manifest, MeshAxes, OnSave, Progress, Staging,
 };
-use fullshard_checkpoint::{list, remove_checkpoint};
 use fullshard_pjrt::{Buffer, PinnedMemory};
 use fullshard_step::Ordered;
 use serde_json::Value;
@@ -40,9 +40,9 @@ pub struct SaveOptions {
     pub config: Value,
     /// Called at the points of a save.
     pub on_save: OnSave,
-    /// Whether the folder is one of this process alone, in its host's memory: it then has the files
-    /// of this process and those of the one before.
-    pub in_memory: bool,
+    /// For copies in memory: the folder is one of this process alone, with its files and those of
+    /// the process that comes this many before it, which is on another host.
+    pub in_memory: Option<usize>,
 }
 
 /// A checkpoint that was saved.
@@ -84,21 +84,6 @@ pub struct Saver {
     saves: usize,
     /// Times copies.
     watch: Watch,
-}
-
-/// A save in progress, without its shards.
-struct Save {
-    /// The processes that write it.
-    job: Job,
-    /// Its name in the job.
-    name: String,
-    /// The folder with all files but the shards, which the first process makes.
-    staging: Result<Staging, Error>,
-    manifest: Manifest,
-    start: Instant,
-    /// The checkpoint that is kept beyond the limit.
-    best: Option<PathBuf>,
-    options: SaveOptions,
 }
 
 impl Saver {
@@ -220,7 +205,7 @@ impl Saver {
         self.saves += 1;
         let options = self.options.clone();
         let step = progress.step;
-        let staging = match job.is_first() || options.in_memory {
+        let staging = match job.is_first() || options.in_memory.is_some() {
             true => self.stage(step, job.is_first(), others),
             // The first process makes it, and says when it has.
             false => Err(Error::OtherProcess { process: 0, message: String::new() }),
@@ -236,7 +221,7 @@ impl Saver {
             tensors: self.plan.tensors.clone(),
             files: BTreeMap::new(),
         };
-        let kind = if options.in_memory { "copy" } else { "save" };
+        let kind = if options.in_memory.is_some() { "copy" } else { "save" };
         let name = format!("{kind}/{}/{step}", self.saves);
         Save { job: job.clone(), name, staging, manifest, start, best, options }
     }
@@ -270,141 +255,6 @@ impl Drop for Saver {
             let _ = pinning.join();
         }
     }
-}
-
-impl Save {
-    /// Writes the files of this process, and commits the checkpoint on the first process when all
-    /// have written theirs. `copied` is how long training waited for copies, and their bytes.
-    fn complete(
-        mut self,
-        plan: &SavePlan,
-        files: Vec<FileJob<'_>>,
-        memory: u64,
-        copied: Option<(Duration, u64)>,
-    ) -> SaveResult {
-        let staging = self.staging()?;
-        let written = write_files(&staging, plan, files, memory);
-        let pause = copied.map_or_else(|| self.start.elapsed(), |(pause, _)| pause);
-        match self.options.in_memory {
-            true => self.exchange(&staging, written)?,
-            false => self.add_written(&staging, written)?,
-        }
-        let (start, step, bytes) = (self.start, self.manifest.progress.step, staging.bytes());
-        let path = staging.target().to_owned();
-        let not_removed = self.commit(staging)?;
-        let write = start.elapsed();
-        let write = copied.map_or(write, |(pause, _)| write.saturating_sub(pause));
-        let memory = copied.map_or(0, |(_, bytes)| bytes);
-        Ok(Saved { path, step, bytes, pause, write, memory, not_removed })
-    }
-
-    /// The folder to write into, when the first process has made it.
-    fn staging(&mut self) -> Result<Staging, Error> {
-        let missing = Err(Error::OtherProcess { process: 0, message: String::new() });
-        let staging = std::mem::replace(&mut self.staging, missing);
-        let name = format!("{}/begun", self.name);
-        if self.job.is_first() || self.options.in_memory {
-            return self.job.agree(&name, staging);
-        }
-        self.job.agree(&name, Ok(()))?;
-        let SaveOptions { folder, on_save, .. } = self.options.clone();
-        Ok(Staging::join(&folder, self.manifest.progress.step, on_save)?)
-    }
-
-    /// Tells the first process of the files that the others have written.
-    fn add_written(&self, staging: &Staging, written: Result<(), Error>) -> Result<(), Error> {
-        let name = format!("{}/written", self.name);
-        self.job.agree(&name, written)?;
-        if self.job.is_alone() {
-            return Ok(());
-        }
-        let other = |error: serde_json::Error| Error::Other(error.into());
-        let name = |process: usize| format!("{}/files/{process}", self.name);
-        let this = self.job.process();
-        if this.index > 0 {
-            let mine = serde_json::to_vec(&staging.written()).map_err(other)?;
-            return self.job.publish(&name(this.index), &mine);
-        }
-        for process in 1..this.count {
-            let files = self.job.published(&name(process))?;
-            staging.add_written(serde_json::from_slice(&files).map_err(other)?);
-        }
-        Ok(())
-    }
-
-    /// Takes copies of the files of the process before this one, and learns what all have written.
-    /// The job is alive after that, so that what was read from the devices can be trusted.
-    fn exchange(&self, staging: &Staging, written: Result<(), Error>) -> Result<(), Error> {
-        let (job, other) = (&self.job, |error: serde_json::Error| Error::Other(error.into()));
-        job.agree(&format!("{}/written", self.name), written)?;
-        let mine = serde_json::to_vec(&staging.written()).map_err(other)?;
-        let all = job.gather(&format!("{}/files", self.name), &mine)?;
-        let all: Vec<WrittenFiles> = all
-            .iter()
-            .map(|files| serde_json::from_slice(files).map_err(other))
-            .collect::<Result<_, _>>()?;
-        let this = job.process();
-        let before = (this.index + this.count - 1) % this.count;
-        let received = match before == this.index {
-            true => Ok(()),
-            false => self.receive(staging, before, &all[before]),
-        };
-        job.agree(&format!("{}/received", self.name), received)?;
-        all.into_iter().for_each(|written| staging.add_written(written));
-        Ok(())
-    }
-
-    fn receive(
-        &self,
-        staging: &Staging,
-        process: usize,
-        files: &WrittenFiles,
-    ) -> Result<(), Error> {
-        let folder = staging.path().file_name().unwrap_or_default().to_string_lossy();
-        let received = staging.receive(files, |name, add| {
-            let path = format!("{}/{folder}/{name}", copies_of(process));
-            let failed = |source: PeersError| fullshard_checkpoint::Error::Values {
-                name: name.to_owned(),
-                source,
-            };
-            self.job.fetch(process, &path, 0..u64::MAX, add).map(drop).map_err(failed)
-        });
-        Ok(received?)
-    }
-
-    /// Makes the checkpoint complete, and removes old ones. Returns why one is not removed, if so.
-    fn commit(self, staging: Staging) -> Result<Option<String>, Error> {
-        let Save { job, name, manifest, best, options, .. } = self;
-        let run = manifest.progress.run.clone();
-        let committed = match job.is_first() || options.in_memory {
-            true => staging.commit(manifest).map(Some).map_err(Error::from),
-            false => Ok(None),
-        };
-        let Some(path) = job.agree(&format!("{name}/committed"), committed)? else {
-            return Ok(None);
-        };
-        let kept = [Some(path), best];
-        let pruned = options.limit.map(|limit| prune(&options.folder, &run, limit, &kept));
-        Ok(pruned.and_then(Result::err).map(|error| error.to_string()))
-    }
-}
-
-/// Removes the oldest checkpoints of a run beyond a limit, but none of those kept.
-fn prune(folder: &Path, run: &str, limit: usize, kept: &[Option<PathBuf>]) -> Result<(), Error> {
-    let of_run = |manifest: &Manifest| manifest.progress.run == run;
-    let listed = list(folder)?.into_iter();
-    let mine = listed.filter(|listed| listed.manifest.as_ref().is_ok_and(of_run));
-    for old in mine.skip(limit.max(1)) {
-        if !kept.iter().flatten().any(|kept| *kept == old.path) {
-            remove_checkpoint(&old.path)?;
-        }
-    }
-    Ok(())
-}
-
-/// The name of the folder with the copies of a process.
-pub fn copies_of(process: usize) -> String {
-    format!("process-{process}")
 }
 
 fn seconds_since_1970() -> f64 {
