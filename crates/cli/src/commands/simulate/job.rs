@@ -246,10 +246,12 @@ fn print(simulated: &Simulated, preset: Option<Preset>) {
     row("steps", &format!("{:.0} that count", simulated.steps));
     row("days", &format!("{:.2} ± {:.2}", days.mean, days.deviation));
     row("failures", &format!("{:.1} ± {:.1}", failures.mean, failures.deviation));
-    show!("\ntime                      hours     share");
     let total = simulated.parts.total();
+    // Drills take minutes.
+    let (unit, seconds_each) = if total < DAY { ("seconds", 1.0) } else { ("hours", 3600.0) };
+    show!("\ntime                 {unit:>10}     share");
     for (name, seconds) in simulated.parts.named() {
-        show!("  {name:<20} {:>8.2} {:>9}", seconds / 3600.0, percent(seconds / total));
+        show!("  {name:<18} {:>10.2} {:>9}", seconds / seconds_each, percent(seconds / total));
     }
 }
 
