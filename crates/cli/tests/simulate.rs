@@ -68,6 +68,21 @@ fn a_job_has_its_goodput_and_parts() {
 }
 
 #[test]
+fn a_drill_fails_when_it_is_told_to() {
+    let mut drill = DRILL;
+    (drill[7], drill[8]) = ("--fail_at_s", "600,1200.5");
+    let found = json(&drill);
+    assert_eq!(
+        (number(&found["failures"]["least"]), number(&found["failures"]["most"])),
+        (2.0, 2.0)
+    );
+    assert!(number(&found["goodput"]["deviation"]) < 1e-9);
+    assert!(found["expected"].is_null());
+    let printed = text(&run(&drill).stdout);
+    assert!(printed.contains("failures at          600, 1200.5 s"), "{printed}");
+}
+
+#[test]
 fn presets_are_beside_what_was_published() {
     let found = json(&["job", "--preset", "llama-3", "--replays", "2"]);
     assert_eq!(

@@ -15,6 +15,7 @@ fn job() -> Job {
         step: 2.0,
         length: Length::Seconds(20.0 * DAY),
         host_mtbf: 64.0 * 7200.0,
+        fail_at: Vec::new(),
         repair: 600.0,
         detection: 10.0,
         restart: 60.0,
@@ -57,6 +58,32 @@ fn without_failures_only_start_and_saves_cost() {
     let none = simulated(&Job { saves: None, restart: 0.0, ..job });
     assert!((none.goodput.mean - 1.0).abs() < 1e-9);
     check_parts(&none);
+}
+
+/// Second by second.
+#[test]
+fn failures_at_stated_times_cost_what_they_must() {
+    let drill = Job {
+        step: 1.0,
+        length: Length::Steps(100),
+        host_mtbf: f64::INFINITY,
+        fail_at: vec![110.5],
+        repair: 0.0,
+        saves: Some(Saves { every: 20, pause: 2.0, write: 3.0 }),
+        ..job()
+    };
+    // It has done 46 steps with 2 saves after 60 s of start, and the 47th in part.
+    let parts = simulated(&drill).parts;
+    assert_eq!((parts.restart, parts.detection, parts.load), (120.0, 10.0, 30.0));
+    assert!((parts.redone - 6.5).abs() < 1e-9 && (parts.steps - 100.0).abs() < 1e-9, "{parts:?}");
+    // Five saves and the last write.
+    assert!((parts.saving - 13.0).abs() < 1e-9, "{parts:?}");
+    // A second before, the second checkpoint is not yet written.
+    let parts = simulated(&Job { fail_at: vec![60.0 + 44.0 + 2.9], ..drill.clone() }).parts;
+    assert!((parts.redone - 22.9).abs() < 1e-6 && (parts.saving - 15.0).abs() < 1e-6, "{parts:?}");
+    // During the restart only that is repeated.
+    let parts = simulated(&Job { fail_at: vec![110.5, 150.5], ..drill }).parts;
+    assert!((parts.restart - 150.0).abs() < 1e-9 && (parts.redone - 6.5).abs() < 1e-9, "{parts:?}");
 }
 
 #[test]

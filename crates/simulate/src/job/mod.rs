@@ -35,6 +35,8 @@ pub struct Job {
     pub length: Length,
     /// Mean time between the failures of one host; infinite for none.
     pub host_mtbf: f64,
+    /// Seconds after the launch at which a host fails besides, as in a drill.
+    pub fail_at: Vec<f64>,
     /// Mean time to repair a host.
     pub repair: f64,
     /// From a failure until the job knows of it.
@@ -119,8 +121,12 @@ impl Job {
     }
 
     /// The goodput by the closed form: as if a spare host were always there, and no host that has
-    /// a copy were lost with the one whose copy it is. Unknown for a job that stores nothing.
+    /// a copy were lost with the one whose copy it is. Unknown for a job that stores nothing, and
+    /// for failures at stated times.
     pub fn expected(&self) -> Option<f64> {
+        if !self.fail_at.is_empty() {
+            return None;
+        }
         let slow = 1.0 + self.slow_steps() * (self.stragglers.factor - 1.0);
         let seconds = |steps: u64| steps as f64 * self.step * slow;
         let saves = self.saves.map(|it| Interruptions {
@@ -170,6 +176,9 @@ impl Job {
             ("load_s", self.load),
         ] {
             at_least(flag, seconds, 0.0)?;
+        }
+        for &seconds in &self.fail_at {
+            at_least("fail_at_s", seconds, 0.0)?;
         }
         if let Some(saves) = self.saves {
             at_least("save_every", saves.every as f64, 1.0)?;

@@ -3,7 +3,7 @@
 use super::Simulated;
 
 const WIDTH: f64 = 860.0;
-const HEIGHT: f64 = 190.0;
+const HEIGHT: f64 = 208.0;
 const LEFT: f64 = 24.0;
 const BAR: f64 = 36.0;
 
@@ -59,12 +59,12 @@ fn bar(parts: &[(&str, f64, &str)], total: f64) -> String {
     drawn
 }
 
-/// The parts that there are, five in a row.
+/// The parts that there are, four in a row.
 fn legend(parts: &[(&str, f64, &str)], total: f64) -> String {
     let shown = parts.iter().filter(|(_, seconds, _)| *seconds > 0.0).enumerate();
     let item = |(index, (name, seconds, color)): (usize, &(&str, f64, &str))| {
-        let x = LEFT + 165.0 * (index % 5) as f64;
-        let y = 124.0 + 32.0 * (index / 5) as f64;
+        let x = LEFT + 203.0 * (index % 4) as f64;
+        let y = 124.0 + 30.0 * (index / 4) as f64;
         format!(
             "<rect x=\"{x}\" y=\"{}\" width=\"11\" height=\"11\" rx=\"3\" fill=\"{color}\"/>\n\
              <text x=\"{}\" y=\"{y}\">{name} {:.2} %</text>\n",

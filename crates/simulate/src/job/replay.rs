@@ -19,6 +19,8 @@ const PURPOSE: u64 = 0x6a6f_6273;
 enum Event {
     /// A host fails, unless the number of running hosts has changed since.
     Failure { clock: u64 },
+    /// A host fails at a stated time.
+    Stated,
     /// A host is repaired.
     Repaired,
     /// A phase is over, unless it was interrupted.
@@ -107,6 +109,9 @@ pub(super) fn replay(job: &Job, seed: u64) -> Replay {
     if let Length::Seconds(seconds) = job.length {
         running.engine.at(seconds, Event::End);
     }
+    for &seconds in &job.fail_at {
+        running.engine.at(seconds, Event::Stated);
+    }
     running.enter(Phase::Restarting, job.restart);
     running.draw_failure();
     running.draw_slow();
@@ -129,6 +134,7 @@ impl Running<'_> {
                 self.over();
             }
             Event::Failure { clock } if clock == self.clock => self.fail(),
+            Event::Stated if self.active > 0 => self.fail(),
             Event::Repaired => {
                 self.spares += 1;
                 if self.phase == Phase::Waiting {
@@ -140,8 +146,8 @@ impl Running<'_> {
                 self.stored(step);
             }
             Event::End => self.enter(Phase::Ended, f64::INFINITY),
-            // Of something that was interrupted.
-            Event::Over { .. } | Event::Failure { .. } | Event::Written { .. } => {}
+            // Of something that was interrupted, or is not there.
+            Event::Over { .. } | Event::Failure { .. } | Event::Written { .. } | Event::Stated => {}
         }
     }
 

@@ -46,6 +46,11 @@ pub struct JobArgs {
     /// Mean seconds between failures anywhere in the job.
     #[arg(long = "mtbf_s", value_name = "X", value_parser = positive)]
     mtbf_s: Option<f64>,
+    /// Seconds after the launch at which a host fails, such as 60,200, as in a drill; in place of
+    /// failures at random.
+    #[arg(long = "fail_at_s", value_name = "X,...", value_delimiter = ',',
+          conflicts_with_all = ["host_mtbf_days", "mtbf_s"])]
+    fail_at_s: Vec<f64>,
     /// Mean seconds to repair a host. Default: 0, a process that starts again at once.
     #[arg(long = "repair_s", value_name = "X")]
     repair_s: Option<f64>,
@@ -123,7 +128,11 @@ impl JobArgs {
             spares: self.spares.unwrap_or(base.spares),
             step: self.step_s.unwrap_or(base.step),
             length,
-            host_mtbf: by_job.or(by_host).unwrap_or(base.host_mtbf),
+            host_mtbf: match self.fail_at_s.is_empty() {
+                true => by_job.or(by_host).unwrap_or(base.host_mtbf),
+                false => f64::INFINITY,
+            },
+            fail_at: self.fail_at_s.clone(),
             repair: self.repair_s.unwrap_or(base.repair),
             detection: self.detection_s.unwrap_or(base.detection),
             restart: self.restart_s.unwrap_or(base.restart),
@@ -184,6 +193,7 @@ fn unnamed() -> Job {
         step: 1.0,
         length: Length::Steps(1),
         host_mtbf: f64::INFINITY,
+        fail_at: Vec::new(),
         repair: 0.0,
         detection: 10.0,
         restart: 63.0,
@@ -237,8 +247,11 @@ fn print(simulated: &Simulated, preset: Option<Preset>) {
             format::count(simulated.replays, "replay")
         ),
     );
-    let expected = simulated.expected.map_or("none: nothing is stored".to_owned(), percent);
-    row("closed form", &expected);
+    let none = match job.fail_at.is_empty() {
+        true => "none: nothing is stored",
+        false => "none for failures at stated times",
+    };
+    row("closed form", &simulated.expected.map_or(none.to_owned(), percent));
     if let Some(preset) = preset {
         row("published", &format!("{:.0} %", 100.0 * preset.published()));
         row("figures", preset.sources());
@@ -246,10 +259,12 @@ fn print(simulated: &Simulated, preset: Option<Preset>) {
     row("steps", &format!("{:.0} that count", simulated.steps));
     row("days", &format!("{:.2} ± {:.2}", days.mean, days.deviation));
     row("failures", &format!("{:.1} ± {:.1}", failures.mean, failures.deviation));
-    show!("\ntime                      hours     share");
     let total = simulated.parts.total();
+    // Drills take minutes.
+    let (unit, seconds_each) = if total < DAY { ("seconds", 1.0) } else { ("hours", 3600.0) };
+    show!("\ntime                 {unit:>10}     share");
     for (name, seconds) in simulated.parts.named() {
-        show!("  {name:<20} {:>8.2} {:>9}", seconds / 3600.0, percent(seconds / total));
+        show!("  {name:<18} {:>10.2} {:>9}", seconds / seconds_each, percent(seconds / total));
     }
 }
 
@@ -260,12 +275,14 @@ fn head(job: &Job) {
     };
     let hosts = format::count(job.hosts, "host");
     show!("{hosts}, {length}, {} per step", format::seconds(job.step));
+    let times: Vec<String> = job.fail_at.iter().map(f64::to_string).collect();
     match job.host_mtbf.is_finite() {
         true => row(
             "failure every",
             &format!("{:.0} s ({:.2} days per host)", job.mtbf(), job.host_mtbf / DAY),
         ),
-        false => row("failure every", "never"),
+        false if job.fail_at.is_empty() => row("failures", "none"),
+        false => row("failures at", &format!("{} s", times.join(", "))),
     }
     row(
         "a failure costs",
