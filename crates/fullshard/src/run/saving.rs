@@ -171,6 +171,8 @@ impl RunConfig {
         const NOT_BEST: &str = "no best checkpoint is chosen without --load_best_model_at_end or \
                                 --save_strategy best";
         const ANEW: &str = "the run does not resume";
+        const NO_COPIES: &str = "--replicate_state is 0";
+        let elsewhere = options.replicate_dir != crate::config::Checkpoint::default().replicate_dir;
         let trains = self.schedule.do_train.unwrap_or(true);
         let resumes = options.resume.is_some();
         let found = [
@@ -178,6 +180,7 @@ impl RunConfig {
             ("save_only_model", options.only_model && off, OFF),
             ("save_memory", options.memory.is_some() && off, OFF),
             ("replicate_state", options.replicate_state > 0 && off, OFF),
+            ("replicate_dir", elsewhere && options.replicate_state == 0, NO_COPIES),
             ("metric_for_best_model", options.metric.is_some() && !best, NOT_BEST),
             ("greater_is_better", options.greater_is_better.is_some() && !best, NOT_BEST),
             ("ignore_data_skip", options.ignore_data_skip && !resumes, ANEW),
