@@ -23,7 +23,7 @@ use std::time::Duration;
 const MODEL: &str = r#"{"model_type": "gpt2", "vocab_size": 61, "n_positions": 12, "n_embd": 12,
     "n_layer": 2, "n_head": 2, "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}"#;
 const BATCH: BatchShape =
-    BatchShape { sequences: 4, tokens: 10, accumulation: 1, sync_each_microbatch: true };
+    BatchShape { sequences: 4, tokens: 12, accumulation: 1, sync_each_microbatch: true };
 
 fn spec(strategy: Strategy, mesh: &str) -> StepSpec {
     let (model, mesh) = (from_json(MODEL).unwrap(), mesh.parse::<MeshSpec>().unwrap());
@@ -58,9 +58,9 @@ impl BatchSource for Tokens {
 }
 
 fn batch(step: u64) -> HostBatch {
-    let token = |i: u64| ((i + 40 * step) * 2_654_435_761 % 61) as i32;
-    let tokens: Vec<i32> = (0..40).map(token).collect();
-    let tokens = HostTensor::from_values(&[1, 4, 10], &tokens).unwrap();
+    let token = |i: u64| ((i + 48 * step) * 2_654_435_761 % 61) as i32;
+    let tokens: Vec<i32> = (0..48).map(token).collect();
+    let tokens = HostTensor::from_values(&[1, 4, 12], &tokens).unwrap();
     let (examples, waited) = (4, Duration::ZERO);
     HostBatch { step, tensors: vec![tokens.clone(), tokens], examples, waited }
 }
