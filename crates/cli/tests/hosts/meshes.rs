@@ -40,6 +40,9 @@ macro_rules! meshes {
 meshes! {
     two_of_two_tensor: "2", "fsdp=2,tensor=2";
     two_of_two_context: "2", "context=2,fsdp=2", "--context_method", "ring";
+    two_of_two_checked: "2", "data=2,fsdp=2", "--fsdp", "hybrid_shard", "--check_replicas", "1";
+    #[ignore = "long: many launches"]
+    long_two_of_two_repeated: "2", "fsdp=4", "--check_replicas", "1";
     #[ignore = "long: many launches"]
     long_two_of_two_sharded: "2", "fsdp=4";
     #[ignore = "long: many launches"]

@@ -101,7 +101,7 @@ pub(crate) struct Checker {
 }
 
 enum Program {
-    Replicas(Compiled),
+    Replicas(Box<Compiled>),
     Repeating(Box<StepLauncher>),
 }
 
@@ -113,7 +113,7 @@ impl Checker {
     pub fn new(runner: &Runner<'_>, every: u64) -> Result<Checker, Error> {
         let (spec, compiler) = (runner.spec(), runner.compiler());
         let program = match spec.has_replicas()? {
-            true => Program::Replicas(compiler.compile(&spec.state_checksums()?)?),
+            true => Program::Replicas(Box::new(compiler.compile(&spec.state_checksums()?)?)),
             false => {
                 let program = compiler.compile(&spec.step_checksums()?)?;
                 let launcher = StepLauncher::new(program, 1, &spec.step_arguments()?)?;
