@@ -87,7 +87,8 @@ fn losses(folder: &Path, name: &str, mesh: &str, processes: usize) -> Vec<f64> {
 fn child_trains_in_a_job() {
     let Ok(mesh) = std::env::var(MESH) else { return };
     let launch = detect(&Flags::default(), &environment()).unwrap();
-    let membership = Arc::new(Membership::join(launch, Generation::default(), Platform::Cuda).unwrap());
+    let membership =
+        Arc::new(Membership::join(launch, Generation::default(), Platform::Cuda).unwrap());
     let mut config = RunConfig::demo();
     config.device.platform = Some(Platform::Cuda);
     (config.device.memory_fraction, config.device.preallocate) = (Some(0.1), Some(false));

@@ -130,7 +130,7 @@ fn long_a_job_goes_on_without_a_host() {
         let log = std::fs::read_to_string(folder.path(&format!("{name}.log"))).unwrap();
         assert!(output.status.success(), "{log}{}", all_text(&output));
         assert_eq!(log.matches("launch: restart ").count(), 1, "{log}");
-        assert!(log.contains("restart 1 with 2 processes from step 20"), "{log}");
+        assert!(log.contains("restart 1 with 2 processes; step 20 was saved"), "{log}");
         assert_close(&folder, name, "expected");
     }
 }

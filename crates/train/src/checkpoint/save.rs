@@ -40,7 +40,7 @@ impl Save {
         let written = write_files(&staging, plan, files, memory);
         let pause = copied.map_or_else(|| self.start.elapsed(), |(pause, _)| pause);
         match self.options.in_memory {
-            Some(distance) => self.exchange(distance, &staging, written)?,
+            Some(distance) => self.keep_other(distance, &staging, written)?,
             None => self.add_written(&staging, written)?,
         }
         let (start, step, bytes) = (self.start, self.manifest.progress.step, staging.bytes());
@@ -88,7 +88,7 @@ impl Save {
 
     /// Takes copies of the files of another process, and learns what all have written. The job is
     /// alive after that, so that what was read from the devices can be trusted.
-    fn exchange(
+    fn keep_other(
         &self,
         distance: usize,
         staging: &Staging,

@@ -132,11 +132,11 @@ impl<'a> Restarts<'a> {
             delay_s: failed.elapsed().as_secs_f64(),
         });
         complain!(
-            "launch: restart {} with {} from {}",
+            "launch: restart {} with {}; {} was saved",
             self.number,
             processes(count),
             match self.progress {
-                0 => "the start".to_owned(),
+                0 => "nothing".to_owned(),
                 step => format!("step {step}"),
             }
         );
