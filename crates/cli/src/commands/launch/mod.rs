@@ -170,7 +170,8 @@ impl<'a> Launcher<'a> {
 /// on other hosts it starts them.
 fn mpiexec(args: &LaunchArgs, platform: Option<Platform>) -> Result<Option<PathBuf>> {
     let on_cpu = platform == Some(Platform::Cpu) && args.num_processes > 1;
-    if args.mpiexec.is_some() || !(on_cpu || !args.hosts.is_empty()) {
+    let needed = on_cpu || !args.hosts.is_empty();
+    if args.mpiexec.is_some() || !needed {
         return Ok(args.mpiexec.clone());
     }
     match fullshard_pjrt::mpi::installed(&Store::default_location()?)? {
