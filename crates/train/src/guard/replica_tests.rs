@@ -95,9 +95,11 @@ fn train(runner: &mut Runner<'_>, steps: u64, every: u64, folder: &Path) -> Resu
             memory: None,
             config: serde_json::Value::Null,
             on_save: Arc::new(|_| {}),
+            in_memory: None,
         },
     );
     let saving = Saving {
+        copies: None,
         options: options.1,
         run: "run".into(),
         seed: 42,
