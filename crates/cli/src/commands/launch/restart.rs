@@ -169,7 +169,7 @@ impl<'a> Restarts<'a> {
     ) -> Option<usize> {
         let start = Instant::now();
         loop {
-            let possible = hosts.look();
+            let possible = hosts.look(self.full);
             if let Some(count) = choose(possible) {
                 return Some(count);
             }
