@@ -157,8 +157,8 @@ pub enum Error {
     },
     /// A folder that the processes of a job do not share.
     #[error(
-        "{} is not the folder of the first process: what that wrote is not there. All processes \
-         of a job write to one folder: name one on a file system that their hosts share",
+        "{} is not one folder for all processes: what one has written is not there for another. \
+         Name one on a file system that their hosts share",
         folder.display()
     )]
     NotShared {

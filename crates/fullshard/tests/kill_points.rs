@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const FOLDER: &str = "FULLSHARD_TEST_FOLDER";
 const POINT: &str = "FULLSHARD_TEST_POINT";
 
-const POINTS: [(&str, SavePoint); 5] = [
-    ("writing", SavePoint::Writing),
-    ("midway", SavePoint::Midway),
-    ("synced", SavePoint::Synced),
-    ("renamed", SavePoint::Renamed),
-    ("committed", SavePoint::Committed),
+const POINTS: [SavePoint; 5] = [
+    SavePoint::Writing,
+    SavePoint::Midway,
+    SavePoint::Synced,
+    SavePoint::Renamed,
+    SavePoint::Committed,
 ];
 
 fn config(folder: &Path) -> RunConfig {
@@ -51,7 +51,7 @@ fn config(folder: &Path) -> RunConfig {
 fn child_run() {
     let folder = std::env::var(FOLDER).unwrap();
     let point = std::env::var(POINT).unwrap_or_default();
-    let point = POINTS.iter().find(|(name, _)| *name == point).map(|(_, point)| *point);
+    let point = POINTS.into_iter().find(|at| at.name() == point);
     let saves = AtomicUsize::new(0);
     let on_save = move |at: SavePoint| {
         let save = match at {
@@ -91,7 +91,7 @@ fn runs_killed_at_any_point_of_a_save_end_the_same() {
     let model = |folder: &Path| fs::read(folder.join("out/model.safetensors")).unwrap();
     let whole = folder();
     assert!(child(whole.path(), "").success());
-    for (name, _) in POINTS {
+    for name in POINTS.map(SavePoint::name) {
         let folder = folder();
         let killed = child(folder.path(), name);
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&killed), Some(9), "{name}");

@@ -36,6 +36,19 @@ pub enum SavePoint {
     Committed,
 }
 
+impl SavePoint {
+    /// Its name, in drills.
+    pub fn name(self) -> &'static str {
+        match self {
+            SavePoint::Writing => "writing",
+            SavePoint::Midway => "midway",
+            SavePoint::Synced => "synced",
+            SavePoint::Renamed => "renamed",
+            SavePoint::Committed => "committed",
+        }
+    }
+}
+
 /// Called at every point of a save, from the threads that write.
 pub type OnSave = Arc<dyn Fn(SavePoint) + Send + Sync>;
 
@@ -251,6 +264,18 @@ impl Staging {
             }
         }
         Ok(())
+    }
+
+    /// Checks that all files are there in their lengths, as far as this process sees.
+    pub fn check_files(&self) -> Result<()> {
+        let length = |name: &str| File::open(self.path.join(name)).and_then(|file| file.metadata());
+        let is_there = |(name, record): (&String, &FileRecord)| {
+            length(name).is_ok_and(|found| found.len() == record.bytes)
+        };
+        match self.lock().iter().all(is_there) {
+            true => Ok(()),
+            false => Err(Error::NotShared { folder: parent(&self.target).to_owned() }),
+        }
     }
 
     /// The bytes of all files so far.

@@ -64,7 +64,7 @@ fn a_folder_that_is_not_shared_is_noticed() {
     let output = job.output().unwrap();
     let stderr = text(&output.stderr);
     assert!(!output.status.success(), "{stderr}");
-    assert!(stderr.contains("shared/out is not the folder of the first process"), "{stderr}");
+    assert!(stderr.contains("shared/out is not one folder for all processes"), "{stderr}");
     assert!(!folder.path("shared/out/run_config.toml").exists());
 }
 

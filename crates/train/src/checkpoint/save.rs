@@ -36,12 +36,17 @@ impl Save {
         memory: u64,
         copied: Option<(Duration, u64)>,
     ) -> SaveResult {
-        let staging = self.staging()?;
-        let written = write_files(&staging, plan, files, memory);
+        let (staging, name) = (self.staging()?, format!("{}/written", self.name));
+        let staging = match staging {
+            Ok(staging) => staging,
+            // The others learn of it when they have written their files.
+            Err(error) => return self.job.agree(&name, Err(error)),
+        };
+        self.job.agree(&name, write_files(&staging, plan, files, memory))?;
         let pause = copied.map_or_else(|| self.start.elapsed(), |(pause, _)| pause);
         match self.options.in_memory {
-            Some(distance) => self.keep_other(distance, &staging, written)?,
-            None => self.add_written(&staging, written)?,
+            Some(distance) => self.keep_other(distance, &staging)?,
+            None => self.add_written(&staging)?,
         }
         let (start, step, bytes) = (self.start, self.manifest.progress.step, staging.bytes());
         let path = staging.target().to_owned();
@@ -52,23 +57,22 @@ impl Save {
         Ok(Saved { path, step, bytes, pause, write, memory, not_removed })
     }
 
-    /// The folder to write into, when the first process has made it.
-    fn staging(&mut self) -> Result<Staging, Error> {
+    /// The folder to write into, when the first process has made it; an error of this process alone
+    /// if it does not see it.
+    fn staging(&mut self) -> Result<Result<Staging, Error>, Error> {
         let missing = Err(Error::OtherProcess { process: 0, message: String::new() });
         let staging = std::mem::replace(&mut self.staging, missing);
         let name = format!("{}/begun", self.name);
         if self.job.is_first() || self.options.in_memory.is_some() {
-            return self.job.agree(&name, staging);
+            return self.job.agree(&name, staging).map(Ok);
         }
         self.job.agree(&name, Ok(()))?;
         let SaveOptions { folder, on_save, .. } = self.options.clone();
-        Ok(Staging::join(&folder, self.manifest.progress.step, on_save)?)
+        Ok(Staging::join(&folder, self.manifest.progress.step, on_save).map_err(Error::from))
     }
 
     /// Tells the first process of the files that the others have written.
-    fn add_written(&self, staging: &Staging, written: Result<(), Error>) -> Result<(), Error> {
-        let name = format!("{}/written", self.name);
-        self.job.agree(&name, written)?;
+    fn add_written(&self, staging: &Staging) -> Result<(), Error> {
         if self.job.is_alone() {
             return Ok(());
         }
@@ -88,14 +92,8 @@ impl Save {
 
     /// Takes copies of the files of another process, and learns what all have written. The job is
     /// alive after that, so that what was read from the devices can be trusted.
-    fn keep_other(
-        &self,
-        distance: usize,
-        staging: &Staging,
-        written: Result<(), Error>,
-    ) -> Result<(), Error> {
+    fn keep_other(&self, distance: usize, staging: &Staging) -> Result<(), Error> {
         let (job, other) = (&self.job, |error: serde_json::Error| Error::Other(error.into()));
-        job.agree(&format!("{}/written", self.name), written)?;
         let mine = serde_json::to_vec(&staging.written()).map_err(other)?;
         let all = job.gather(&format!("{}/files", self.name), &mine)?;
         let all: Vec<WrittenFiles> = all
@@ -135,10 +133,15 @@ impl Save {
     fn commit(self, staging: Staging) -> Result<Option<String>, Error> {
         let Save { job, name, manifest, best, options, .. } = self;
         let run = manifest.progress.run.clone();
-        let committed = match job.is_first() || options.in_memory.is_some() {
-            true => staging.commit(manifest).map(Some).map_err(Error::from),
-            false => Ok(None),
+        let committed = match (job.is_first(), options.in_memory.is_some()) {
+            (_, true) => staging.commit(manifest).map(Some),
+            (true, false) => {
+                let complete = staging.check_files();
+                complete.and_then(|()| staging.commit(manifest)).map(Some)
+            }
+            (false, false) => Ok(None),
         };
+        let committed = committed.map_err(Error::from);
         let Some(path) = job.agree(&format!("{name}/committed"), committed)? else {
             return Ok(None);
         };
