@@ -7,6 +7,7 @@ use crate::job::Membership;
 use fullshard_checkpoint::{Error as CheckpointError, LOCK, Lock, check_place, sweep, write_file};
 use fullshard_train::report::{Curve, TrainerState, Values, save_metrics};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -94,8 +95,12 @@ impl Output {
         }
         let above = folder.ancestors().find(|above| above.exists() || above.as_os_str().is_empty());
         let above = above.filter(|above| !above.as_os_str().is_empty());
-        tempfile::tempfile_in(above.unwrap_or(Path::new(".")))
-            .map_err(|error| unusable(format!("which cannot be written to: {error}")))?;
+        let tried = tempfile::tempfile_in(above.unwrap_or(Path::new(".")));
+        tried.map_err(|error| match error.kind() {
+            // There may be room later.
+            io::ErrorKind::StorageFull => Error::file(folder, error),
+            _ => unusable(format!("which cannot be written to: {error}")),
+        })?;
         Ok(Output { folder: folder.to_owned() })
     }
 
@@ -109,7 +114,7 @@ impl Output {
         for name in RESULTS {
             let path = self.folder.join(name);
             match fs::remove_file(&path) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(Error::file(path, error));
                 }
                 _ => {}

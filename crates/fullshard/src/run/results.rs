@@ -94,12 +94,17 @@ impl Run {
         let dtype = WeightDtype::from(self.config.output.save_dtype);
         let model = elements(false)? * dtype.bytes() as u64;
         if free < model {
-            return Err(Error::Usage(format!(
+            let message = format!(
                 "the model has {}, but {} has only {} free: make room, or name another --output_dir",
                 format::bytes(model),
                 folder.display(),
                 format::bytes(free)
-            )));
+            );
+            // A job that was restarted goes on: there may be room when it ends.
+            if self.membership.generation.number == 0 {
+                return Err(Error::Usage(message));
+            }
+            tracing::warn!("{message}");
         }
         let options = &self.config.checkpoint;
         let each = 4 * elements(!options.only_model)?;
