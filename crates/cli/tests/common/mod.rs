@@ -105,10 +105,16 @@ impl Running {
         Running { child, lines, printed: String::new() }
     }
 
+    /// The next line of its stdout, if it does not end before.
+    pub fn line(&mut self) -> Option<String> {
+        let line = self.lines.next()?.unwrap();
+        self.printed += &(line.clone() + "\n");
+        Some(line)
+    }
+
     /// Reads its stdout until a line has this text; false if it ends before.
     pub fn prints(&mut self, part: &str) -> bool {
-        for line in self.lines.by_ref().map(Result::unwrap) {
-            self.printed += &(line.clone() + "\n");
+        while let Some(line) = self.line() {
             if line.contains(part) {
                 return true;
             }
@@ -124,7 +130,15 @@ impl Running {
     /// Waits for its end; returns its status and what it printed.
     pub fn end(mut self) -> (ExitStatus, String) {
         self.prints("\0");
-        (self.child.wait().unwrap(), self.printed)
+        (self.child.wait().unwrap(), std::mem::take(&mut self.printed))
+    }
+}
+
+/// A test that fails leaves nothing running.
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -146,3 +146,12 @@ fn a_job_that_hangs_ends_with_the_stacks_of_all_processes() {
     }
     assert!(checkpoints(&folder).is_empty());
 }
+
+/// Mistakes are not repeated.
+#[test]
+fn an_error_that_would_repeat_itself_is_final() {
+    let folder = Folder::new();
+    let printed = ends(launch(&folder, "2", &flags(&["--learning_rate", "1e30"])), 1);
+    assert!(printed.contains("not finite") || printed.contains("error: "), "{printed}");
+    assert!(!printed.contains("launch: restart"), "{printed}");
+}

@@ -28,7 +28,7 @@ fn jobs_train_as_one_process_does() {
 }
 
 /// A script that needs root and programs of the system, or nothing, with the reason printed.
-fn script(name: &str, programs: &[&str]) -> Option<String> {
+pub fn script(name: &str, programs: &[&str]) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: {name} needs root, to create namespaces");
         return None;

@@ -106,10 +106,27 @@ fn model(folder: &Folder, output: &str) -> Vec<u8> {
     fs::read(folder.path(output).join("model.safetensors")).unwrap()
 }
 
+/// What a run ends with.
+struct Outcome {
+    losses: Vec<f64>,
+    model: Vec<u8>,
+}
+
+impl Outcome {
+    fn of(folder: &Folder, output: &str) -> Outcome {
+        Outcome { losses: losses(folder, output), model: model(folder, output) }
+    }
+
+    /// Checks that another is equal, bit for bit.
+    fn assert_is(&self, expected: &Outcome) {
+        assert_eq!(self.losses, expected.losses);
+        assert!(self.model == expected.model, "the models differ");
+    }
+}
+
 /// Checks that two runs of a folder are equal, bit for bit.
 fn assert_same(folder: &Folder, output: &str, expected: &str) {
-    assert_eq!(losses(folder, output), losses(folder, expected));
-    assert!(model(folder, output) == model(folder, expected), "the models differ");
+    Outcome::of(folder, output).assert_is(&Outcome::of(folder, expected));
 }
 
 /// Checks that two runs of a folder have the same losses but for rounding.
@@ -121,21 +138,31 @@ fn assert_close(folder: &Folder, output: &str, expected: &str) {
     }
 }
 
+/// The processes of a job that run in a folder with a number, as generation and id.
+fn processes_of(folder: &Folder, number: usize) -> Vec<(usize, Pid)> {
+    let here = folder.0.path().canonicalize().unwrap();
+    let found = |path: PathBuf| {
+        let is_it = fs::read_link(path.join("cwd")).is_ok_and(|cwd| cwd == here)
+            && fs::read_link(path.join("exe")).is_ok_and(|exe| exe.ends_with("fullshard"));
+        let environment = is_it.then(|| fs::read(path.join("environ")).ok()).flatten()?;
+        let variable = |name: &str| {
+            let mut all = environment.split(|byte| *byte == 0);
+            let value = all.find_map(|variable| variable.strip_prefix(name.as_bytes()))?;
+            std::str::from_utf8(value).ok()?.parse::<usize>().ok()
+        };
+        let generation = variable("FULLSHARD_GENERATION=").unwrap_or(0);
+        let pid = path.file_name()?.to_str()?.parse().ok()?;
+        (variable("PMI_RANK=") == Some(number)).then_some((generation, Pid::from_raw(pid)?))
+    };
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    entries.filter_map(|entry| found(entry.path())).collect()
+}
+
 /// A process of a job that runs in a folder, by its number.
 fn process_of(folder: &Folder, number: usize) -> Pid {
-    let here = folder.0.path().canonicalize().unwrap();
-    let is_it = |path: &PathBuf| {
-        let environment = fs::read(path.join("environ")).unwrap_or_default();
-        let rank = format!("PMI_RANK={number}").into_bytes();
-        fs::read_link(path.join("cwd")).is_ok_and(|cwd| cwd == here)
-            && fs::read_link(path.join("exe")).is_ok_and(|exe| exe.ends_with("fullshard"))
-            && environment.split(|byte| *byte == 0).any(|variable| variable == rank)
-    };
-    let entries = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
-    let found: Vec<_> = entries.filter(is_it).collect();
+    let found = processes_of(folder, number);
     assert_eq!(found.len(), 1, "{found:?}");
-    let pid = found[0].file_name().unwrap().to_str().unwrap().parse().unwrap();
-    Pid::from_raw(pid).unwrap()
+    found[0].1
 }
 
 /// Sends a signal to one process of a job.

@@ -25,6 +25,7 @@ use std::ffi::OsString;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 use supervise::{Ended, Signals, supervise};
 
 /// The commands of several processes, with other ways to write them.
@@ -53,6 +54,14 @@ pub struct LaunchArgs {
     /// How long a restart waits for enough hosts.
     #[arg(long = "host_timeout_s", value_name = "SECONDS", default_value_t = 600)]
     host_timeout_s: u64,
+    /// After how long without a sign of life a process is lost.
+    #[arg(
+        long = "heartbeat_timeout_s",
+        value_name = "SECONDS",
+        default_value_t = Heartbeat::default().timeout.as_secs(),
+        value_parser = clap::value_parser!(u64).range(1..),
+    )]
+    heartbeat_timeout_s: u64,
     /// The command and its flags: train, run_clm, bench step or rendezvous.
     #[arg(
         trailing_var_arg = true,
@@ -113,6 +122,7 @@ struct Launcher<'a> {
     program: PathBuf,
     mpiexec: Option<PathBuf>,
     hosts: Option<Hosts>,
+    heartbeat: Heartbeat,
     signals: Signals,
 }
 
@@ -123,7 +133,9 @@ impl<'a> Launcher<'a> {
         let program = std::env::current_exe()
             .map_err(|error| Error::Usage(format!("cannot find the fullshard binary: {error}")))?;
         let hosts = Hosts::new(&args.hosts, args.num_processes, mpiexec.as_deref())?;
-        Ok(Launcher { command, program, mpiexec, hosts, signals: Signals::watch()? })
+        let timeout = Duration::from_secs(args.heartbeat_timeout_s);
+        let heartbeat = Heartbeat { timeout, ..Heartbeat::default() };
+        Ok(Launcher { command, program, mpiexec, hosts, heartbeat, signals: Signals::watch()? })
     }
 
     /// Runs one generation to its end.
@@ -132,8 +144,7 @@ impl<'a> Launcher<'a> {
         let (listener, address) = self.listen()?;
         let (count, version) = (started.count, env!("CARGO_PKG_VERSION"));
         let coordinator =
-            Coordinator::start(listener, count, &secret, version, Heartbeat::default())
-                .map_err(usage)?;
+            Coordinator::start(listener, count, &secret, version, self.heartbeat).map_err(usage)?;
         let generation = started.generation;
         let (program, args) = (&self.program, self.command);
         let job = Job { program, args, count, address, secret, generation };

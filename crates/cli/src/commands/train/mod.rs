@@ -1,6 +1,7 @@
 //! `fullshard train` and `fullshard run_clm`.
 
 mod demo;
+mod drill;
 mod signals;
 mod unsupported;
 mod watch;
@@ -171,8 +172,8 @@ fn train_and_evaluate(
     let control = Control {
         stop: &stop,
         save: &|| signals.takes_save(),
+        on_save: drill::on_save(),
         on_stuck: Arc::new(move |error| end_stuck(&membership, error)),
-        ..Control::default()
     };
     let batch = run.spec.batch;
     say!(
