@@ -10,7 +10,7 @@ mod recording;
 
 pub use compilers::compile_ahead;
 pub use hub::{LocalHub, Request};
-pub use recording::{RECORDINGS, Recording};
+pub use recording::{RECORDINGS, Recording, root};
 
 use fullshard_graph::Program;
 use fullshard_pjrt::mpi::{self, Installation};

@@ -23,7 +23,7 @@ pub const RECORDINGS: &[&str] = &[
 
 /// The root of the repository: FULLSHARD_ROOT, for tests built on another machine, or where this
 /// was built.
-fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     let built = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     std::env::var_os("FULLSHARD_ROOT").map_or_else(built, PathBuf::from)
 }

@@ -36,13 +36,19 @@ impl Folder {
         fs::write(self.path(name), contents).unwrap();
     }
 
-    /// A command in this folder, with empty caches, the CPU plugin and no hub.
+    /// A command in this folder, with empty caches, the CPU plugin and no hub. The binary is the
+    /// one that was built with the tests, or that in FULLSHARD_TEST_BINARY.
     pub fn command(&self, args: &[&str]) -> Command {
-        let store = Store::default_location().unwrap();
-        let cpu = find_or_install(Platform::Cpu, None, &store).unwrap().path;
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fullshard"));
+        let built = || env!("CARGO_BIN_EXE_fullshard").into();
+        let mut command =
+            Command::new(std::env::var_os("FULLSHARD_TEST_BINARY").unwrap_or_else(built));
         command.args(args).current_dir(self.0.path());
-        command.env("FULLSHARD_CACHE", self.path("cache")).env("FULLSHARD_CPU_PLUGIN", cpu);
+        if device() == Platform::Cpu {
+            let store = Store::default_location().unwrap();
+            let cpu = find_or_install(Platform::Cpu, None, &store).unwrap().path;
+            command.env("FULLSHARD_CPU_PLUGIN", cpu);
+        }
+        command.env("FULLSHARD_CACHE", self.path("cache"));
         command.env("HF_HOME", self.path("hub")).env("HF_HUB_OFFLINE", "1");
         command.env_remove("PJRT_DEVICE").env_remove("HF_HUB_CACHE").env_remove("HF_TOKEN");
         command
@@ -79,6 +85,11 @@ impl Folder {
         names.sort();
         names
     }
+}
+
+/// What the tests run on: the CPU, or the platform in FULLSHARD_TEST_DEVICE.
+pub fn device() -> Platform {
+    std::env::var("FULLSHARD_TEST_DEVICE").map_or(Platform::Cpu, |name| name.parse().unwrap())
 }
 
 pub fn text(bytes: &[u8]) -> String {

@@ -2,7 +2,7 @@
 
 use super::common::Folder;
 use super::{
-    STEPS, all_text, assert_close, assert_same, by, ends, flags, launch, mpiexec, process,
+    STEPS, all_text, assert_close, assert_same, by, ends, file, flags, launch, mpiexec, process,
 };
 use std::process::Command;
 
@@ -40,7 +40,7 @@ pub fn script(name: &str, programs: &[&str]) -> Option<String> {
             return None;
         }
     }
-    Some(format!("{}/tests/hosts/{name}", env!("CARGO_MANIFEST_DIR")))
+    Some(file(name))
 }
 
 /// Runs a command line on the first of two hosts. `train` is the command that trains, `rendezvous`

@@ -12,7 +12,8 @@ mod meshes;
 mod mistakes;
 mod resume;
 
-use common::{Folder, Running, number, short, text};
+use common::{Folder, Running, device, number, short, text};
+use fullshard_core::Platform;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -53,8 +54,10 @@ fn process(folder: &Folder, args: &[&str]) -> Command {
             command.env_remove(name);
         }
     }
-    command.env("FULLSHARD_CACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/hosts"));
-    command.env("FULLSHARD_MPI_LIBRARY", fullshard_testing::mpi().library);
+    if device() == Platform::Cpu {
+        command.env("FULLSHARD_CACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/hosts"));
+        command.env("FULLSHARD_MPI_LIBRARY", fullshard_testing::mpi().library);
+    }
     command
 }
 
@@ -79,7 +82,19 @@ fn mpiexec(folder: &Folder, count: &'static str, args: &[&'static str]) -> Comma
 
 /// A job by `fullshard launch`.
 fn launch(folder: &Folder, count: &'static str, args: &[&'static str]) -> Command {
-    process(folder, &[&["launch", "-n", count][..], args].concat())
+    let launch = ["launch", "-n", count];
+    if device() == Platform::Cpu {
+        return process(folder, &[&launch[..], args].concat());
+    }
+    let script = file("one_gpu.sh");
+    let shared =
+        ["--device", device().name(), "--memory_fraction", "0.1", "--preallocate", "false"];
+    process(folder, &[&launch[..], &["--mpiexec", &script], args, &shared].concat())
+}
+
+/// The path of a file beside this one.
+fn file(name: &str) -> String {
+    fullshard_testing::root().join("crates/cli/tests/hosts").join(name).display().to_string()
 }
 
 /// The stdout and stderr of a command that must end with a code.
@@ -152,7 +167,8 @@ fn processes_of(folder: &Folder, number: usize) -> Vec<(usize, Pid)> {
         };
         let generation = variable("FULLSHARD_GENERATION=").unwrap_or(0);
         let pid = path.file_name()?.to_str()?.parse().ok()?;
-        (variable("PMI_RANK=") == Some(number)).then_some((generation, Pid::from_raw(pid)?))
+        let rank = variable("PMI_RANK=").or_else(|| variable("FULLSHARD_PROCESS_ID="));
+        (rank == Some(number)).then_some((generation, Pid::from_raw(pid)?))
     };
     let entries = fs::read_dir("/proc").unwrap().flatten();
     entries.filter_map(|entry| found(entry.path())).collect()

@@ -1,11 +1,13 @@
 //! What can happen to a job.
 
 use super::system::Host;
-use super::{Drill, Failed, send, since};
+use super::times::since;
+use super::{Drill, Failed, send};
 use crate::stderr;
+use fullshard_checkpoint::Checksum;
 use rustix::process::Signal;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// One process, somewhere in a step.
@@ -57,15 +59,23 @@ pub fn kill_launcher(drill: &mut Drill) -> Failed {
     failed
 }
 
-/// A process, and what its host has of the state; another one has it, too.
-pub fn lose_copies(drill: &mut Drill) -> Failed {
-    let below = |path: PathBuf| fs::read_dir(path).unwrap().next().unwrap().unwrap().path();
-    let user = rustix::process::geteuid().as_raw();
-    let copies = below(drill.folder.path(&format!("fullshard-{user}")));
+/// A process, and what its host has of the state, if it has copies; another one has them, too.
+pub fn lose_host(drill: &mut Drill) -> Failed {
     let number = drill.draw(2) as usize;
     send(drill.process(number), Signal::KILL);
-    fs::remove_dir_all(copies.join(format!("process-{number}"))).unwrap();
-    Failed::now()
+    let failed = Failed::now();
+    if let Some(copies) = copies(drill) {
+        fs::remove_dir_all(copies.join(format!("process-{number}"))).unwrap();
+    }
+    failed
+}
+
+/// The folder of the run's copies, if it has some.
+fn copies(drill: &Drill) -> Option<PathBuf> {
+    let name = Checksum::of(drill.folder.path("out").as_os_str().as_encoded_bytes()).to_string();
+    let user = format!("fullshard-{}", rustix::process::geteuid().as_raw());
+    let places = [drill.folder.path(&user), Path::new("/dev/shm").join(&user)];
+    places.map(|place| place.join(&name)).into_iter().find(|place| place.is_dir())
 }
 
 pub fn freeze(drill: &mut Drill) -> Failed {

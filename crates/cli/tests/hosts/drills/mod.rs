@@ -2,23 +2,27 @@
 //! and ends as one that nothing happened to, bit for bit.
 //!
 //! Three failures of each kind in CI, thirty in the long tier, which prints how soon a failure was
-//! seen and how soon the job was back at its next step:
+//! seen, how soon the job was back at its next step, and what was lost:
 //!
 //!     cargo test -p fullshard-cli --test hosts -- --ignored --nocapture --test-threads 1 long_thirty
 
 mod failures;
+mod goodput;
+mod guarded;
+mod recovery;
 mod system;
+mod times;
 
 use super::common::{Folder, Running};
 use super::{Outcome, ends, flags, launch, process, processes_of, stderr};
 use failures::*;
-use fullshard::goodput::{Event, read};
 use fullshard_checkpoint::list;
 use fullshard_checkpoint::sharded::verify;
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::Command;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime};
+use times::Times;
 
 /// The steps that each failure has to itself, and those at the end.
 const STRETCH: u64 = 20;
@@ -26,6 +30,10 @@ const STRETCH: u64 = 20;
 /// A kind of failure.
 struct Kind {
     name: &'static str,
+    /// Writes what its run needs into the folder.
+    prepare: fn(&Folder),
+    /// The number of processes.
+    processes: &'static str,
     /// The flags of the run besides the usual ones.
     flags: &'static [&'static str],
     /// Variables of its environment.
@@ -39,8 +47,16 @@ struct Kind {
 }
 
 /// A kind without anything special.
-const PLAIN: Kind =
-    Kind { name: "", flags: &[], variables: &[], hosts: None, fail: kill_one, heal: |_| {} };
+const PLAIN: Kind = Kind {
+    name: "",
+    prepare: |_| {},
+    processes: "2",
+    flags: &[],
+    variables: &[],
+    hosts: None,
+    fail: kill_one,
+    heal: |_| {},
+};
 
 /// When something failed, and after how many seconds that was seen if the launcher does not record
 /// it.
@@ -63,13 +79,13 @@ macro_rules! drills {
 
             #[test]
             fn three() {
-                drill(&$kind, 3);
+                check(&$kind, 3);
             }
 
             #[test]
             #[ignore = "long: thirty failures"]
             fn long_thirty() {
-                drill(&$kind, 30);
+                check(&$kind, 30);
             }
         }
     )*};
@@ -103,7 +119,7 @@ drills! {
     lost_hosts: Kind {
         name: "SIGKILL, and the copies of that host lost",
         flags: &["--save_steps", "1000", "--replicate_state", "5", "--replicate_dir", "."],
-        fail: lose_copies,
+        fail: lose_host,
         ..PLAIN
     };
     frozen: Kind { name: "SIGSTOP of one process", fail: freeze, ..PLAIN };
@@ -138,37 +154,37 @@ struct Drill {
     host: Option<system::Host>,
 }
 
-/// Causes failures of a kind, and checks how the run ends. Without root or a program of the system
-/// that the kind needs, it says so and does nothing.
-fn drill(kind: &'static Kind, failures: u64) {
+/// Causes failures of a kind, and checks that the run ends as one that nothing happened to. Without
+/// root or a program of the system that the kind needs, it says so and does nothing.
+fn check(kind: &'static Kind, failures: u64) {
     if kind.hosts.is_some() && system::hosts_script().is_none() {
         return;
     }
+    let (_, outcome) = drill(kind, failures);
+    outcome.assert_is(expected(failures));
+}
+
+/// Causes failures of a kind; returns the folder of the run, and how it ended.
+fn drill(kind: &'static Kind, failures: u64) -> (Folder, Outcome) {
     let mut drill = Drill::start(kind, failures);
-    let (mut seen, mut back) = (Vec::new(), Vec::new());
+    let mut times = Times::default();
     for failure in 0..failures {
         let after = drill.draw(STRETCH / 2);
         drill.reach(STRETCH * failure + 6 + after);
         let failed = (kind.fail)(&mut drill);
-        drill.wait_for_the_next_step();
-        back.push(since(failed.at, SystemTime::now()));
-        let recorded = || drill.seen().map(|seen| since(failed.at, seen));
-        seen.extend(failed.seen.or_else(recorded));
+        let before = drill.wait_for_the_next_step();
+        times.add(&failed, before, &drill.folder);
         (kind.heal)(&mut drill);
     }
-    drill.end();
-    println!(
-        "{}: {failures} failures; seen after: {}; back at the next step: {}",
-        kind.name,
-        spread(seen),
-        spread(back)
-    );
+    println!("{}: {failures} failures; {times}", kind.name);
+    drill.end()
 }
 
 impl Drill {
     /// Starts the run.
     fn start(kind: &'static Kind, failures: u64) -> Drill {
         let folder = Folder::new();
+        (kind.prepare)(&folder);
         let flags = [&steps(failures), kind.flags].concat();
         let run = start(&folder, kind, failures, &flags);
         Drill { kind, folder, run, flags, failures, random: 7, step: 0, host: None }
@@ -194,16 +210,17 @@ impl Drill {
         }
     }
 
-    /// Waits until the next generation has done a step more than those before.
-    fn wait_for_the_next_step(&mut self) {
+    /// Waits until the next generation has done a step more than those before; returns how far they
+    /// were.
+    fn wait_for_the_next_step(&mut self) -> u64 {
         let mut restarted = false;
         loop {
             let line = self.line();
             restarted |= line.contains("training for ");
             let Some(step) = step_in(&line).filter(|step| *step > self.step) else { continue };
-            self.step = step;
+            let before = std::mem::replace(&mut self.step, step);
             if restarted {
-                return;
+                return before;
             }
         }
     }
@@ -223,15 +240,6 @@ impl Drill {
         self.until(|| self.find(number))
     }
 
-    /// When the launcher noticed the last failure.
-    fn seen(&self) -> Option<SystemTime> {
-        let records = read(self.folder.path("out")).unwrap();
-        let mut failures =
-            records.iter().filter(|record| matches!(record.event, Event::Failure { .. }));
-        let last = failures.next_back()?;
-        Some(SystemTime::UNIX_EPOCH + Duration::from_secs_f64(last.time))
-    }
-
     /// Waits for something.
     fn until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
         let start = Instant::now();
@@ -244,25 +252,22 @@ impl Drill {
         }
     }
 
-    /// Checks that the run ends well, as one that nothing happened to, with intact checkpoints.
-    fn end(self) {
+    /// Checks that the run ends well, with intact checkpoints.
+    fn end(self) -> (Folder, Outcome) {
         let (status, printed) = self.run.end();
         assert!(status.success(), "{printed}{}", stderr(&self.folder));
         for listed in list(&self.folder.path("out")).unwrap() {
             let problems = verify(&listed.path, &mut |_| ()).unwrap();
             assert!(problems.is_empty(), "{problems:?}");
         }
-        Outcome::of(&self.folder, "out").assert_is(expected(self.failures));
+        let outcome = Outcome::of(&self.folder, "out");
+        (self.folder, outcome)
     }
 }
 
 /// The flags of a run that is long enough for some failures.
 fn steps(failures: u64) -> [&'static str; 6] {
-    let steps = match failures {
-        3 => "80",
-        30 => "620",
-        _ => panic!("runs have 3 or 30 failures"),
-    };
+    let steps = (STRETCH * (failures + 1)).to_string().leak();
     ["--max_steps", steps, "--save_steps", "5", "--save_total_limit", "2"]
 }
 
@@ -275,7 +280,11 @@ fn expected(failures: u64) -> &'static Outcome {
     }
     static SHORT: LazyLock<Outcome> = LazyLock::new(|| undisturbed(3));
     static LONG: LazyLock<Outcome> = LazyLock::new(|| undisturbed(30));
-    if failures == 3 { &SHORT } else { &LONG }
+    match failures {
+        3 => &SHORT,
+        30 => &LONG,
+        _ => panic!("runs have 3 or 30 failures"),
+    }
 }
 
 fn start(folder: &Folder, kind: &Kind, failures: u64, more: &[&'static str]) -> Running {
@@ -284,7 +293,7 @@ fn start(folder: &Folder, kind: &Kind, failures: u64, more: &[&'static str]) -> 
     let watched = ["--heartbeat_timeout_s", timeout];
     let mut command: Command = match kind.hosts {
         Some(count) => system::launch_on_hosts(folder, count, &watched, &flags(more)),
-        None => launch(folder, "2", &[&watched[..], &flags(more)].concat()),
+        None => launch(folder, kind.processes, &[&watched[..], &flags(more)].concat()),
     };
     command.envs(kind.variables.iter().copied());
     Running::start(folder, command)
@@ -294,19 +303,6 @@ fn start(folder: &Folder, kind: &Kind, failures: u64, more: &[&'static str]) -> 
 fn step_in(line: &str) -> Option<u64> {
     let (_, rest) = line.split_once("step ").filter(|_| line.contains("  epoch"))?;
     rest.split_once('/')?.0.trim().parse().ok()
-}
-
-fn since(from: SystemTime, to: SystemTime) -> f64 {
-    to.duration_since(from).map_or(0.0, |time| time.as_secs_f64())
-}
-
-/// The median and the largest of some seconds.
-fn spread(mut seconds: Vec<f64>) -> String {
-    seconds.sort_by(f64::total_cmp);
-    match seconds.last() {
-        Some(most) => format!("median {:.2} s, most {most:.2} s", seconds[seconds.len() / 2]),
-        None => "never".to_owned(),
-    }
 }
 
 /// Sends a signal.
