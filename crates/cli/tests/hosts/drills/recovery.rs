@@ -19,7 +19,7 @@ const MODEL: &str = r#"{"model_type": "gpt2", "vocab_size": 20000, "n_positions"
 macro_rules! run {
     ($($more:literal),*) => {
         &["--config_name", "large.json", "--num_cores", "3", "--per_device_train_batch_size", "1",
-          "--learning_rate", "1e-4", $($more),*]
+          "--learning_rate", "1e-4", "--max_steps", "45", $($more),*]
     };
 }
 
@@ -50,7 +50,7 @@ fn lose_host_and_caches(drill: &mut Drill) -> Failed {
 #[test]
 #[ignore = "long: large states"]
 fn long_recovery_from_disk_and_from_memory() {
-    let (_, disk) = drill(&FROM_DISK, 3);
-    let (_, memory) = drill(&FROM_MEMORY, 3);
+    let (_, disk) = drill(&FROM_DISK, 2);
+    let (_, memory) = drill(&FROM_MEMORY, 2);
     memory.assert_is(&disk);
 }
