@@ -63,16 +63,17 @@ impl FileServer {
                 }
                 let Ok(stream) = stream else { continue };
                 let (folder, secret) = (folder.clone(), secret.clone());
-                let under_way = Arc::clone(&requests);
-                if under_way.fetch_add(1, Ordering::Relaxed) < MOST_REQUESTS {
-                    std::thread::spawn(move || {
-                        // Whoever asked finds out.
-                        let _ = answer(stream, &folder, &secret);
-                        under_way.fetch_sub(1, Ordering::Relaxed);
-                    });
-                } else {
-                    under_way.fetch_sub(1, Ordering::Relaxed);
+                // Others wait until one has ended.
+                while requests.load(Ordering::Relaxed) >= MOST_REQUESTS {
+                    std::thread::sleep(Duration::from_millis(1));
                 }
+                let under_way = Arc::clone(&requests);
+                under_way.fetch_add(1, Ordering::Relaxed);
+                std::thread::spawn(move || {
+                    // Whoever asked finds out.
+                    let _ = answer(stream, &folder, &secret);
+                    under_way.fetch_sub(1, Ordering::Relaxed);
+                });
             }
         };
         std::thread::Builder::new().name("files".into()).spawn(serve).map_err(system)?;

@@ -15,6 +15,7 @@
 //! the marker. So a process that is killed at any moment leaves a complete checkpoint or none.
 
 mod manifest;
+mod points;
 mod read;
 mod shard;
 mod verify;
@@ -24,11 +25,12 @@ pub use manifest::{
     DataPosition, FileRecord, LossStatistics, MANIFEST, MANIFEST_VERSION, Manifest, MeshAxes,
     Progress, ShardChecksums, TensorRecord,
 };
+pub use points::{OnSave, SavePoint};
 pub use read::Checkpoint;
 pub(crate) use read::{open, read_manifest};
 pub use shard::Piece;
 pub use verify::{Problem, verify};
-pub use write::{OnSave, SavePoint, Staging, WrittenFiles};
+pub use write::{Staging, WrittenFiles};
 
 /// The marker of a complete checkpoint.
 pub const COMMITTED: &str = "COMMITTED";

@@ -2,7 +2,7 @@
 
 use super::COMMITTED;
 use super::manifest::{FileRecord, MANIFEST, Manifest};
-use super::shard::{Shard, ShardFile, check_cover, shards_in};
+use super::shard::{Fetch, Shard, ShardFile, check_cover, shards_in};
 use crate::checksum::Checksum;
 use crate::error::{Error, Result};
 use crate::format::{Format, SavedTensor};
@@ -21,17 +21,6 @@ pub struct Checkpoint {
     /// The shards of each tensor, in the order of their spans.
     shards: BTreeMap<String, Vec<Shard>>,
     fetch: Option<Fetch>,
-}
-
-/// Called with the path of a file before its shards are read: it may be elsewhere until then.
-struct Fetch(Box<FetchFile>);
-
-type FetchFile = dyn Fn(&Path) -> Result<()> + Send + Sync;
-
-impl std::fmt::Debug for Fetch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Fetch")
-    }
 }
 
 impl Checkpoint {
@@ -64,11 +53,12 @@ impl Checkpoint {
         Ok(Checkpoint { path: path.to_owned(), manifest, tensors, shards, fetch: None })
     }
 
-    /// Calls back before the shards of a file are read, from any thread: files of shards may have
-    /// only their headers until then.
+    /// Reads the values of files that are elsewhere by a function of a file's path, an offset and
+    /// the place for the bytes, which returns none for files that are here. It is called from any
+    /// thread. Here such files have only their headers.
     pub fn fetching(
         self,
-        fetch: impl Fn(&Path) -> Result<()> + Send + Sync + 'static,
+        fetch: impl Fn(&Path, u64, &mut [u8]) -> Option<Result<()>> + Send + Sync + 'static,
     ) -> Checkpoint {
         Checkpoint { fetch: Some(Fetch(Box::new(fetch))), ..self }
     }
@@ -113,11 +103,7 @@ impl Checkpoint {
         let span = part.span(&record.dims);
         let before_end = shards.iter().take_while(|shard| shard.span.start < span.end);
         for shard in before_end.filter(|shard| span.start < shard.span.end) {
-            if let Some(Fetch(fetch)) = self.fetch.as_ref().filter(|_| shard.overlaps(part, record))
-            {
-                fetch(shard.path())?;
-            }
-            shard.read(name, record, part, out)?;
+            shard.read(name, record, part, out, self.fetch.as_ref())?;
         }
         Ok(())
     }

@@ -82,6 +82,17 @@ pub(super) struct ShardFile {
     pub file: File,
 }
 
+/// Reads bytes of a file that is elsewhere.
+pub(super) struct Fetch(pub Box<FetchBytes>);
+
+type FetchBytes = dyn Fn(&Path, u64, &mut [u8]) -> Option<Result<()>> + Send + Sync;
+
+impl std::fmt::Debug for Fetch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Fetch")
+    }
+}
+
 /// A part of a tensor in a file.
 #[derive(Debug)]
 pub(super) struct Shard {
@@ -181,38 +192,29 @@ fn first_fault(record: &TensorRecord, shards: &[Shard]) -> usize {
 
 impl Shard {
     /// Reads what it has of a part of its tensor. The first time, all of it is read and checked.
-    /// Whether it has elements of a part.
-    pub fn overlaps(&self, part: &Part, record: &TensorRecord) -> bool {
-        self.part.overlap(part, &record.dims).next().is_some()
-    }
-
-    /// Its file.
-    pub fn path(&self) -> &Path {
-        &self.file.path
-    }
-
     pub fn read(
         &self,
         name: &str,
         record: &TensorRecord,
         part: &Part,
         out: &mut [u8],
+        fetch: Option<&Fetch>,
     ) -> Result<()> {
         let width = record.width();
         let mut runs = self.part.overlap(part, &record.dims).peekable();
         let Some(&first) = runs.peek() else { return Ok(()) };
         if self.checked.load(Ordering::Relaxed) {
             return read_runs(runs, width, out, |range, out| {
-                self.read_at(range.start * width, out)
+                self.read_at(range.start * width, out, fetch)
             });
         }
         let found = match first.count == self.part.elements() {
             true => {
                 let out = place(out, first, width);
-                self.read_at(0, out)?;
+                self.read_at(0, out, fetch)?;
                 Checksum::of(out)
             }
-            false => self.read_summed(runs, width, out)?,
+            false => self.read_summed(runs, width, out, fetch)?,
         };
         if found != self.checksum {
             let (path, part) = (self.file.path.clone(), &self.part);
@@ -234,6 +236,7 @@ impl Shard {
         runs: impl Iterator<Item = Run>,
         width: usize,
         out: &mut [u8],
+        fetch: Option<&Fetch>,
     ) -> Result<Checksum> {
         let elements = self.part.elements();
         let mut runs = runs.peekable();
@@ -243,7 +246,7 @@ impl Shard {
         for start in (0..elements).step_by(step) {
             let end = (start + step).min(elements);
             let chunk = &mut buffer[..(end - start) * width];
-            self.read_at(start * width, chunk)?;
+            self.read_at(start * width, chunk, fetch)?;
             sum.add(chunk);
             while let Some(run) = runs.peek_mut().filter(|run| run.from < end) {
                 let count = run.count.min(end - run.from);
@@ -259,9 +262,13 @@ impl Shard {
         Ok(sum.finish())
     }
 
-    fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<()> {
+    fn read_at(&self, offset: usize, out: &mut [u8], fetch: Option<&Fetch>) -> Result<()> {
         let ShardFile { path, file } = self.file.as_ref();
-        let read = file.read_exact_at(out, self.offset + offset as u64);
+        let offset = self.offset + offset as u64;
+        if let Some(fetched) = fetch.and_then(|Fetch(fetch)| fetch(path, offset, out)) {
+            return fetched;
+        }
+        let read = file.read_exact_at(out, offset);
         read.map_err(|source| Error::Read { path: path.clone(), source })
     }
 }

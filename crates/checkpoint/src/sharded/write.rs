@@ -3,6 +3,7 @@
 use super::manifest::{
     FLAT_VERSION, FileRecord, MANIFEST, MANIFEST_VERSION, Manifest, ShardChecksums, TensorRecord,
 };
+use super::points::{OnSave, SavePoint};
 use super::shard::Piece;
 use super::{COMMITTED, STEP};
 use crate::checksum::{Checksum, Summing};
@@ -20,37 +21,6 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// A moment of a save.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SavePoint {
-    /// A file of shards is about to be written.
-    Writing,
-    /// Half of a file of shards is written.
-    Midway,
-    /// All files are written and synced, under another name.
-    Synced,
-    /// The folder has its name, but no marker.
-    Renamed,
-    /// The checkpoint is complete.
-    Committed,
-}
-
-impl SavePoint {
-    /// Its name, in drills.
-    pub fn name(self) -> &'static str {
-        match self {
-            SavePoint::Writing => "writing",
-            SavePoint::Midway => "midway",
-            SavePoint::Synced => "synced",
-            SavePoint::Renamed => "renamed",
-            SavePoint::Committed => "committed",
-        }
-    }
-}
-
-/// Called at every point of a save, from the threads that write.
-pub type OnSave = Arc<dyn Fn(SavePoint) + Send + Sync>;
 
 /// The files that a process has written of a checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -12,14 +12,13 @@ use crate::job::Membership;
 use fullshard_checkpoint::sharded::{COMMITTED, Checkpoint, MANIFEST, Manifest};
 use fullshard_checkpoint::{Checksum, list};
 use fullshard_step::StepSpec;
-use fullshard_train::{Copies, Job, SaveOptions, check_checkpoint, copies_of};
+use fullshard_train::{Copies, Job, PeersError, SaveOptions, check_checkpoint, copies_of};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs::{self, File, OpenOptions};
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 /// The name of the folder with links to the copy that a process resumes from.
 const VIEW: &str = "resumed";
@@ -197,19 +196,28 @@ fn open(job: &Job, root: &Path, found: &Found) -> Result<Checkpoint> {
             _ => fetch(job, *process, path, &here)?,
         }
     }
-    let (job, fetched) = (job.clone(), Mutex::new(HashSet::new()));
-    Ok(Checkpoint::open(&view)?.fetching(move |path| {
-        let Some((process, name)) = elsewhere.get(path) else { return Ok(()) };
-        // Others wait for the file, too.
-        let mut fetched = fetched.lock().unwrap_or_else(PoisonError::into_inner);
-        if !fetched.contains(path) {
-            fetch(&job, *process, name, path).map_err(|error| {
-                fullshard_checkpoint::Error::Values { name: name.clone(), source: error.into() }
-            })?;
-            fetched.insert(path.to_owned());
-        }
-        Ok(())
+    let job = job.clone();
+    Ok(Checkpoint::open(&view)?.fetching(move |path, offset, out| {
+        let (process, name) = elsewhere.get(path)?;
+        let failed = |source| fullshard_checkpoint::Error::Values { name: name.clone(), source };
+        Some(fetch_into(&job, *process, name, offset, out).map_err(failed))
     }))
+}
+
+/// Fetches bytes of a file.
+fn fetch_into(
+    job: &Job,
+    process: usize,
+    path: &str,
+    offset: u64,
+    mut out: &mut [u8],
+) -> std::result::Result<(), PeersError> {
+    let range = offset..offset + out.len() as u64;
+    job.fetch(process, path, range, &mut |bytes| out.write_all(bytes))?;
+    match out.is_empty() {
+        true => Ok(()),
+        false => Err(format!("process {process} has less of it").into()),
+    }
 }
 
 /// Makes a file of this host's copies appear in a folder, too.
@@ -217,17 +225,11 @@ fn link(root: &Path, path: &str, to: &Path) -> io::Result<()> {
     fs::hard_link(root.join(path), to)
 }
 
-/// Fetches a file into one that may be there.
+/// Fetches a file.
 fn fetch(job: &Job, process: usize, path: &str, to: &Path) -> Result<()> {
     let failed = |error: &dyn std::fmt::Display| Error::file(to, error);
-    let mut options = OpenOptions::new();
-    let file = options.write(true).create(true).truncate(false).open(to);
-    let (file, mut offset) = (file.map_err(|error| failed(&error))?, 0);
-    let mut add = |bytes: &[u8]| {
-        file.write_all_at(bytes, offset)?;
-        offset += bytes.len() as u64;
-        Ok(())
-    };
+    let mut file = File::create(to).map_err(|error| failed(&error))?;
+    let mut add = |bytes: &[u8]| file.write_all(bytes);
     job.fetch(process, path, 0..u64::MAX, &mut add).map_err(|error| failed(&error))?;
     Ok(())
 }
