@@ -2,7 +2,7 @@
 //! and ends as one that nothing happened to, bit for bit.
 //!
 //! Three failures of each kind in CI, thirty in the long tier, which prints how soon a failure was
-//! seen, how soon the job was back at its next step, and what was lost:
+//! seen, how soon the job was back where it was, and what was lost:
 //!
 //!     cargo test -p fullshard-cli --test hosts -- --ignored --nocapture --test-threads 1 long_thirty
 
@@ -172,7 +172,7 @@ fn drill(kind: &'static Kind, failures: u64) -> (Folder, Outcome) {
         let after = drill.draw(STRETCH / 2);
         drill.reach(STRETCH * failure + 6 + after);
         let failed = (kind.fail)(&mut drill);
-        let before = drill.wait_for_the_next_step();
+        let before = drill.catch_up();
         times.add(&failed, before, &drill.folder);
         (kind.heal)(&mut drill);
     }
@@ -210,14 +210,13 @@ impl Drill {
         }
     }
 
-    /// Waits until the next generation has done a step more than those before; returns how far they
-    /// were.
-    fn wait_for_the_next_step(&mut self) -> u64 {
+    /// Waits until the next generation is as far as those before; returns how far they were.
+    fn catch_up(&mut self) -> u64 {
         let mut restarted = false;
         loop {
             let line = self.line();
             restarted |= line.contains("training for ");
-            let Some(step) = step_in(&line).filter(|step| *step > self.step) else { continue };
+            let Some(step) = step_in(&line).filter(|step| *step >= self.step) else { continue };
             let before = std::mem::replace(&mut self.step, step);
             if restarted {
                 return before;

@@ -34,8 +34,8 @@ const FROM_DISK: Kind =
     Kind { name: "from disk, saved every 10 steps", flags: run!("--save_steps", "10"), ..LARGE };
 
 const FROM_MEMORY: Kind = Kind {
-    name: "from memory, copied every 2 steps",
-    flags: run!("--save_steps", "1000", "--replicate_state", "2", "--replicate_dir", "/dev/shm"),
+    name: "from memory, copied every step",
+    flags: run!("--save_steps", "1000", "--replicate_state", "1", "--replicate_dir", "/dev/shm"),
     ..LARGE
 };
 

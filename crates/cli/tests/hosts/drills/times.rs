@@ -16,7 +16,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// Adds a failure after a step of a run that has just done the next one.
+    /// Adds a failure of a run that had done a step, and has just done it again.
     pub fn add(&mut self, failed: &Failed, step: u64, folder: &Folder) {
         self.back.push(since(failed.at, SystemTime::now()));
         let records = read(folder.path("out")).unwrap();
@@ -47,12 +47,15 @@ impl fmt::Display for Times {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [seen, back, load] = [&self.seen, &self.back, &self.load].map(|it| spread(it, " s"));
         let lost = spread(&self.lost, "");
-        write!(f, "seen after {seen}; back at the next step {back}; load {load}; steps lost {lost}")
+        write!(f, "seen after {seen}; back after {back}; load {load}; steps lost {lost}")
     }
 }
 
-/// The median and the largest of some numbers.
+/// The median and the largest of some numbers, or all if they are few.
 fn spread(numbers: &[f64], unit: &str) -> String {
+    if let [first, second] = numbers {
+        return format!("{first:.2}{unit}, {second:.2}{unit}");
+    }
     let mut sorted = numbers.to_vec();
     sorted.sort_by(f64::total_cmp);
     match sorted.last() {
