@@ -6,7 +6,7 @@
 //! take, and when the failures were. How many steps are lost, and what that makes of the whole, is
 //! its own result.
 
-use super::{Drill, Kind, PLAIN, drill, process};
+use super::{Ended, Kind, PLAIN, drill, process, undisturbed};
 use crate::common::{Folder, number};
 use fullshard::goodput::{Goodput, Part, of};
 use serde_json::Value;
@@ -23,11 +23,11 @@ const KILLED: Kind = Kind {
 #[test]
 #[ignore = "long: ten failures"]
 fn long_goodput_is_as_simulated() {
-    let (undisturbed, expected) = Drill::start(&KILLED, FAILURES).end();
-    let (folder, outcome) = drill(&KILLED, FAILURES);
-    outcome.assert_is(&expected);
+    let expected = undisturbed(&KILLED, FAILURES);
+    let Ended { folder, outcome, times } = drill(&KILLED, FAILURES);
+    outcome.assert_is(&expected.outcome);
     let found = goodput(&folder);
-    let command = simulation(&goodput(&undisturbed), &found);
+    let command = simulation(&goodput(&expected.folder), &found, times.detection());
     let simulated = simulate(&folder, &command);
     println!(
         "{:.1} % of {:.1} s with {} failures, {} steps lost; simulated {:.1} %: fullshard {}",
@@ -45,8 +45,7 @@ fn goodput(folder: &Folder) -> Goodput {
 }
 
 /// The command that simulates a run with failures.
-fn simulation(undisturbed: &Goodput, found: &Goodput) -> Vec<String> {
-    let failures = found.failures.len() as f64;
+fn simulation(undisturbed: &Goodput, found: &Goodput, detection: f64) -> Vec<String> {
     let steps = undisturbed.steps.unwrap();
     let step = undisturbed.seconds(Part::Useful) / steps as f64;
     let starts = found.seconds(Part::Restart) + found.seconds(Part::StartUp);
@@ -56,7 +55,7 @@ fn simulation(undisturbed: &Goodput, found: &Goodput) -> Vec<String> {
         ("--hosts", "2".to_owned()),
         ("--step_s", format!("{step:.4}")),
         ("--steps", steps.to_string()),
-        ("--detection_s", format!("{:.3}", found.seconds(Part::Detection) / failures)),
+        ("--detection_s", format!("{detection:.3}")),
         ("--restart_s", format!("{:.3}", starts / loads)),
         ("--load_s", format!("{:.3}", found.seconds(Part::Load) / loads)),
         ("--save_every", "5".to_owned()),

@@ -4,7 +4,7 @@
 //!
 //! On CPU in the long tier, and by `./check --gpu` in two processes on one GPU, over NCCL.
 
-use super::{Drill, Folder, Kind, PLAIN, drill};
+use super::{Folder, Kind, PLAIN, drill, undisturbed};
 use std::fs;
 
 const GUARDED: Kind = Kind {
@@ -40,11 +40,10 @@ fn write_text(folder: &Folder) {
 }
 
 fn ten() {
-    let (undisturbed, expected) = Drill::start(&GUARDED, 10).end();
-    let warned = crate::stderr(&undisturbed);
+    let expected = undisturbed(&GUARDED, 10);
+    let warned = crate::stderr(&expected.folder);
     assert!(warned.contains("the run goes back to step "), "{warned}");
-    let (_, outcome) = drill(&GUARDED, 10);
-    outcome.assert_is(&expected);
+    drill(&GUARDED, 10).outcome.assert_is(&expected.outcome);
 }
 
 #[test]

@@ -160,12 +160,18 @@ fn check(kind: &'static Kind, failures: u64) {
     if kind.hosts.is_some() && system::hosts_script().is_none() {
         return;
     }
-    let (_, outcome) = drill(kind, failures);
-    outcome.assert_is(expected(failures));
+    drill(kind, failures).outcome.assert_is(expected(failures));
 }
 
-/// Causes failures of a kind; returns the folder of the run, and how it ended.
-fn drill(kind: &'static Kind, failures: u64) -> (Folder, Outcome) {
+/// A run that has ended well, and the times of its failures.
+struct Ended {
+    folder: Folder,
+    outcome: Outcome,
+    times: Times,
+}
+
+/// Causes failures of a kind.
+fn drill(kind: &'static Kind, failures: u64) -> Ended {
     let mut drill = Drill::start(kind, failures);
     let mut times = Times::default();
     for failure in 0..failures {
@@ -177,7 +183,12 @@ fn drill(kind: &'static Kind, failures: u64) -> (Folder, Outcome) {
         (kind.heal)(&mut drill);
     }
     println!("{}: {failures} failures; {times}", kind.name);
-    drill.end()
+    drill.end(times)
+}
+
+/// The same run without a failure.
+fn undisturbed(kind: &'static Kind, failures: u64) -> Ended {
+    Drill::start(kind, failures).end(Times::default())
 }
 
 impl Drill {
@@ -252,7 +263,7 @@ impl Drill {
     }
 
     /// Checks that the run ends well, with intact checkpoints.
-    fn end(self) -> (Folder, Outcome) {
+    fn end(self, times: Times) -> Ended {
         let (status, printed) = self.run.end();
         assert!(status.success(), "{printed}{}", stderr(&self.folder));
         for listed in list(&self.folder.path("out")).unwrap() {
@@ -260,7 +271,7 @@ impl Drill {
             assert!(problems.is_empty(), "{problems:?}");
         }
         let outcome = Outcome::of(&self.folder, "out");
-        (self.folder, outcome)
+        Ended { folder: self.folder, outcome, times }
     }
 }
 
@@ -272,13 +283,13 @@ fn steps(failures: u64) -> [&'static str; 6] {
 
 /// The outcome of a run that nothing happens to.
 fn expected(failures: u64) -> &'static Outcome {
-    fn undisturbed(failures: u64) -> Outcome {
+    fn by_one_process(failures: u64) -> Outcome {
         let folder = Folder::new();
         ends(process(&folder, &flags(&steps(failures))), 0);
         Outcome::of(&folder, "out")
     }
-    static SHORT: LazyLock<Outcome> = LazyLock::new(|| undisturbed(3));
-    static LONG: LazyLock<Outcome> = LazyLock::new(|| undisturbed(30));
+    static SHORT: LazyLock<Outcome> = LazyLock::new(|| by_one_process(3));
+    static LONG: LazyLock<Outcome> = LazyLock::new(|| by_one_process(30));
     match failures {
         3 => &SHORT,
         30 => &LONG,

@@ -50,7 +50,6 @@ fn lose_host_and_caches(drill: &mut Drill) -> Failed {
 #[test]
 #[ignore = "long: large states"]
 fn long_recovery_from_disk_and_from_memory() {
-    let (_, disk) = drill(&FROM_DISK, 2);
-    let (_, memory) = drill(&FROM_MEMORY, 2);
-    memory.assert_is(&disk);
+    let disk = drill(&FROM_DISK, 2).outcome;
+    drill(&FROM_MEMORY, 2).outcome.assert_is(&disk);
 }

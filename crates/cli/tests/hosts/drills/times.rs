@@ -16,6 +16,11 @@ pub struct Times {
 }
 
 impl Times {
+    /// The mean time until a failure was seen.
+    pub fn detection(&self) -> f64 {
+        self.seen.iter().sum::<f64>() / self.seen.len() as f64
+    }
+
     /// Adds a failure of a run that had done a step, and has just done it again.
     pub fn add(&mut self, failed: &Failed, step: u64, folder: &Folder) {
         self.back.push(since(failed.at, SystemTime::now()));
