@@ -93,6 +93,12 @@ impl RunConfig {
         Ok(config.map_err(fullshard_parallel::Error::from)?.settings)
     }
 
+    /// The machine that the devices are, if it is known.
+    pub(crate) fn machine(&self) -> Result<Option<Machine>> {
+        let machine = self.device.topology.as_deref().map(Machine::parse).transpose();
+        Ok(machine.map_err(fullshard_plan::Error::from)?)
+    }
+
     /// The mesh that programs are written for, and how collectives run over it. On a torus that
     /// collectives follow, an axis is split into its parts along the dimensions.
     pub(crate) fn staged_mesh(&self) -> Result<Chosen> {
@@ -100,8 +106,7 @@ impl RunConfig {
         if self.compiles_per_process() {
             return self.mesh_across_processes(&mesh);
         }
-        let machine = self.device.topology.as_deref().map(Machine::parse).transpose();
-        let machine = machine.map_err(fullshard_plan::Error::from)?;
+        let machine = self.machine()?;
         let dims = machine.as_ref().and_then(Machine::torus_dims);
         let along_torus = || dims.and_then(|dims| mesh.along_torus(&dims));
         let all = |split: Option<Mesh>, staging| Chosen {
@@ -113,6 +118,9 @@ impl RunConfig {
             (CollectiveChoice::Axes, _) => Ok(all(along_torus(), Staging::Axes)),
             (CollectiveChoice::Rotated, _) => Ok(all(along_torus(), Staging::Rotated)),
             (CollectiveChoice::Hierarchical, _) => Ok(all(along_torus(), Staging::Hierarchical)),
+            (CollectiveChoice::Ring, _) => {
+                Ok(Chosen { gather: Staging::Flat, ..all(along_torus(), Staging::Ring) })
+            }
             (CollectiveChoice::Auto, Some(machine)) => {
                 let rules = match self.sharding_rules()? {
                     Some(rules) => rules,
@@ -153,6 +161,7 @@ impl RunConfig {
             CollectiveChoice::Flat => Staging::Flat,
             CollectiveChoice::Axes => Staging::Axes,
             CollectiveChoice::Rotated => Staging::Rotated,
+            CollectiveChoice::Ring => Staging::Ring,
             CollectiveChoice::Auto | CollectiveChoice::Hierarchical => Staging::Hierarchical,
         };
         Ok(Chosen { mesh: marked, gather: staging, reduce: staging })

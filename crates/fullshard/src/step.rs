@@ -1,6 +1,6 @@
 //! Builds the step spec of a run config. Everything is validated here, before any device is used.
 
-use crate::config::{Compute, ContextChoice, OnSpike, RunConfig, Scan};
+use crate::config::{AttentionChoice, Compute, ContextChoice, OnSpike, RunConfig, Scan};
 use crate::error::{Error, Result};
 use crate::format;
 use fullshard_core::Platform;
@@ -13,7 +13,7 @@ use fullshard_parallel::{Placement, PlacementOptions, Staging};
 use fullshard_pjrt::CompileOptions;
 use fullshard_plan::staging::Chosen;
 use fullshard_step::{
-    BatchShape, StepSpec, check_offload, compiler_flags, dialect, lowering, scans_layers,
+    BatchShape, StepSpec, check_offload, compiler_flags, dialect, lowering, overlap, scans_layers,
 };
 
 /// The range of 32-bit indices.
@@ -52,7 +52,8 @@ impl RunConfig {
         let options = CompileOptions::new(devices);
         let defaults = compiler_flags(self.platform(), attention).into_iter();
         let deterministic = self.is_deterministic_gpu().then_some("xla_gpu_deterministic_ops=true");
-        let defaults = defaults.chain(deterministic);
+        let overlap = self.machine()?.map(|machine| overlap(&machine.chip)).unwrap_or_default();
+        let defaults = defaults.chain(deterministic).chain(overlap.flags.iter().copied());
         let mut flags = defaults.chain(self.device.xla_flags.iter().map(String::as_str));
         Ok(flags.try_fold(options, |options, flag| options.flag_text(flag))?)
     }
@@ -108,6 +109,8 @@ impl RunConfig {
         let not_gpu = "only GPU clients have it";
         let no_model = !self.uses_hub_models();
         const NO_HUB: &str = "nothing is read from the hub";
+        let eager = self.model.attention == AttentionChoice::Eager;
+        let context = spec.placement.context_shards() > 1;
         let axes = spec.placement.mesh.sizes().into_iter().filter(|&size| size > 1).count();
         let staged = self.fsdp.collective.is_staged();
         let replicas = spec.placement.mesh.whole_axes();
@@ -136,9 +139,18 @@ impl RunConfig {
             ),
             (
                 "--context_method",
-                self.mesh.context_method != ContextChoice::Gather
-                    && spec.placement.context_shards() == 1,
+                self.mesh.context_method != ContextChoice::Gather && !context,
                 "the mesh has no axis context",
+            ),
+            (
+                "--attn_implementation",
+                eager && context,
+                "attention over a context axis is computed in blocks",
+            ),
+            (
+                "--attn_implementation",
+                eager && !context && !gpu && spec.batch.tokens < attention::BLOCKWISE_FROM,
+                "sequences this short are computed so in any case",
             ),
             ("--model_revision", self.model.revision != MAIN && no_model, NO_HUB),
             (
@@ -260,6 +272,8 @@ impl RunConfig {
         let mut lowering = lowering(kind);
         // The kernel's backward pass has no fixed order of sums, and its dropout no seed.
         lowering.fused_attention &= !self.is_deterministic_gpu();
+        lowering.eager_attention = self.model.attention == AttentionChoice::Eager;
+        lowering.fused_attention &= !lowering.eager_attention;
         Ok(PlacementOptions {
             strategy: self.strategy()?,
             rules: self.sharding_rules()?,

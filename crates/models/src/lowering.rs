@@ -12,6 +12,8 @@ pub struct LoweringOptions {
     pub loss_custom_call: bool,
     /// Attention is a fused kernel, where supported.
     pub fused_attention: bool,
+    /// Attention is computed by its definition, and saves the probabilities of all pairs.
+    pub eager_attention: bool,
     /// The residual stream is `[tokens, width]` rather than `[batch, sequence, width]`.
     pub flatten_batch: bool,
     /// Activation functions are recomputed in the backward pass instead of saved.

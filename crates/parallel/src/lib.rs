@@ -15,6 +15,7 @@ mod gather;
 mod layout;
 mod placement;
 mod remat;
+mod ring;
 pub mod rules;
 mod slices;
 mod stack;

@@ -11,6 +11,7 @@
 //! - with the payload cut into as many streams as there are axes, each starting with another axis,
 //!   the links of all dimensions of a torus can carry at the same time.
 
+use crate::ring;
 use fullshard_core::CollectiveKind;
 use fullshard_graph::{Mesh, MeshExt, Result, Tensor, concatenate};
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,9 @@ pub enum Staging {
     Rotated,
     /// One collective per axis, from the last axis to the first.
     Hierarchical,
+    /// Large reductions as permutes around the ring of each axis, which overlap with computation;
+    /// all else at once.
+    Ring,
 }
 
 /// A collective over some axes that is a part of one over more.
@@ -47,14 +51,20 @@ const LARGE_SUM: usize = 1 << 14;
 impl Staging {
     /// Whether collectives run along one axis after another.
     pub fn is_staged(self) -> bool {
-        self != Staging::Flat
+        !matches!(self, Staging::Flat | Staging::Ring)
+    }
+
+    /// Whether a collective is permutes around rings.
+    fn uses_ring(self, kind: CollectiveKind, elements: usize) -> bool {
+        let large = elements >= ring::SMALLEST;
+        self == Staging::Ring && kind == CollectiveKind::ReduceScatter && large
     }
 
     /// The orders in which a reduce-scatter visits `count` axes: one per stream. An all-gather
     /// visits them in reverse.
     pub(crate) fn orders(self, count: usize) -> Vec<Vec<usize>> {
         match self {
-            Staging::Flat | Staging::Axes => vec![(0..count).collect()],
+            Staging::Flat | Staging::Axes | Staging::Ring => vec![(0..count).collect()],
             Staging::Hierarchical => vec![(0..count).rev().collect()],
             Staging::Rotated => {
                 let order = |first| (0..count).map(|i| (first + i) % count).collect();
@@ -73,7 +83,7 @@ impl Staging {
     ) -> Result<Tensor> {
         match self {
             _ if axes.len() < 2 => mesh.group(axes).all_gather(shard, dim),
-            Staging::Flat => mesh.group(axes).all_gather(shard, dim),
+            Staging::Flat | Staging::Ring => mesh.group(axes).all_gather(shard, dim),
             Staging::Axes => axes.iter().rev().try_fold(shard.clone(), |gathered, &axis| {
                 mesh.group(&[axis]).all_gather(&gathered, dim)
             }),
@@ -101,8 +111,11 @@ impl Staging {
         dim: usize,
     ) -> Result<Tensor> {
         match self {
+            _ if self.uses_ring(CollectiveKind::ReduceScatter, full.ty().elements()) => {
+                ring::reduce_scatter(mesh, axes, full, dim)
+            }
             _ if axes.len() < 2 => mesh.group(axes).reduce_scatter(full, dim),
-            Staging::Flat => mesh.group(axes).reduce_scatter(full, dim),
+            Staging::Flat | Staging::Ring => mesh.group(axes).reduce_scatter(full, dim),
             Staging::Axes => axes.iter().try_fold(full.clone(), |scattered, &axis| {
                 mesh.group(&[axis]).reduce_scatter(&scattered, dim)
             }),
@@ -157,6 +170,9 @@ impl Staging {
         let all = |axes: &[usize]| Stage { kind, axes: axes.to_vec(), elements };
         if axes.is_empty() {
             return Vec::new();
+        }
+        if self.uses_ring(kind, elements) {
+            return ring::stages(mesh, axes, elements);
         }
         if !self.is_staged() || axes.len() < 2 {
             return vec![all(axes)];

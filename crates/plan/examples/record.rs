@@ -13,7 +13,7 @@ use common::Case;
 use fullshard_pjrt::plugins::{Store, find_compiler};
 use fullshard_pjrt::{CompileOptions, Plugin};
 use fullshard_plan::{AheadCompiler, Budget, compiled};
-use fullshard_step::compiler_flags;
+use fullshard_step::{compiler_flags, overlap};
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
@@ -41,9 +41,10 @@ fn row(case: &Case, folder: PathBuf) -> Value {
     let store = Store::default_location().unwrap();
     let located = find_compiler(machine.kind, None, &store).unwrap();
     let plugin = Plugin::load(&located.path).unwrap();
-    let flags = compiler_flags(machine.kind, spec.model.attention_form());
+    let flags = compiler_flags(machine.kind, spec.model.attention_form()).into_iter();
+    let mut flags = flags.chain(overlap(&machine.chip).flags.iter().copied());
     let options = CompileOptions::new(machine.devices);
-    let options = flags.into_iter().try_fold(options, CompileOptions::flag_text).unwrap();
+    let options = flags.try_fold(options, CompileOptions::flag_text).unwrap();
     let compiler = AheadCompiler { plugin, options, folder: Some(folder) };
     let text = spec.step_program().unwrap().to_text();
     let step = match compiler.compile(&text, &machine) {

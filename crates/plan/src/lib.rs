@@ -26,7 +26,7 @@ pub use error::Error;
 pub use goodput::{Failures, Goodput, Interruptions, LostTime};
 pub use html::page;
 pub use machine::{Machine, MachineError};
-pub use network::{Dcn, Fabric, Network, Side, Span, Streams};
+pub use network::{Dcn, Fabric, Network, Phase, Side, Span, Streams};
 pub use quick::{MemoryEstimate, quick};
 pub use report::{
     Basis, CollectiveTime, LargeBuffer, MachineSummary, Memory, ModuleCollectives, ModuleTime,

@@ -22,8 +22,10 @@
 //!
 //! An all-reduce is a reduce-scatter followed by an all-gather.
 
+mod links;
 mod span;
 
+pub use links::Phase;
 pub use span::{Side, Span};
 
 use fullshard_pjrt::hlo::CollectiveKind;

@@ -129,6 +129,9 @@ pub struct Time {
     pub compute: f64,
     /// Exposed communication: not overlapped with compute.
     pub exposed: f64,
+    /// The part of it in which a collective that is waited for itself waits for links that others
+    /// use. All collectives take `hidden + exposed - contention`.
+    pub contention: f64,
     /// Communication overlapped with compute.
     pub hidden: f64,
     /// By module, in execution order.

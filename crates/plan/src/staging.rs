@@ -4,6 +4,7 @@ use crate::machine::Machine;
 use fullshard_core::{Mesh, Platform};
 use fullshard_parallel::{Rules, Stage, Staging};
 use fullshard_pjrt::hlo::CollectiveKind;
+use fullshard_step::overlap;
 
 /// The elements of the tensor that is compared, of two bytes each: a large matrix.
 const ELEMENTS: usize = 1 << 25;
@@ -21,6 +22,7 @@ pub struct Chosen {
 
 /// The fastest ways to all-gather a parameter and to reduce its gradient, under some sharding
 /// rules. If one of them goes along the dimensions of a torus, the axes of the mesh are split.
+/// Rings of permutes are no faster by themselves: they are chosen where only they overlap.
 pub fn choose(machine: &Machine, mesh: &Mesh, rules: &Rules) -> Chosen {
     let torus = machine.torus_dims().and_then(|dims| mesh.along_torus(&dims));
     let along = torus.as_ref().unwrap_or(mesh);
@@ -37,8 +39,13 @@ pub fn choose(machine: &Machine, mesh: &Mesh, rules: &Rules) -> Chosen {
         best.1
     };
     let gather = fastest(&|mesh, staging| seconds(machine, mesh, staging, rules, true));
-    let reduce = fastest(&|mesh, staging| seconds(machine, mesh, staging, rules, false));
-    let mesh = if gather.is_staged() || reduce.is_staged() { along } else { mesh };
+    let one_slice = machine.network.islands() == 1;
+    let reduce = match overlap(&machine.chip).rings && one_slice && torus.is_some() {
+        true => Staging::Ring,
+        false => fastest(&|mesh, staging| seconds(machine, mesh, staging, rules, false)),
+    };
+    let split = gather.is_staged() || reduce != Staging::Flat;
+    let mesh = if split { along } else { mesh };
     Chosen { mesh: mesh.clone(), gather, reduce }
 }
 
@@ -105,6 +112,9 @@ mod tests {
     #[test]
     fn split_axes_are_for_stages_alone() {
         let found = chosen("v4-128", "fsdp=64", Strategy::FullShard);
+        assert_eq!((found.gather, found.reduce), (Staging::Flat, Staging::Ring));
+        assert_eq!(found.mesh.sizes(), [4, 4, 4]);
+        let found = chosen("v5p-128", "fsdp=64", Strategy::FullShard);
         let split = found.mesh.sizes() == [4, 4, 4];
         assert_eq!(found.reduce.is_staged() || found.gather.is_staged(), split, "{found:?}");
         let replicas = chosen("v4-128", "data=4,fsdp=16", Strategy::HybridShard);

@@ -220,3 +220,52 @@ fn bert_gradients_take_a_fifth_of_a_step_on_128x32() {
         assert!((0.19..=0.28).contains(&share(link)), "{} at {link}", share(link));
     }
 }
+
+/// What a collective occupies takes as long as the collective.
+#[test]
+fn phases_add_up() {
+    let machine = Machine::parse("v4-128").unwrap();
+    let network = &machine.network;
+    for (kind, members) in [
+        (AllGather, first(64)),
+        (ReduceScatter, first(16)),
+        (AllReduce, first(64)),
+        (AllToAll, first(4)),
+        (AllGather, vec![0, 16, 32, 48]),
+        (CollectivePermute, vec![0, 1, 2, 3]),
+    ] {
+        for network in [network.clone(), network.rotated()] {
+            let phases = network.phases(kind, V, &members);
+            let seconds: f64 = phases.iter().map(|phase| phase.seconds).sum();
+            let expected = network.seconds(kind, V, &members);
+            assert!((seconds / expected - 1.0).abs() < 1e-9, "{kind}: {seconds} vs {expected}");
+            let lanes = phases.iter().flat_map(|phase| &phase.lanes);
+            assert!(lanes.clone().all(|&lane| lane < network.lanes() - 1), "{phases:?}");
+        }
+    }
+    let islands = Machine::parse("2xv4-128").unwrap().network;
+    let between = islands.phases(AllReduce, V, &[0, 64]);
+    assert_eq!(between[0].lanes, [islands.lanes() - 1]);
+}
+
+/// Around a ring, the two directions of each dimension are links of their own. Where the ends are
+/// not linked, what goes around takes both.
+#[test]
+fn permutes_take_one_direction_of_a_ring() {
+    let ring = torus(&[4, 4, 1], &[true, true, false], Streams::Sequential);
+    let lanes = |network: &Network, members: &[usize]| {
+        let phases = network.phases(CollectivePermute, V, members);
+        assert_eq!(phases.len(), 1);
+        phases[0].lanes.clone()
+    };
+    assert_eq!(lanes(&ring, &[0, 1, 2, 3]), [0]);
+    assert_eq!(lanes(&ring, &[0, 3, 2, 1]), [1]);
+    assert_eq!(lanes(&ring, &[3, 0, 1, 2]), [0]);
+    assert_eq!(lanes(&ring, &[0, 4, 8, 12]), [2]);
+    assert_eq!(lanes(&ring, &[12, 8, 4, 0]), [3]);
+    let line = torus(&[4, 1, 1], &[false; 3], Streams::Sequential);
+    assert_eq!(lanes(&line, &[0, 1, 2, 3]), [0, 1]);
+    let seconds = line.phases(CollectivePermute, V, &[0, 1, 2, 3])[0].seconds;
+    let expected = 3.0 * ALPHA + V as f64 / W;
+    assert!((seconds / expected - 1.0).abs() < 1e-9, "{seconds} vs {expected}");
+}

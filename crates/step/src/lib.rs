@@ -36,7 +36,9 @@ pub use init::{InitLaunch, InitProgram};
 pub use layout::{StateTensor, TensorSpec};
 pub use loops::LoopResults;
 pub use ordered::{CountMismatch, Ordered};
-pub use platform::{check_offload, compiler_flags, dialect, lowering, scans_layers};
+pub use platform::{
+    Overlap, check_offload, compiler_flags, dialect, lowering, overlap, scans_layers,
+};
 pub use program::{METRICS, program_hash};
 pub use saved::{SavedPart, SavedTensors};
 pub use sizes::{StateBytes, UnitRow};

@@ -1,7 +1,7 @@
 //! Default options per platform. Figures are in `docs/performance.md`.
 
 use crate::error::Error;
-use fullshard_core::Platform;
+use fullshard_core::{Chip, Platform};
 use fullshard_graph::Dialect;
 use fullshard_models::LoweringOptions;
 use fullshard_models::layers::attention::{Form, GRAPHS_WITHOUT_CUDNN};
@@ -33,10 +33,11 @@ pub fn lowering(platform: Platform) -> LoweringOptions {
         large_chunks: gpu,
         loss_custom_call: platform == Platform::Cpu,
         fused_attention: gpu,
+        eager_attention: false,
         flatten_batch: platform != Platform::Tpu,
         recomputed_activations: platform != Platform::Tpu,
         save_last_layer: gpu,
-        split_projections: gpu,
+        split_projections: platform != Platform::Cpu,
         separate_sums: gpu,
         separate_updates: gpu,
     }
@@ -65,6 +66,27 @@ const CUDA_FLAGS: &[&str] = &[
     // concatenated in separate kernels.
     "xla_gpu_dot_merger_threshold_mb=0",
 ];
+
+/// What makes collectives of a TPU generation overlap with compute, by the schedules that its
+/// compiler makes: figures are in `docs/performance.md`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Overlap {
+    /// Compiler flags.
+    pub flags: &'static [&'static str],
+    /// Whether large gradients are reduced around rings of permutes, since permutes are
+    /// asynchronous and reduce-scatters are not.
+    pub rings: bool,
+}
+
+/// One row per generation that was judged; the others run as their compiler has it.
+const OVERLAP: &[(&str, Overlap)] =
+    &[("v4", Overlap { flags: &["xla_enable_async_all_gather=true"], rings: true })];
+
+/// What makes collectives overlap on a chip.
+pub fn overlap(chip: &Chip) -> Overlap {
+    let row = OVERLAP.iter().find(|(generation, _)| *generation == chip.short);
+    row.map_or(Overlap::default(), |(_, overlap)| *overlap)
+}
 
 /// The program dialect. On CPU large matmuls are custom calls: the compiler's own are slow in
 /// batches and in the orientation of the loss. On GPUs activations do not divide. The CPU compiler

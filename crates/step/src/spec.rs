@@ -105,6 +105,9 @@ impl StepSpec {
     /// Why attention is not cuDNN's kernel in a training step, if it is not.
     pub fn attention_unsupported_reason(&self) -> Option<String> {
         let options = &self.placement.options;
+        if options.lowering.eager_attention {
+            return Some("--attn_implementation is eager".to_owned());
+        }
         if !options.lowering.fused_attention {
             return Some("only NVIDIA GPUs support it, without --full_determinism".to_owned());
         }
@@ -117,6 +120,13 @@ impl StepSpec {
                 attention::context::unsupported_reason(dtype, chunk, head, form)
             }
         }
+    }
+
+    /// Whether attention without a kernel is computed in blocks of queries.
+    pub fn attends_in_blocks(&self) -> bool {
+        let long = self.batch.tokens >= attention::BLOCKWISE_FROM;
+        self.placement.context_shards() > 1
+            || long && !self.placement.options.lowering.eager_attention
     }
 
     /// The tokens of a microbatch that each device computes.

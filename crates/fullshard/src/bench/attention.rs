@@ -1,6 +1,5 @@
 //! The attention implementation of a step, and why it was chosen.
 
-use fullshard_models::layers::attention::BLOCKWISE_FROM;
 use fullshard_pjrt::hlo::{Module, runs_per_launch};
 use fullshard_step::StepSpec;
 use serde::Serialize;
@@ -38,7 +37,7 @@ impl AttentionReport {
         let reason = spec.attention_unsupported_reason();
         let form = match reason {
             None => Form::Cudnn,
-            Some(_) if spec.batch.tokens >= BLOCKWISE_FROM => Form::Blockwise,
+            Some(_) if spec.attends_in_blocks() => Form::Blockwise,
             Some(_) => Form::Unfused,
         };
         AttentionReport { form, reason, calls: None }

@@ -26,8 +26,8 @@ pub use sections::{
 };
 pub use source::ConfigSource;
 pub use types::{
-    CollectiveChoice, Compute, ContextChoice, OnSpike, ResumeFrom, SaveDtype, SaveWhen, Scan, Size,
-    When, WrapClasses,
+    AttentionChoice, CollectiveChoice, Compute, ContextChoice, OnSpike, ResumeFrom, SaveDtype,
+    SaveWhen, Scan, Size, When, WrapClasses,
 };
 pub use value::{FlagValue, Takes};
 

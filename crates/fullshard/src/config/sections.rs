@@ -3,8 +3,8 @@
 
 use super::source::ConfigSource;
 use super::types::{
-    CollectiveChoice, Compute, ContextChoice, OnSpike, ResumeFrom, SaveDtype, SaveWhen, Scan, Size,
-    When, WrapClasses,
+    AttentionChoice, CollectiveChoice, Compute, ContextChoice, OnSpike, ResumeFrom, SaveDtype,
+    SaveWhen, Scan, Size, When, WrapClasses,
 };
 use fullshard_core::{MeshSpec, Platform};
 use fullshard_data::hub::{MAIN, Token};
@@ -35,6 +35,9 @@ super::section! {
         /// Scan identical layers instead of unrolling them; auto: always on CPU, above 8 layers on
         /// TPU, never on GPU.
         scan_layers: Scan = Scan::Auto, "scan_layers", "auto|true|false";
+        /// How attention is computed: in the best form of the platform (auto), or with the
+        /// probabilities of all pairs in memory, as in transformers' eager attention (eager).
+        attention: AttentionChoice = AttentionChoice::Auto, "attn_implementation", "auto|eager";
     }
 }
 

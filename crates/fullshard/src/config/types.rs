@@ -57,6 +57,18 @@ choices! {
         Rotated = "rotated",
         /// One axis after another, from the nearest devices to the farthest.
         Hierarchical = "hierarchical",
+        /// Large reductions around rings of permutes, which overlap with computation.
+        Ring = "ring",
+    }
+}
+
+choices! {
+    /// How attention is computed.
+    AttentionChoice {
+        /// In the best form of the platform.
+        Auto = "auto",
+        /// By its definition.
+        Eager = "eager",
     }
 }
 

@@ -12,9 +12,11 @@ use crate::config::{RunConfig, SaveWhen};
 use crate::device::cache_root;
 use crate::error::{Error, Result};
 use crate::format;
+use fullshard_checkpoint::write_file;
 use fullshard_plan::{AheadCompiler, Rates, memory_fix, quick};
 use fullshard_step::StepSpec;
 use std::cell::OnceCell;
+use std::path::PathBuf;
 
 /// Options of a plan.
 #[derive(Debug, Clone, Copy, Default)]
@@ -73,6 +75,8 @@ pub struct Planner<'a> {
     config: &'a RunConfig,
     machine: &'a Machine,
     options: PlanOptions,
+    /// Where the optimized HLO of a compiled step is written.
+    hlo: Option<PathBuf>,
     /// Loaded on first use.
     compiler: OnceCell<AheadCompiler>,
 }
@@ -80,7 +84,12 @@ pub struct Planner<'a> {
 impl<'a> Planner<'a> {
     /// A planner for a config of a machine.
     pub fn new(config: &'a RunConfig, machine: &'a Machine, options: PlanOptions) -> Planner<'a> {
-        Planner { config, machine, options, compiler: OnceCell::new() }
+        Planner { config, machine, options, hlo: None, compiler: OnceCell::new() }
+    }
+
+    /// Writes the optimized HLO of compiled steps to a file, as text in the order of the schedule.
+    pub fn with_hlo(self, file: Option<PathBuf>) -> Planner<'a> {
+        Planner { hlo: file, ..self }
     }
 
     /// The plan of a step: compiled, unless quick or certain to run out of memory.
@@ -99,6 +108,9 @@ impl<'a> Planner<'a> {
         let text = spec.launch_program()?.to_text();
         match self.compiler(spec)?.compile(&text, self.machine) {
             Ok(compiled) => {
+                if let Some(path) = &self.hlo {
+                    write_file(path, compiled.module.to_string())?;
+                }
                 Ok(fullshard_plan::compiled(spec, self.machine, &compiled, self.options.budget)?)
             }
             Err(fullshard_plan::Error::OutOfMemory { reason, temporaries }) => {

@@ -1,10 +1,12 @@
-//! Attention in equivalent forms: [`reference()`] saves all probabilities, [`blockwise`] saves none
-//! and skips those that a [`Mask`] excludes for a whole block, and [`fused()`] is a kernel that
-//! does the same for causal masks, on platforms that have one. [`context`] is attention over
+//! Attention in equivalent forms: [`reference()`] saves all probabilities, [`blockwise`] saves its
+//! output and the softmax statistics instead and skips scores that a [`Mask`] excludes for a whole
+//! block, and [`fused()`] is a kernel that does the same for causal masks, on platforms that have
+//! one. [`context`] is attention over
 //! sequences that are sharded over devices.
 //!
 //! Each form draws a different dropout mask, with the same probability.
 
+mod blocks;
 pub mod context;
 mod fused;
 mod mask;
@@ -12,16 +14,19 @@ mod mask;
 pub use fused::{GRAPHS_WITHOUT_CUDNN, fused, unsupported_reason};
 pub use mask::{Mask, Pattern};
 
+use blocks::{Blocks, Keys, Queries};
 use fused::fused_per_shard;
 
 use super::dim_names::HEADS;
 use super::{checkpoint, dims, flatten_tokens, min_finite, upcast, upcast_dtype};
 use crate::annotations::DimNames;
 use crate::context_parallel::ContextAxis;
+use crate::lowering::LoweringOptions;
 use crate::scope::Scope;
 use crate::tracer::{Activations, Declaration};
 use fullshard_graph::{
-    DType, Error, Policy, Result, Tensor, concatenate, einsum, full, remat, select, zeros,
+    DType, Error, Policy, Result, Tensor, barrier, concatenate, constant, custom_vjp, einsum, full,
+    remat, select, zeros,
 };
 use std::ops::Range;
 
@@ -134,13 +139,15 @@ pub fn attention(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Te
     let (form, dtype) = (Form { dropout, ..scores.form() }, heads.query.dtype());
     let is_unsupported =
         || unsupported_reason(dtype, sequence, head, form, scope.is_scanned()).is_some();
-    if scope.lowering().fused_attention && !is_unsupported() {
+    let LoweringOptions { fused_attention, eager_attention, .. } = scope.lowering();
+    if fused_attention && !is_unsupported() {
         return fused_per_shard(Some(scope), heads, form, &scope.name(DROPOUT));
     }
-    let attn_out = per_shard(scope, heads, |heads| match sequence >= BLOCKWISE_FROM {
-        true => blockwise(scope, heads, scores, BLOCK),
-        false => reference(scope, heads, scores),
-    })?;
+    let attn_out =
+        per_shard(scope, heads, |heads| match sequence >= BLOCKWISE_FROM && !eager_attention {
+            true => blockwise(scope, heads, scores, BLOCK),
+            false => reference(scope, heads, scores),
+        })?;
     attn_out.named(checkpoint::ATTN_OUT)
 }
 
@@ -190,8 +197,72 @@ pub fn reference(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Te
 }
 
 /// Attention in blocks of queries, each with the keys that any of its queries may attend to. The
-/// probabilities are recomputed in the backward pass.
+/// backward pass recomputes probabilities from the softmax statistics; the scale of scores has no
+/// gradient. With dropout the gradient is derived, from blocks that are computed twice.
 pub fn blockwise(
+    scope: &Scope<'_>,
+    heads: &Heads,
+    scores: &Scores,
+    block: usize,
+) -> Result<Tensor> {
+    if scope.is_training() && scores.dropout > 0.0 {
+        return blockwise_with_dropout(scope, heads, scores, block);
+    }
+    // Checks the dims of keys, values and mask.
+    grouped(heads, &scores.mask)?;
+    let blocks = |constants: &[Tensor]| Blocks {
+        scale: constants[0].clone(),
+        upcast: scores.upcast,
+        rows: block.max(1),
+        dropout: None,
+        partial: false,
+    };
+    let mask = |constants: &[Tensor]| Mask { keys: constants.get(1).cloned(), ..scores.mask };
+    let constants: Vec<Tensor> =
+        [&scores.scale].into_iter().chain(&scores.mask.keys).cloned().collect();
+    let inputs = [&heads.query, &heads.key, &heads.value];
+    let stopped = inputs.iter().map(|x| x.stop_gradient()).collect::<Result<Vec<_>>>()?;
+    let outputs = on_sequence(&stopped, &stopped[..1], &mask(&constants), |queries, keys| {
+        blocks(&constants).forward(queries, keys)
+    })?;
+    let outputs = outputs.iter().map(|output| output.named(checkpoint::ATTN_OUT));
+    let outputs = outputs.collect::<Result<Vec<_>>>()?;
+    // As in the fused form, the outputs are inputs here, so that a policy can save them.
+    let inputs: Vec<&Tensor> = inputs.into_iter().chain(&outputs).chain(&constants).collect();
+    let mut results = custom_vjp(
+        &inputs,
+        |inputs| Ok(vec![inputs[3].clone()]),
+        |inputs| Ok((vec![inputs[3].clone()], inputs)),
+        |residuals, gradients| {
+            let (saved, constants) = residuals.split_at(5);
+            // Otherwise the compiler may keep the scores of the forward pass.
+            let behind = barrier(&[&saved[0], &gradients[0]])?;
+            let rows = [&behind[0], &saved[3], &saved[4], &behind[1]].map(Tensor::clone);
+            let found = on_sequence(saved, &rows, &mask(constants), |queries, keys| {
+                blocks(constants).gradients(queries, keys)
+            })?;
+            let found = found.iter().zip(saved).map(|(found, x)| found.convert(x.dtype()));
+            let rest = residuals[3..].iter().map(|x| zeros(x.dtype(), x.dims()));
+            found.chain(rest).collect()
+        },
+    )?;
+    results.pop().ok_or_else(missing_inputs)
+}
+
+/// Runs a function on all rows, and all keys and values, of a sequence.
+fn on_sequence<T>(
+    heads: &[Tensor],
+    rows: &[Tensor],
+    mask: &Mask,
+    run: impl FnOnce(&Queries<'_>, &Keys<'_>) -> Result<T>,
+) -> Result<T> {
+    let start = constant(&[], &[0_i32])?;
+    let keys = Keys { key: &heads[1], value: &heads[2], start: &start, mask };
+    run(&Queries { tensors: rows, start: &start }, &keys)
+}
+
+/// The same with dropout, whose masks depend on the place in the model.
+fn blockwise_with_dropout(
     scope: &Scope<'_>,
     heads: &Heads,
     scores: &Scores,

@@ -1,14 +1,16 @@
 //! Step time from a simulation of the schedule.
 //!
 //! Instructions run one after another in schedule order, loop bodies as many times as the trip
-//! count. An asynchronous collective overlaps with what is scheduled between its start and done,
-//! one collective at a time; the done waits for the rest. Transfers between slices do the same on
-//! the data-center network, asynchronous copies with memory. A loop body is simulated once: all iterations are alike.
+//! count. An asynchronous collective overlaps with what is scheduled between its start and done;
+//! the done waits for the rest. Collectives that need the same links run one after another, so that
+//! a wait may be longer than the collective itself. Asynchronous copies overlap with compute too,
+//! one at a time. A loop body is simulated once: all iterations are alike.
 
 use super::cost;
 use super::paths::{Owner, Paths};
 use crate::describe::axes_of;
 use crate::machine::Machine;
+use crate::network::Phase;
 use crate::report::{CollectiveTime, ModuleTime, Time};
 use fullshard_graph::Mesh;
 use fullshard_pjrt::hlo::{
@@ -47,8 +49,8 @@ impl Simulation {
     /// The share of one step in a launch of several.
     pub fn per_step(mut self, steps: usize) -> Simulation {
         let share = |seconds: &mut f64| *seconds /= steps as f64;
-        let Time { step, compute, exposed, hidden, modules } = &mut self.time;
-        [step, compute, exposed, hidden].into_iter().for_each(share);
+        let Time { step, compute, exposed, contention, hidden, modules } = &mut self.time;
+        [step, compute, exposed, contention, hidden].into_iter().for_each(share);
         modules.iter_mut().flat_map(|it| [&mut it.compute, &mut it.exposed]).for_each(share);
         for row in &mut self.collective_times {
             row.count /= steps as u64;
@@ -70,10 +72,8 @@ struct Simulator<'a> {
 #[derive(Default)]
 struct Clock {
     now: f64,
-    /// When the network inside islands is free.
-    network: f64,
-    /// When the network between slices is free.
-    dcn: f64,
+    /// When each lane of the network is free.
+    lanes: Vec<f64>,
     /// When asynchronous copies are done.
     memory: f64,
     /// Asynchronous operations in flight: when each is done, and its collective if it is one.
@@ -88,13 +88,26 @@ struct Started {
     seconds: f64,
 }
 
+impl Clock {
+    /// When a collective that starts now is done, if each of its phases waits for its lanes.
+    fn occupy(&mut self, phases: &[Phase]) -> f64 {
+        phases.iter().fold(self.now, |ready, phase| {
+            let free = phase.lanes.iter().map(|&lane| self.lanes[lane]).fold(ready, f64::max);
+            let done = free + phase.seconds;
+            phase.lanes.iter().for_each(|&lane| self.lanes[lane] = done);
+            done
+        })
+    }
+}
+
 impl Simulator<'_> {
     /// Simulates a computation that runs `times` times; returns the seconds of one run.
     fn computation(&mut self, computation: &Computation, times: f64) -> f64 {
         let owners = self.paths.of(computation);
         let none = Owner::default();
         let last_of_chain = last_of_chains(self.module, computation);
-        let mut clock = Clock::default();
+        let lanes = vec![0.0; self.machine.network.lanes()];
+        let mut clock = Clock { lanes, ..Clock::default() };
         for instruction in computation.instructions() {
             let owner = owners.get(&instruction.id).unwrap_or(&none);
             match instruction.opcode.as_str() {
@@ -174,14 +187,8 @@ impl Simulator<'_> {
     ) {
         let in_flight = found.chain.as_ref().and_then(|chain| clock.chains.get(chain)).copied();
         let (done, started) = in_flight.unwrap_or_else(|| {
-            let started = self.row(instruction, found, times);
-            let free = match found.members {
-                Members::OnePerSlice(_) => &mut clock.dcn,
-                Members::All | Members::Group(_) | Members::OnePerProcess(_) => &mut clock.network,
-            };
-            let done = clock.now.max(*free) + started.seconds;
-            *free = done;
-            (done, started)
+            let (phases, started) = self.row(instruction, found, times);
+            (clock.occupy(&phases), started)
         });
         if let Some(chain) = &found.chain {
             clock.chains.insert(chain.clone(), (done, started));
@@ -227,12 +234,18 @@ impl Simulator<'_> {
         let hidden = if hidden > 1e-9 * started.seconds { hidden } else { 0.0 };
         clock.now += waited;
         self.add(owner, 0.0, times * waited);
+        self.simulation.time.contention += times * (waited - started.seconds).max(0.0);
         self.simulation.time.hidden += times * hidden;
         self.simulation.collective_times[started.row].hidden += times * hidden;
     }
 
     /// Adds a collective to the row of its kind, group and size.
-    fn row(&mut self, instruction: &Instruction, found: &Collective, times: f64) -> Started {
+    fn row(
+        &mut self,
+        instruction: &Instruction,
+        found: &Collective,
+        times: f64,
+    ) -> (Vec<Phase>, Started) {
         let members = self.members(&found.members);
         let bytes = found.bytes.unwrap_or(0);
         let network = &self.machine.network;
@@ -242,10 +255,11 @@ impl Simulator<'_> {
             streams.filter(|&streams| streams > 1)
         });
         let span = network.span(&members);
-        let seconds = match streams {
-            Some(_) => network.rotated().seconds_over(found.kind, bytes, &span),
-            None => network.seconds_over(found.kind, bytes, &span),
+        let phases = match streams {
+            Some(_) => network.rotated().phases(found.kind, bytes, &members),
+            None => network.phases(found.kind, bytes, &members),
         };
+        let seconds = phases.iter().map(|phase| phase.seconds).sum::<f64>();
         let new = CollectiveTime {
             kind: found.kind.to_string(),
             axis: axes_of(self.mesh, &members),
@@ -264,7 +278,7 @@ impl Simulator<'_> {
         });
         rows[row].count += times as u64;
         rows[row].seconds += times * seconds;
-        Started { row, seconds }
+        (phases, Started { row, seconds })
     }
 
     /// The devices of a group of a collective.

@@ -151,7 +151,14 @@ fn on_torus() -> Report {
                 buffer(0.12, "f32[24,128,32768]", ""),
             ],
         },
-        time: Time { step: compute + exposed, compute, exposed, hidden: 0.31, modules },
+        time: Time {
+            step: compute + exposed,
+            compute,
+            exposed,
+            contention: 0.0,
+            hidden: 0.31,
+            modules,
+        },
         rates: Rates {
             tokens_per_second: 524_288.0 / (compute + exposed),
             mfu: Some(0.461),

@@ -27,8 +27,15 @@ pub fn section(report: &Report) -> String {
             }
         ),
     };
+    let waits = match time.contention > 0.0 {
+        true => format!(
+            " For {} of it collectives wait for links that others use.",
+            seconds(time.contention)
+        ),
+        false => String::new(),
+    };
     format!(
-        "<section id=\"time\">\n<h2>Time</h2>\n<p class=\"lead\">{sentence}</p>\n\
+        "<section id=\"time\">\n<h2>Time</h2>\n<p class=\"lead\">{sentence}{waits}</p>\n\
          {}{}{}</section>\n",
         bar(time),
         legend(time),

@@ -37,6 +37,8 @@ pub(super) struct Collective {
     pub per_step: bool,
     /// Whether other compute can run meanwhile.
     pub overlaps: bool,
+    /// How many of them run at the same time, on different links.
+    pub at_once: usize,
 }
 
 /// All collectives of activations.
@@ -107,7 +109,17 @@ impl<'a> Activations<'a> {
     ) -> Collective {
         let axes = self.spec.placement.tensor.iter().flat_map(|tensor| tensor.axes.clone());
         let (module, axes) = (module.to_owned(), axes.collect());
-        Collective { module, backward, kind, axes, count, bytes, per_step: false, overlaps: false }
+        Collective {
+            module,
+            backward,
+            kind,
+            axes,
+            count,
+            bytes,
+            per_step: false,
+            overlaps: false,
+            at_once: 1,
+        }
     }
 
     /// The sum of the rows that each device has looked up. With sequence parallelism the gradients
@@ -200,6 +212,7 @@ impl<'a> Activations<'a> {
             bytes,
             per_step: false,
             overlaps: true,
+            at_once: 1,
         };
         let layers = self.layers;
         if placement.options.context_method == ContextMethod::Gather {

@@ -38,6 +38,7 @@ impl Communication {
         let times = if collective.per_step { 1 } else { spec.batch.accumulation };
         let (count, bytes) = ((collective.count * times) as u64, collective.bytes as u64);
         let seconds = machine.network.seconds_over(collective.kind, bytes, &span) * count as f64;
+        let seconds = seconds / collective.at_once as f64;
         let new = CollectiveTime {
             kind: collective.kind.to_string(),
             axis: axes_of(mesh, &members),
@@ -100,6 +101,7 @@ fn passes(spec: &StepSpec, collective: UnitCollective) -> Vec<Collective> {
     let gathers = kind == CollectiveKind::AllGather;
     let reshards = placement.units.iter().any(|it| it.path == unit && it.reshard);
     let twice = gathers && (reshards || placement.gathers_ahead()) && !placement.gathers_per_step();
+    let ring = placement.mesh.group_size(&axes) > 2;
     let of = |backward, count| Collective {
         module: any_layer(&unit),
         backward,
@@ -109,6 +111,8 @@ fn passes(spec: &StepSpec, collective: UnitCollective) -> Vec<Collective> {
         bytes,
         per_step: per_step || !spec.batch.sync_each_microbatch,
         overlaps: true,
+        // Halves of a gradient go around a ring in both directions.
+        at_once: if kind == CollectiveKind::CollectivePermute && ring { 2 } else { 1 },
     };
     match twice {
         true => vec![of(false, count.div_ceil(2)), of(true, count / 2)],

@@ -18,7 +18,7 @@
 
 use super::local::{Local, layer_params};
 use super::memory;
-use fullshard_models::layers::attention::{BLOCK, BLOCKWISE_FROM};
+use fullshard_models::layers::attention::BLOCK;
 use fullshard_models::layers::loss::{CHUNKED_FROM, TILE, chunk_size};
 use fullshard_parallel::Remat;
 use fullshard_pjrt::plugins::Platform;
@@ -155,7 +155,7 @@ impl<'a> Step<'a> {
         if self.fused {
             return (tokens + 1) as f64 / 2.0;
         }
-        if tokens < BLOCKWISE_FROM && self.spec.placement.context_shards() == 1 {
+        if !self.spec.attends_in_blocks() {
             return tokens as f64;
         }
         let ends = (0..tokens).step_by(BLOCK).map(|start| {
@@ -218,9 +218,7 @@ impl<'a> Step<'a> {
 
     fn backward(&self, passes: &Passes) -> Work {
         let forward = self.forward(passes);
-        let context = self.spec.placement.context_shards();
-        let blockwise = self.spec.batch.tokens >= BLOCKWISE_FROM || context > 1;
-        let recomputed = if blockwise || self.fused { 1.0 } else { 0.0 };
+        let recomputed = if self.spec.attends_in_blocks() || self.fused { 1.0 } else { 0.0 };
         let mut work = Work {
             backward: true,
             matmul_flops: 4.0 * self.tokens * self.matrices,

@@ -59,6 +59,9 @@ struct PlanFlags {
     /// Write the report as an HTML page.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Write the optimized HLO of the compiled step, in the order of its schedule.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["quick", "search", "table1"])]
+    hlo: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -90,6 +93,9 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
     if let Some(path) = &plan.html {
         check_file("html", path)?;
     }
+    if let Some(path) = &plan.hlo {
+        check_file("hlo", path)?;
+    }
     let machine = plan.machine()?;
     let config = config.for_machine(&machine)?;
     let spec = config.planned_spec()?;
@@ -99,7 +105,8 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
     if plan.search {
         return search::run(plan, &config, &machine);
     }
-    let report = Planner::new(&config, &machine, plan.options()).plan(&spec)?;
+    let planner = Planner::new(&config, &machine, plan.options());
+    let report = planner.with_hlo(plan.hlo.clone()).plan(&spec)?;
     write_page(plan.html.as_deref(), &report, None)?;
     match plan.json {
         true => print_json(&report)?,

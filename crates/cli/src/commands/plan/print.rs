@@ -104,6 +104,10 @@ fn time(report: &Report) {
     ] {
         row(what, &format::seconds(seconds));
     }
+    if time.contention > 0.0 {
+        let waited = format::seconds(time.contention);
+        row("  contention", &format!("{waited} of the communication waits for links in use"));
+    }
     let mut modules: Vec<_> = time.modules.iter().collect();
     let all = |module: &fullshard_plan::ModuleTime| module.compute + module.exposed;
     modules.sort_by(|a, b| all(b).total_cmp(&all(a)));

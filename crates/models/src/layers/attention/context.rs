@@ -11,17 +11,16 @@
 //! backward pass recomputes the probabilities of a block from its scores and the final statistics:
 //! what is saved is of the length of the shard.
 
-mod blocks;
 mod chunk;
 mod passing;
 mod zigzag;
 
 pub use zigzag::{Zigzag, chunk_length};
 
+use super::blocks::{Blocks, DropoutMask, Keys, Queries};
 use super::fused::{Kernel as FusedKernel, unsupported_reason as fused_reason};
-use super::{BLOCK, Form, Heads, Pattern, Scores, grouped};
+use super::{BLOCK, Form, Heads, Mask, Pattern, Scores, grouped};
 use crate::layers::{checkpoint, dims, upcast};
-use blocks::{Blocks, DropoutMask};
 use chunk::{Chunk, Pair, merge, select_all, stack, unstack};
 use fullshard_graph::{
     DType, Error, Group, Key, Result, Tensor, barrier, concatenate, custom_vjp, zeros,
@@ -171,7 +170,8 @@ impl<'a> Attention<'a> {
             sequence: self.zigzag.sequence(),
         });
         let (rows, upcast) = (self.context.block.max(1), self.scores.upcast);
-        Ok(Kernel::Blocks(Blocks { scale: scale.clone(), upcast, rows, dropout }))
+        let scale = scale.clone();
+        Ok(Kernel::Blocks(Blocks { scale, upcast, rows, dropout, partial: true }))
     }
 
     /// The output of attention and the softmax statistics, given queries, keys and values.
@@ -277,7 +277,11 @@ impl Kernel<'_> {
     /// `f32`.
     fn forward(&self, queries: &Chunk, keys: &Chunk, causal: bool) -> Result<Vec<Tensor>> {
         let factor = match self {
-            Kernel::Blocks(blocks) => return blocks.forward(queries, keys, causal),
+            Kernel::Blocks(blocks) => {
+                return in_block(queries, keys, causal, |queries, keys| {
+                    blocks.forward(queries, keys)
+                });
+            }
             Kernel::Fused { factor } => *factor,
         };
         let inputs = fused_inputs(queries, keys)?;
@@ -288,7 +292,12 @@ impl Kernel<'_> {
     /// The gradients of a block, in `f32`.
     fn gradients(&self, queries: &Chunk, keys: &Chunk, causal: bool) -> Result<Gradients> {
         let factor = match self {
-            Kernel::Blocks(blocks) => return blocks.gradients(queries, keys, causal),
+            Kernel::Blocks(blocks) => {
+                return in_block(queries, keys, causal, |queries, keys| {
+                    let [query, key, value] = blocks.gradients(queries, keys)?;
+                    Ok(Gradients { query, keys: stack(&key, &value)? })
+                });
+            }
             Kernel::Fused { factor } => *factor,
         };
         let [_, attn_out, stats, gradient] = &queries.tensors[..] else {
@@ -301,6 +310,19 @@ impl Kernel<'_> {
         let of = |x: &Tensor| upcast(&swap_heads(x)?);
         Ok(Gradients { query: of(&query)?, keys: stack(&of(&key)?, &of(&value)?)? })
     }
+}
+
+/// Runs a function on a chunk of queries and one of keys and values.
+fn in_block<T>(
+    queries: &Chunk,
+    keys: &Chunk,
+    causal: bool,
+    run: impl FnOnce(&Queries<'_>, &Keys<'_>) -> Result<T>,
+) -> Result<T> {
+    let [key, value] = unstack(&keys.tensors[0])?;
+    let mask = if causal { Mask::causal() } else { Mask::full() };
+    let queries = Queries { tensors: &queries.tensors, start: &queries.start };
+    run(&queries, &Keys { key: &key, value: &value, start: &keys.start, mask: &mask })
 }
 
 /// Queries, keys and values as the fused kernel takes them.

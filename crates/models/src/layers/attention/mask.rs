@@ -98,7 +98,18 @@ impl Mask {
         queries: &Range<usize>,
         keys: &Range<usize>,
     ) -> Result<Option<Tensor>> {
-        let pattern = self.pattern.allowed(queries, keys)?;
+        let dims = [queries.len(), keys.len()];
+        let query = (iota(DType::I32, &dims, 0)? + queries.start as f64)?;
+        let mut key = iota(DType::I32, &dims, 1)?;
+        if keys.start > 0 {
+            key = (key + keys.start as f64)?;
+        }
+        self.allowed_at(&query, &key)
+    }
+
+    /// The same for the positions `[queries, keys]` of each query and key.
+    pub(super) fn allowed_at(&self, query: &Tensor, key: &Tensor) -> Result<Option<Tensor>> {
+        let pattern = self.pattern.allowed(query, key)?;
         let Some(mask) = &self.keys else { return Ok(pattern) };
         let [batch, count] = dims("key mask", mask)?;
         // The rank of scores: `[batch, key heads, group, queries, keys]`.
@@ -122,19 +133,13 @@ impl Pattern {
         }
     }
 
-    /// Which of a range of keys each of a range of queries attends to, `[queries, keys]`: `None`
-    /// if all.
-    fn allowed(self, queries: &Range<usize>, keys: &Range<usize>) -> Result<Option<Tensor>> {
+    /// Which keys each query attends to, given the positions `[queries, keys]` of both: `None` if
+    /// all.
+    fn allowed(self, query: &Tensor, key: &Tensor) -> Result<Option<Tensor>> {
         if self == Pattern::Full {
             return Ok(None);
         }
-        let dims = [queries.len(), keys.len()];
-        let query = (iota(DType::I32, &dims, 0)? + queries.start as f64)?;
-        let mut key = iota(DType::I32, &dims, 1)?;
-        if keys.start > 0 {
-            key = (key + keys.start as f64)?;
-        }
-        let causal = key.compare(Comparison::LessEqual, &query)?;
+        let causal = key.compare(Comparison::LessEqual, query)?;
         let allowed = match self {
             Pattern::Causal | Pattern::Full => causal,
             Pattern::Window(size) => {

@@ -16,8 +16,8 @@
 
 use super::F32;
 use crate::quick::local::Local;
+use fullshard_models::layers::attention::BLOCK;
 use fullshard_models::layers::attention::context::ContextMethod;
-use fullshard_models::layers::attention::{BLOCK, BLOCKWISE_FROM};
 use fullshard_models::layers::checkpoint::OUT_PROJ;
 use fullshard_parallel::Remat;
 use fullshard_pjrt::plugins::Platform;
@@ -97,10 +97,10 @@ impl Layer {
         let sequence = spec.batch.tokens / context;
         let all_scores = local.tokens * local.heads * sequence;
         let fused = spec.attention_unsupported_reason().is_none();
-        let (blocks, scores) = match sequence < BLOCKWISE_FROM && context == 1 {
+        let (blocks, scores) = match spec.attends_in_blocks() {
             _ if fused => (1, 0),
-            true => (1, all_scores),
-            false => (sequence.div_ceil(BLOCK), 0),
+            false => (1, all_scores),
+            true => (sequence.div_ceil(BLOCK), 0),
         };
         let others = match spec.placement.options.context_method {
             _ if context == 1 => 0,

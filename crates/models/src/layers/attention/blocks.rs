@@ -1,17 +1,20 @@
 //! Blocks of scores, a chunk of queries by a chunk of keys, in matmuls: some rows at a time, so that
 //! the scores of long chunks are never all in memory.
+//!
+//! A block saves its output and the softmax statistics, the log-sum-exp of scores. The backward
+//! pass recomputes probabilities from scores and statistics, in as many passes over the scores as
+//! there are matmuls: that of the definition would also repeat the softmax, and differentiate it.
 
-use super::chunk::{Chunk, stack, unstack};
-use super::{Dropout, Gradients};
-use crate::layers::attention::{Heads, Mask, attn_out, grouped};
+use super::context::Dropout;
+use super::{Heads, Mask, Pattern, attn_out, grouped};
 use crate::layers::{dims, min_finite, upcast, upcast_dtype};
 use fullshard_graph::{
-    Comparison, DType, Draw, Error, Group, Key, Result, Tensor, concatenate, constant, einsum,
-    full, iota, scan, select, zeros,
+    DType, Draw, Error, Group, Key, Result, Tensor, concatenate, constant, einsum, full, iota,
+    scan, select, zeros,
 };
 use std::ops::Range;
 
-/// The most groups of rows of a causal block. Those of a group have the same keys, up to the last
+/// The most groups of rows of a masked block. Those of a group have the same keys, up to the last
 /// that any of them attends to, so more groups compute less of the masked part.
 const GROUPS: usize = 8;
 
@@ -29,6 +32,27 @@ pub(super) struct Blocks<'a> {
     pub rows: usize,
     /// The dropout of probabilities, if any.
     pub dropout: Option<DropoutMask<'a>>,
+    /// Whether results are in the dtype of the softmax, since they are merged with those of other
+    /// blocks.
+    pub partial: bool,
+}
+
+/// A chunk of queries, and other tensors of the same rows.
+pub(super) struct Queries<'a> {
+    /// Queries; for gradients, outputs, statistics and the gradients of outputs too.
+    pub tensors: &'a [Tensor],
+    /// The position of the first in the sequence, an `i32` scalar.
+    pub start: &'a Tensor,
+}
+
+/// A chunk of keys and values.
+pub(super) struct Keys<'a> {
+    pub key: &'a Tensor,
+    pub value: &'a Tensor,
+    /// The position of the first in the sequence, an `i32` scalar.
+    pub start: &'a Tensor,
+    /// Which of these keys count, by positions in the chunks.
+    pub mask: &'a Mask,
 }
 
 /// The dropout mask of a full sequence.
@@ -49,7 +73,7 @@ struct Block<'a> {
     value: Tensor,
     /// The positions of the first row and of the first key in the sequence.
     starts: [&'a Tensor; 2],
-    causal: bool,
+    mask: &'a Mask,
 }
 
 /// Some rows of a block, and the keys that they attend to.
@@ -58,8 +82,11 @@ struct Rows {
     tensors: Vec<Tensor>,
     /// The first row in its chunk.
     first: Tensor,
+    /// The first key in its chunk.
+    first_key: usize,
     key: Tensor,
     value: Tensor,
+    mask: Mask,
 }
 
 /// Carries from rows to rows, and results of rows.
@@ -67,8 +94,8 @@ type Results = (Vec<Tensor>, Vec<Tensor>);
 
 impl Blocks<'_> {
     /// The output of a block and the softmax statistics.
-    pub fn forward(&self, queries: &Chunk, keys: &Chunk, causal: bool) -> Result<Vec<Tensor>> {
-        let block = self.block(queries, keys, causal)?;
+    pub fn forward(&self, queries: &Queries<'_>, keys: &Keys<'_>) -> Result<Vec<Tensor>> {
+        let block = self.block(queries, keys)?;
         let mut parts = Vec::new();
         for range in block.row_groups() {
             let (_, part) = block.run(&range, vec![], |_, rows| block.row_outputs(&rows))?;
@@ -79,42 +106,45 @@ impl Blocks<'_> {
         Ok(vec![attn_out.reshape(dims)?, stats.reshape(&dims[..3])?])
     }
 
-    /// The gradients of a block.
-    pub fn gradients(&self, queries: &Chunk, keys: &Chunk, causal: bool) -> Result<Gradients> {
-        let mut block = self.block(queries, keys, causal)?;
+    /// The gradients of the queries, keys and values of a block.
+    pub fn gradients(&self, queries: &Queries<'_>, keys: &Keys<'_>) -> Result<[Tensor; 3]> {
+        let mut block = self.block(queries, keys)?;
         let [query, attn_out, stats, gradient] = &block.tensors[..] else { return Err(invalid()) };
         // What the gradient of a softmax subtracts, one number per row.
         let delta = (upcast(attn_out)? * upcast(gradient)?)?.sum(&[4])?;
         block.tensors = vec![query.clone(), stats.clone(), gradient.clone(), delta];
-        let mut sum = zeros(upcast_dtype(block.key.dtype()), keys.tensors[0].dims())?;
+        let none = zeros(upcast_dtype(block.key.dtype()), block.key.dims())?;
+        let (mut of_key, mut of_value) = (none.clone(), none);
         let mut parts = Vec::new();
         for range in block.row_groups() {
-            let count = block.key_count(&range);
-            let [batch, heads, chunk, head] = dims("key", &block.key)?;
-            let none = zeros(sum.dtype(), &[batch, heads, count, head])?;
+            let [batch, heads, all, head] = dims("key", &block.key)?;
+            let keys = block.mask.pattern.keys(&range, all);
+            let none = zeros(of_key.dtype(), &[batch, heads, keys.len(), head])?;
             let carries = vec![none.clone(), none];
-            let (of_keys, part) =
+            let (sums, part) =
                 block.run(&range, carries, |sums, rows| block.row_gradients(&sums, &rows))?;
-            let [key, value] = &of_keys[..] else { return Err(invalid()) };
-            let rest = [0, 0, 0, (chunk - count) as i64, 0];
-            sum = (sum + stack(key, value)?.pad(0.0, &[0; 5], &rest, &[0; 5])?)?;
+            let (low, high) = ([0, 0, keys.start as i64, 0], [0, 0, (all - keys.end) as i64, 0]);
+            let [key, value] = &sums[..] else { return Err(invalid()) };
+            of_key = (of_key + key.pad(0.0, &low, &high, &[0; 4])?)?;
+            of_value = (of_value + value.pad(0.0, &low, &high, &[0; 4])?)?;
             parts.push(part);
         }
         let [query] = joined(&parts)?;
-        Ok(Gradients { query: query.reshape(queries.tensors[0].dims())?, keys: sum })
+        Ok([query.reshape(queries.tensors[0].dims())?, of_key, of_value])
     }
 
-    fn block<'a>(&'a self, queries: &'a Chunk, keys: &'a Chunk, causal: bool) -> Result<Block<'a>> {
-        let [key, value] = unstack(&keys.tensors[0])?;
-        let heads = Heads { query: queries.tensors[0].clone(), key, value };
-        let Heads { query, key, value } = grouped(&heads, &Mask::full())?;
+    fn block<'a>(&'a self, queries: &'a Queries<'a>, keys: &'a Keys<'a>) -> Result<Block<'a>> {
+        let Keys { key, value, mask, .. } = *keys;
+        let heads =
+            Heads { query: queries.tensors[0].clone(), key: key.clone(), value: value.clone() };
+        let Heads { query, key, value } = grouped(&heads, mask)?;
         let tensors = queries.tensors.iter().map(|x| {
             let split = query.dims()[..3].iter().chain(&x.dims()[2..]);
             x.reshape(&split.copied().collect::<Vec<_>>())
         });
         let tensors = tensors.collect::<Result<Vec<_>>>()?;
-        let starts = [&queries.start, &keys.start];
-        Ok(Block { blocks: self, tensors, key, value, starts, causal })
+        let starts = [queries.start, keys.start];
+        Ok(Block { blocks: self, tensors, key, value, starts, mask })
     }
 }
 
@@ -122,14 +152,9 @@ impl Block<'_> {
     /// The groups of rows that have the same keys.
     fn row_groups(&self) -> Vec<Range<usize>> {
         let (count, rows) = (self.tensors[0].dims()[ROWS], self.blocks.rows);
-        let groups = if self.causal { GROUPS } else { 1 };
+        let groups = if self.mask.pattern == Pattern::Full { 1 } else { GROUPS };
         let size = count.div_ceil(rows).div_ceil(groups) * rows;
         (0..count).step_by(size).map(|start| start..count.min(start + size)).collect()
-    }
-
-    /// The number of keys of a group of rows.
-    fn key_count(&self, rows: &Range<usize>) -> usize {
-        if self.causal { rows.end } else { self.key.dims()[2] }
     }
 
     /// Runs `body` on a group of rows, some at a time, in a loop if that is several times.
@@ -139,11 +164,13 @@ impl Block<'_> {
         mut carries: Vec<Tensor>,
         body: impl Fn(Vec<Tensor>, Rows) -> Result<Results>,
     ) -> Result<Results> {
-        let count = self.key_count(range);
-        let (key, value) = (self.key.narrow(2, 0, count)?, self.value.narrow(2, 0, count)?);
+        let keys = self.mask.pattern.keys(range, self.key.dims()[2]);
+        let own = |x: &Tensor| x.narrow(2, keys.start, keys.end);
+        let (key, value, mask) = (own(&self.key)?, own(&self.value)?, self.mask.narrow(&keys)?);
         let rows = |mut tensors: Vec<Tensor>| {
             let first = tensors.pop().ok_or_else(invalid)?;
-            Ok(Rows { tensors, first, key: key.clone(), value: value.clone() })
+            let (key, value, mask) = (key.clone(), value.clone(), mask.clone());
+            Ok(Rows { tensors, first, first_key: keys.start, key, value, mask })
         };
         let (at_once, mut parts) = (self.blocks.rows, Vec::new());
         // One time needs no loop.
@@ -177,11 +204,12 @@ impl Block<'_> {
 
     /// The output of rows and their statistics.
     fn row_outputs(&self, rows: &Rows) -> Result<Results> {
-        let logits = self.logits(rows)?;
+        let (logits, allowed) = self.logits(rows)?;
         let stats = logits.logsumexp(4)?;
-        let probabilities = (logits - stats.expand(4)?)?.exp()?.convert(rows.value.dtype())?;
+        let probabilities = self.probabilities(rows, &logits, &stats, allowed.as_ref())?;
+        let probabilities = probabilities.convert(rows.value.dtype())?;
         let attn_out = attn_out(&self.dropped(&probabilities, rows)?, &rows.value)?;
-        Ok((vec![], vec![upcast(&attn_out)?, stats]))
+        Ok((vec![], vec![self.result(&attn_out)?, stats]))
     }
 
     /// Adds to the gradients of keys and values, and returns that of the queries of rows.
@@ -189,7 +217,8 @@ impl Block<'_> {
         let ([of_key, of_value], [_, stats, gradient, delta]) = (sums, &rows.tensors[..]) else {
             return Err(invalid());
         };
-        let probabilities = (self.logits(rows)? - stats.expand(4)?)?.exp()?;
+        let (logits, allowed) = self.logits(rows)?;
+        let probabilities = self.probabilities(rows, &logits, stats, allowed.as_ref())?;
         let dropped = self.dropped(&probabilities.convert(rows.value.dtype())?, rows)?;
         let of_value = (of_value + upcast(&of_keys(&dropped, gradient)?)?)?;
         let through = upcast(&einsum("bgrqd,bgkd->bgrqk", gradient, &rows.value)?)?;
@@ -198,7 +227,27 @@ impl Block<'_> {
         let of_logits = ((probabilities * through)? * &self.blocks.scale)?;
         let of_logits = of_logits.convert(query.dtype())?;
         let of_key = (of_key + upcast(&of_keys(&of_logits, &query)?)?)?;
-        Ok((vec![of_key, of_value], vec![upcast(&attn_out(&of_logits, &key)?)?]))
+        Ok((vec![of_key, of_value], vec![self.result(&attn_out(&of_logits, &key)?)?]))
+    }
+
+    fn result(&self, x: &Tensor) -> Result<Tensor> {
+        if self.blocks.partial { upcast(x) } else { x.convert(self.value.dtype()) }
+    }
+
+    /// The probabilities of scores with known statistics.
+    fn probabilities(
+        &self,
+        rows: &Rows,
+        logits: &Tensor,
+        stats: &Tensor,
+        allowed: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        let probabilities = (logits - stats.expand(4)?)?.exp()?;
+        match allowed.filter(|_| rows.mask.keys.is_some()) {
+            // A query may attend to no key, and its statistics are then those of masked scores.
+            Some(allowed) => select(allowed, &probabilities, &zeros(logits.dtype(), &[])?),
+            None => Ok(probabilities),
+        }
     }
 
     /// Queries and keys in the dtype of the matmuls of scores.
@@ -210,18 +259,22 @@ impl Block<'_> {
         }
     }
 
-    /// The masked scores of rows, `[batch, key heads, group, rows, keys]`.
-    fn logits(&self, rows: &Rows) -> Result<Tensor> {
+    /// The masked scores of rows, `[batch, key heads, group, rows, keys]`, and which of them count.
+    fn logits(&self, rows: &Rows) -> Result<(Tensor, Option<Tensor>)> {
         let [query, key] = self.operands(rows)?;
         let logits = upcast(&einsum("bgrqd,bgkd->bgrqk", &query, &key)?)?;
         let logits = (logits * &self.blocks.scale)?;
-        if !self.causal {
-            return Ok(logits);
-        }
         let dims = [logits.dims()[3], logits.dims()[4]];
         let query = (iota(DType::I32, &dims, 0)? + &rows.first)?;
-        let allowed = iota(DType::I32, &dims, 1)?.compare(Comparison::LessEqual, &query)?;
-        select(&allowed, &logits, &full(logits.dtype(), &[], min_finite(logits.dtype()))?)
+        let key = (iota(DType::I32, &dims, 1)? + rows.first_key as f64)?;
+        let allowed = rows.mask.allowed_at(&query, &key)?;
+        let logits = match &allowed {
+            Some(allowed) => {
+                select(allowed, &logits, &full(logits.dtype(), &[], min_finite(logits.dtype()))?)?
+            }
+            None => logits,
+        };
+        Ok((logits, allowed))
     }
 
     /// Applies the dropout mask to the probabilities of rows, or to their gradient.
@@ -232,7 +285,7 @@ impl Block<'_> {
         let positions = |count, start: &Tensor| iota(DType::I32, &[count], 0)? + start;
         let draw = mask.draw(batch, heads)?;
         let draw = draw.at(2, &positions(queries, &(self.starts[0] + &rows.first)?)?)?;
-        let draw = draw.at(3, &positions(keys, self.starts[1])?)?;
+        let draw = draw.at(3, &positions(keys, &(self.starts[1] + rows.first_key as f64)?)?)?;
         let x = &x.reshape(&[batch, heads, queries, keys])?;
         let dropped = draw.dropout(x, mask.probability)?;
         dropped.reshape(&[batch, groups, shared, queries, keys])
