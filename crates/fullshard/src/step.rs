@@ -1,9 +1,11 @@
 //! Builds the step spec of a run config. Everything is validated here, before any device is used.
 
-use crate::config::{AttentionChoice, Compute, ContextChoice, OnSpike, RunConfig, Scan};
+use crate::config::{
+    AttentionChoice, CollectiveChoice, Compute, ContextChoice, OnSpike, RunConfig, Scan,
+};
 use crate::error::{Error, Result};
 use crate::format;
-use fullshard_core::Platform;
+use fullshard_core::{CollectiveKind, Platform};
 use fullshard_data::hub::MAIN;
 use fullshard_models::AnyModel;
 use fullshard_models::layers::attention::context::ContextMethod;
@@ -113,14 +115,20 @@ impl RunConfig {
         let context = spec.placement.context_shards() > 1;
         let axes = spec.placement.mesh.sizes().into_iter().filter(|&size| size > 1).count();
         let staged = self.fsdp.collective.is_staged();
+        let ring = self.fsdp.collective == CollectiveChoice::Ring;
         let replicas = spec.placement.mesh.whole_axes();
         let replicas = replicas.iter().any(|(name, size)| *name != FSDP && *size > 1);
         let hybrid = self.fsdp.rules.is_none() && spec.placement.options.strategy.is_hybrid();
         let found = [
             (
                 "--collective",
-                staged && axes == 1,
+                staged && !ring && axes == 1,
                 "the mesh has one axis, and no torus is known that it covers",
+            ),
+            (
+                "--collective",
+                ring && !permutes(spec),
+                "no gradient that devices share is large enough for a ring",
             ),
             (
                 "--fsdp: hybrid sharding",
@@ -306,6 +314,12 @@ impl RunConfig {
             arguments: optimizer.args.clone(),
         }
     }
+}
+
+/// Whether gradients go around rings.
+fn permutes(spec: &StepSpec) -> bool {
+    let collectives = spec.placement.collectives();
+    collectives.iter().any(|it| it.kind == CollectiveKind::CollectivePermute)
 }
 
 /// Rejects FP8 if no matmul can use it.

@@ -122,6 +122,7 @@ fn every_key_round_trips_through_flags() {
         ("fsdp", "buffer_dtype", _) | ("precision", ..) => json!("bfloat16"),
         ("fsdp", "gradient_divide_factors", _) => json!([2.0, 3.0]),
         ("fsdp", "collective", _) => json!("axes"),
+        ("model", "attention", _) => json!("eager"),
         ("fsdp", "sharding_groups", _) => json!([[0, 1], [2, 3]]),
         ("fsdp", "sharding_rank" | "sharding_world_size", _) => json!(2),
         ("mesh", "shape", _) => json!("data=2,fsdp=-1"),

@@ -39,6 +39,9 @@ const LLAMA: Flag = (
 );
 const WIDER: &str = r#"{"model_type": "gpt2", "vocab_size": 96, "n_positions": 16, "n_embd": 32,
     "n_layer": 2, "n_head": 2}"#;
+/// Its feed-forward layers are large enough for rings.
+const LARGE: &str = r#"{"model_type": "gpt2", "vocab_size": 96, "n_positions": 16, "n_embd": 128,
+    "n_layer": 1, "n_head": 2}"#;
 const SAVES: Flag = ("save_strategy", "steps");
 const EVAL: Flag = ("do_eval", "true");
 const EPOCH: [Flag; 2] = [("max_steps", "-1"), ("num_train_epochs", "1")];
@@ -92,7 +95,8 @@ const ROWS: &[Row] = &[
     ("collective", "axes", &[FOUR, ("mesh", "data=2,fsdp=2")], Program),
     ("collective", "hierarchical", &[FOUR, ("mesh", "data=2,fsdp=2")], Program),
     ("collective", "rotated", &[FOUR, ("mesh", "data=2,fsdp=2")], Program),
-    ("collective", "ring", &[FOUR, ("mesh", "data=2,fsdp=2")], Program),
+    ("collective", "ring", &[TWO, ("config_name", LARGE)], Program),
+    ("collective", "ring", &[TWO], Warns("--collective has no effect: no gradient")),
     ("mesh", "data=2,expert=2", &[FOUR], Fails("no expert parallelism yet")),
     ("mesh", "fsdp=2,tensor=2", &[FOUR], Program),
     ("mesh", "fsdp=2,context=2", &[FOUR], Program),
@@ -214,9 +218,9 @@ const ROWS: &[Row] = &[
     ("save_memory", "1MB", &[], Warns("--save_memory has no effect")),
     ("save_memory", "1MB", &[], Elsewhere("crates/cli/tests/kill/resume.rs", "--save_memory")),
     ("replicate_state", "2", &[], Warns("--replicate_state has no effect")),
-    ("replicate_state", "2", &[], Elsewhere("crates/cli/tests/hosts/drills.rs", "--replicate_state")),
+    ("replicate_state", "2", &[], Elsewhere("crates/cli/tests/hosts/drills/mod.rs", "--replicate_state")),
     ("replicate_dir", "memory", &[], Warns("--replicate_dir has no effect")),
-    ("replicate_dir", "memory", &[], Elsewhere("crates/cli/tests/hosts/drills.rs", "--replicate_dir")),
+    ("replicate_dir", "memory", &[], Elsewhere("crates/cli/tests/hosts/drills/mod.rs", "--replicate_dir")),
     ("preemption_grace_s", "-1", &[], Fails("--preemption_grace_s")),
     ("preemption_grace_s", "1", &[], Elsewhere("crates/cli/tests/kill/signals.rs", "--preemption_grace_s")),
     ("step_timeout_s", "-1", &[], Fails("--step_timeout_s")),
