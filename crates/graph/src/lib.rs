@@ -45,6 +45,7 @@ mod op;
 mod ops;
 mod program;
 mod random;
+mod sink;
 mod tensor;
 mod text;
 mod trace;

@@ -283,7 +283,7 @@ pub(crate) struct CustomCall {
 /// The body takes constants, carries, prepared values and this step's slices, in that order, and
 /// returns the next carries and this step's results. The operands are constants, carries and
 /// stacked inputs.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Scan {
     pub length: usize,
     pub reverse: bool,

@@ -107,7 +107,7 @@ impl Program {
         }
         let results = vec![None; traced.graph.results.len()];
         let mut program = Program {
-            graph: traced.graph.pruned(),
+            graph: crate::sink::sink_slices(traced.graph.pruned()),
             arguments: arguments.to_vec(),
             results,
             mesh: None,

@@ -22,6 +22,8 @@ pub struct LoweringOptions {
     pub save_last_layer: bool,
     /// A fused projection is one matmul per part, rather than one whose output is split.
     pub split_projections: bool,
+    /// Norms are materialized before the matmuls that read them, instead of being computed in each.
+    pub separate_norms: bool,
     /// Gradients are materialized before they are summed over tokens.
     pub separate_sums: bool,
     /// Large parameters are updated separately.

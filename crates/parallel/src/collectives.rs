@@ -48,7 +48,7 @@ impl Placement {
             for bucket in self.comm.gathers(parameters) {
                 let axes = &parameters[bucket[0]].axes;
                 let bytes = self.bytes(unit, bucket.iter().map(|&i| parameters[i]), true);
-                collectives.extend(self.stages(unit, CollectiveKind::AllGather, axes, bytes));
+                collectives.extend(self.stages(unit, CollectiveKind::AllGather, axes, bytes, 1));
             }
         }
         let layers: Vec<usize> =
@@ -57,15 +57,17 @@ impl Placement {
             let param = trained[bucket[0]];
             let bytes = self.bytes(unit, bucket.iter().map(|&i| trained[i]), false);
             let kind = CollectiveKind::ReduceScatter;
-            collectives.extend(self.stages(unit, kind, &param.axes, bytes));
+            let parts = param.reduced_parts().filter(|_| bucket.len() == 1);
+            let parts = parts.map_or(1, |(_, count)| count);
+            collectives.extend(self.stages(unit, kind, &param.axes, bytes, parts));
             let (kind, axes) = (CollectiveKind::AllReduce, self.comm.replica_axes(param));
-            collectives.extend(self.stages(unit, kind, &axes, bytes / param.num_shards));
+            collectives.extend(self.stages(unit, kind, &axes, bytes / param.num_shards, 1));
         }
         let replicated = trained.iter().filter(|param| param.layout == Layout::Replicated);
         for &param in replicated {
             let bytes = self.bytes(unit, [param], false);
             let axes = self.comm.replica_axes(param);
-            collectives.extend(self.stages(unit, CollectiveKind::AllReduce, &axes, bytes));
+            collectives.extend(self.stages(unit, CollectiveKind::AllReduce, &axes, bytes, 1));
         }
         collectives
     }
@@ -94,6 +96,7 @@ impl Placement {
         kind: CollectiveKind,
         axes: &[usize],
         bytes: usize,
+        parts: usize,
     ) -> Vec<UnitCollective> {
         let gathered = kind == CollectiveKind::AllGather;
         let dtype = self.comm_dtype(gathered);
@@ -103,7 +106,7 @@ impl Placement {
             false => unit.count,
         };
         let staging = if gathered { self.comm.gather_staging } else { self.comm.staging };
-        let stages = staging.stages(kind, &self.mesh, axes, bytes / dtype.size());
+        let stages = staging.stages(kind, &self.mesh, axes, bytes / dtype.size(), parts);
         let stages = stages.into_iter().map(|stage| UnitCollective {
             unit: unit.path.clone(),
             kind: stage.kind,

@@ -2,6 +2,7 @@
 //! reduce-scattering their gradients in the backward pass.
 
 use crate::layout::ShardedParam;
+use crate::ring::Parts;
 use crate::staged::Staging;
 use fullshard_core::Layout;
 use fullshard_graph::{DType, Mesh, MeshExt, Result, Tensor, concatenate, custom_vjp, full};
@@ -195,7 +196,7 @@ impl CommPolicy {
         let rows = rows.collect::<Result<Vec<_>>>()?;
         let packed = concatenate(&rows.iter().collect::<Vec<_>>(), 1)?;
         let param = parameters[bucket[0]];
-        let scattered = self.staging.reduce_scatter(&self.mesh, &param.axes, &packed, 0)?;
+        let scattered = self.staging.reduce_scatter(&self.mesh, &param.axes, &packed, 0, None)?;
         let scattered = self.sum(&self.replica_axes(param), &scattered)?;
         let mut start = 0;
         for (&i, rows) in bucket.iter().zip(&rows) {
@@ -221,7 +222,9 @@ impl CommPolicy {
         let dim = lead + param.layout.sharded_dim().unwrap_or(0);
         let padded = param.pad(gradient)?;
         let tiled = tiled(param, &padded)?;
-        let scattered = self.staging.reduce_scatter(&self.mesh, &param.axes, &tiled, dim)?;
+        let parts = param.reduced_parts().map(|(dim, count)| Parts { dim: lead + dim, count });
+        let scattered =
+            self.staging.reduce_scatter(&self.mesh, &param.axes, &tiled, dim, parts)?;
         let scattered = self.sum(&self.replica_axes(param), &scattered)?;
         let mut dims = padded.dims().to_vec();
         dims[dim] /= param.num_shards;

@@ -43,6 +43,8 @@ pub struct ShardedParam {
     pub num_shards: usize,
     /// The slice of it that each device computes with, if not all of it.
     pub slice: Option<TensorSlice>,
+    /// The dim of equal parts that are fused along it, and their number.
+    pub fused: Option<(usize, usize)>,
     /// Whether it is frozen.
     pub frozen: bool,
 }
@@ -189,6 +191,13 @@ impl ShardedParam {
     pub(crate) fn joined_parts(&self, full: &Tensor) -> Result<Tensor> {
         let lead = full.rank() - self.full_rank();
         full.reshape(&[&full.dims()[..lead], &self.slice_dims()].concat())
+    }
+
+    /// The dim of parts whose gradients can be reduced apart, and their number: fused parts along
+    /// another dim than the sharded one.
+    pub(crate) fn reduced_parts(&self) -> Option<(usize, usize)> {
+        let dim = self.layout.sharded_dim().filter(|_| self.layout != Layout::Flat)?;
+        self.fused.filter(|fused| fused.0 != dim)
     }
 
     /// The rank of a full parameter as layers take it.

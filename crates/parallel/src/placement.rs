@@ -350,11 +350,18 @@ fn sharded_params(
             num_shards: mesh.group_size(&axes),
             axes,
             slice,
+            fused: fused(parameter),
             reason,
             frozen: is_frozen,
         });
     }
     Ok(all)
+}
+
+/// The dim of fused parts of a parameter, and their number.
+fn fused(parameter: &Parameter) -> Option<(usize, usize)> {
+    let dim = parameter.dim_names.iter().position(|dim| dim.parts > 1)?;
+    Some((dim, parameter.dim_names[dim].parts))
 }
 
 /// Units with the sharded parameters that they own; those of scanned layers become one.

@@ -5,10 +5,16 @@
 //! next. Along an axis of n devices a partial sum visits all of them, and each adds its own part:
 //! n-1 permutes of one n-th of the tensor. Half of the payload goes around the other way, since
 //! links carry in both directions.
+//!
+//! A device's own part is sliced from the whole gradient as it is needed, which lets `graph` turn
+//! the matmul of the gradient into one per slice: the partial sum is then added inside the next
+//! matmul while the one after it is on its way.
 
 use crate::staged::Stage;
 use fullshard_core::CollectiveKind;
-use fullshard_graph::{DType, Mesh, MeshExt, Result, Tensor, concatenate, full as filled};
+use fullshard_graph::{
+    DType, Mesh, MeshExt, Result, Tensor, barrier, concatenate, full as filled,
+};
 
 /// Elements from which rings are used. Below, one collective has less latency.
 pub(crate) const SMALLEST: usize = 1 << 16;
@@ -22,16 +28,17 @@ pub(crate) fn reduce_scatter(
     axes: &[usize],
     full: &Tensor,
     dim: usize,
+    parts: Option<Parts>,
 ) -> Result<Tensor> {
-    axes.iter().try_fold(full.clone(), |scattered, &axis| along(mesh, axis, &scattered, dim))
+    axes.iter().try_fold(full.clone(), |scattered, &axis| along(mesh, axis, &scattered, dim, parts))
 }
 
-/// The permutes of a reduce-scatter, for a tensor that splits in two.
-pub(crate) fn stages(mesh: &Mesh, axes: &[usize], elements: usize) -> Vec<Stage> {
+/// The permutes of a reduce-scatter, for a tensor of parts that each split in two.
+pub(crate) fn stages(mesh: &Mesh, axes: &[usize], elements: usize, parts: usize) -> Vec<Stage> {
     let (mut stages, mut left) = (Vec::new(), elements);
     for &axis in axes {
         let devices = mesh.axis_size(axis);
-        let ways = if devices > 2 { 2 } else { 1 };
+        let ways = parts * directions(devices);
         left /= devices;
         let kind = CollectiveKind::CollectivePermute;
         let permute = Stage { kind, axes: vec![axis], elements: left / ways };
@@ -40,14 +47,48 @@ pub(crate) fn stages(mesh: &Mesh, axes: &[usize], elements: usize) -> Vec<Stage>
     stages
 }
 
-fn along(mesh: &Mesh, axis: usize, full: &Tensor, dim: usize) -> Result<Tensor> {
-    let devices = mesh.axis_size(axis);
+/// In how many directions a ring moves.
+fn directions(devices: usize) -> usize {
+    if devices > 2 { 2 } else { 1 }
+}
+
+fn along(
+    mesh: &Mesh,
+    axis: usize,
+    full: &Tensor,
+    dim: usize,
+    parts: Option<Parts>,
+) -> Result<Tensor> {
     let others = (0..full.rank()).filter(|&other| other != dim);
-    let cut = others.max_by_key(|&other| full.dims()[other]);
-    let cut = cut.filter(|&cut| full.dims()[cut].is_multiple_of(2 * LANES) && devices > 2);
-    let Some(cut) = cut else { return Ring { mesh, axis, dim, half: None }.sum(full, 1) };
-    let half = |number| Ring { mesh, axis, dim, half: Some((cut, number)) };
-    concatenate(&[&half(0).sum(full, 1)?, &half(1).sum(full, -1)?], cut)
+    let longest = others.max_by_key(|&other| full.dims()[other]);
+    let parts = parts.filter(|parts| parts.dim != dim);
+    let (cut, count) = match parts {
+        Some(parts) => (Some(parts.dim), parts.count),
+        None => (longest, 1),
+    };
+    let count = count * directions(mesh.axis_size(axis));
+    let cut = cut.filter(|&cut| count > 1 && full.dims()[cut].is_multiple_of(count * LANES));
+    let Some(cut) = cut else { return Ring { mesh, axis, dim, stream: None }.sum(full, 1) };
+    let streams = (0..count).map(|number| {
+        let ring = Ring { mesh, axis, dim, stream: Some(Stream { dim: cut, number, count }) };
+        ring.sum(full, if number % 2 == 0 { 1 } else { -1 })
+    });
+    let streams = streams.collect::<Result<Vec<_>>>()?;
+    concatenate(&streams.iter().collect::<Vec<_>>(), cut)
+}
+
+/// The equal parts that a gradient consists of along a dim, each from a matmul of its own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Parts {
+    pub dim: usize,
+    pub count: usize,
+}
+
+/// One of several equal cuts of the payload along a dim.
+struct Stream {
+    dim: usize,
+    number: usize,
+    count: usize,
 }
 
 /// A ring of devices, and what goes around it.
@@ -56,8 +97,8 @@ struct Ring<'a> {
     axis: usize,
     /// The dim that is scattered.
     dim: usize,
-    /// Another dim and the half of it that goes around; everything by default.
-    half: Option<(usize, usize)>,
+    /// What goes around, if not everything.
+    stream: Option<Stream>,
 }
 
 impl Ring<'_> {
@@ -71,14 +112,17 @@ impl Ring<'_> {
         // A sum that is to end here starts at the next device and goes all the way around.
         let mut sum = self.chunk(full, &place, -step)?;
         for passed in 1..devices {
-            let own = self.chunk(full, &place, -step * (passed + 1))?;
-            sum = (group.permute(&sum, &pairs)? + own)?;
+            let received = group.permute(&sum, &pairs)?;
+            // Otherwise all parts are computed before the first sum is sent.
+            let place = &barrier(&[&place, &received])?[0];
+            let own = self.chunk(full, place, -step * (passed + 1))?;
+            sum = (received + own)?;
         }
         Ok(sum)
     }
 
     /// The part of the device that is `offset` places from this one. It is sliced in all dims at
-    /// once, since compilers write halves of the whole to memory first.
+    /// once, since compilers would write streams of the whole to memory first.
     fn chunk(&self, full: &Tensor, place: &Tensor, offset: i64) -> Result<Tensor> {
         let number = |value: usize| filled(DType::I32, &[], value as f64);
         let devices = self.mesh.axis_size(self.axis);
@@ -88,9 +132,9 @@ impl Ring<'_> {
         let device = device.remainder(&number(devices)?)?;
         let mut starts = vec![number(0)?; full.rank()];
         starts[self.dim] = (device * number(dims[self.dim])?)?;
-        if let Some((cut, half)) = self.half {
-            dims[cut] /= 2;
-            starts[cut] = number(half * dims[cut])?;
+        if let Some(stream) = &self.stream {
+            dims[stream.dim] /= stream.count;
+            starts[stream.dim] = number(stream.number * dims[stream.dim])?;
         }
         full.dynamic_slice(&starts.iter().collect::<Vec<_>>(), &dims)
     }

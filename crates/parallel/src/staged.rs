@@ -11,7 +11,7 @@
 //! - with the payload cut into as many streams as there are axes, each starting with another axis,
 //!   the links of all dimensions of a torus can carry at the same time.
 
-use crate::ring;
+use crate::ring::{self, Parts};
 use fullshard_core::CollectiveKind;
 use fullshard_graph::{Mesh, MeshExt, Result, Tensor, concatenate};
 use serde::{Deserialize, Serialize};
@@ -102,17 +102,19 @@ impl Staging {
         }
     }
 
-    /// Each device's shard, on a dim, of the sum over devices along axes.
+    /// Each device's shard, on a dim, of the sum over devices along axes. A tensor of parts that
+    /// come from different matmuls can be reduced part by part.
     pub(crate) fn reduce_scatter(
         self,
         mesh: &Mesh,
         axes: &[usize],
         full: &Tensor,
         dim: usize,
+        parts: Option<Parts>,
     ) -> Result<Tensor> {
         match self {
             _ if self.uses_ring(CollectiveKind::ReduceScatter, full.ty().elements()) => {
-                ring::reduce_scatter(mesh, axes, full, dim)
+                ring::reduce_scatter(mesh, axes, full, dim, parts)
             }
             _ if axes.len() < 2 => mesh.group(axes).reduce_scatter(full, dim),
             Staging::Flat | Staging::Ring => mesh.group(axes).reduce_scatter(full, dim),
@@ -152,27 +154,29 @@ impl Staging {
         let parts = mesh.group_size(first);
         let padding = elements.next_multiple_of(parts) - elements;
         let flat = tensor.reshape(&[elements])?.pad(0.0, &[0], &[padding as i64], &[0])?;
-        let scattered = Staging::Axes.reduce_scatter(mesh, first, &flat, 0)?;
+        let scattered = Staging::Axes.reduce_scatter(mesh, first, &flat, 0, None)?;
         let summed = mesh.group(last).sum(&scattered)?;
         let gathered = Staging::Axes.all_gather(mesh, first, &summed, 0)?;
         gathered.narrow(0, 0, elements)?.reshape(tensor.dims())
     }
 
     /// The collectives that one over axes consists of. `elements` are those of the full tensor: the
-    /// result of an all-gather, the operand of a reduce-scatter.
+    /// result of an all-gather, the operand of a reduce-scatter; `parts` are those that it consists
+    /// of.
     pub fn stages(
         self,
         kind: CollectiveKind,
         mesh: &Mesh,
         axes: &[usize],
         elements: usize,
+        parts: usize,
     ) -> Vec<Stage> {
         let all = |axes: &[usize]| Stage { kind, axes: axes.to_vec(), elements };
         if axes.is_empty() {
             return Vec::new();
         }
         if self.uses_ring(kind, elements) {
-            return ring::stages(mesh, axes, elements);
+            return ring::stages(mesh, axes, elements, parts);
         }
         if !self.is_staged() || axes.len() < 2 {
             return vec![all(axes)];
@@ -201,7 +205,7 @@ impl Staging {
         let (first, last) = order.split_at(order.len() - 1);
         let parts = mesh.group_size(first);
         let padded = elements.next_multiple_of(parts);
-        let stage = |kind| Staging::Axes.stages(kind, mesh, first, padded);
+        let stage = |kind| Staging::Axes.stages(kind, mesh, first, padded, 1);
         let sum = Stage {
             kind: CollectiveKind::AllReduce,
             axes: last.to_vec(),

@@ -57,7 +57,7 @@ fn seconds(machine: &Machine, mesh: &Mesh, staging: Staging, rules: &Rules, gath
     let Ok((sharded, replicas)) = rules.example_axes(mesh) else { return 0.0 };
     let shard = ELEMENTS / mesh.group_size(&sharded);
     let of = |kind, axes: &[usize], elements| -> f64 {
-        let stages = staging.stages(kind, mesh, axes, elements);
+        let stages = staging.stages(kind, mesh, axes, elements, 1);
         stages.iter().map(|stage| stage_seconds(machine, mesh, stage)).sum()
     };
     match gather {

@@ -38,6 +38,7 @@ pub fn lowering(platform: Platform) -> LoweringOptions {
         recomputed_activations: platform != Platform::Tpu,
         save_last_layer: gpu,
         split_projections: platform != Platform::Cpu,
+        separate_norms: platform == Platform::Tpu,
         separate_sums: gpu,
         separate_updates: gpu,
     }

@@ -1,6 +1,6 @@
 //! Layer normalization: mean zero, variance one, then a weight and a bias.
 
-use super::{computed_once, dim_names, upcast, width};
+use super::{computed_once, dim_names, normalized, upcast, width};
 use crate::module::{Initializer, Parameter};
 use crate::scope::Scope;
 use fullshard_graph::{Error, Result, Tensor, custom_vjp, zeros};
@@ -16,7 +16,7 @@ pub fn apply(nn: &Scope<'_>, name: &str, x: &Tensor, epsilon: f64) -> Result<Ten
         };
         let weight = parameter("weight", Initializer::Ones)?;
         let bias = parameter("bias", Initializer::Zeros)?;
-        layer_norm(x, &weight, &bias, epsilon)
+        normalized(nn, layer_norm(x, &weight, &bias, epsilon)?)
     })
 }
 

@@ -101,6 +101,23 @@ pub(crate) fn add_bias(scope: &Scope<'_>, rows: &Tensor, bias: &Tensor) -> Resul
     Ok(results[0].clone())
 }
 
+/// The output of a norm. With `separate_norms` it is materialized: several matmuls read it, and each
+/// would normalize all rows again. Its gradient passes, since compilers sum what the norm needs of
+/// it inside the matmul that makes it.
+pub(crate) fn normalized(scope: &Scope<'_>, x: Tensor) -> Result<Tensor> {
+    if !scope.lowering().separate_norms {
+        return Ok(x);
+    }
+    let materialized = |inputs: Vec<Tensor>| barrier(&inputs.iter().collect::<Vec<_>>());
+    let results = custom_vjp(
+        &[&x],
+        materialized,
+        |inputs| Ok((materialized(inputs)?, vec![])),
+        |_, gradients| Ok(gradients),
+    )?;
+    Ok(results[0].clone())
+}
+
 /// Statistics of rows that are computed once and saved. Compilers would otherwise recompute them at
 /// every use, which reads all of the rows.
 pub(crate) fn computed_once(statistics: &[&Tensor]) -> Result<Vec<Tensor>> {

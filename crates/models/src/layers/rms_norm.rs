@@ -1,6 +1,6 @@
 //! RMS normalization, then a weight.
 
-use super::{computed_once, dim_names, upcast, width};
+use super::{computed_once, dim_names, normalized, upcast, width};
 use crate::module::{Initializer, Parameter};
 use crate::scope::Scope;
 use fullshard_graph::{Error, Result, Tensor, custom_vjp};
@@ -17,7 +17,7 @@ pub fn apply(
     nn.module(name, class, |nn| {
         let weight = Parameter::new("weight", &[width(x)?], Initializer::Ones);
         let weight = nn.get(&weight.with_dim_names(&[dim_names::NORM]))?;
-        rms_norm(x, &weight, epsilon)
+        normalized(nn, rms_norm(x, &weight, epsilon)?)
     })
 }
 
