@@ -40,9 +40,8 @@ impl Sinking {
                 node.op = op.unwrap_or_else(|| node.op.clone());
             }
         }
-        let permutes = |node: &Node| {
-            matches!(node.op, Op::Collective(Collective::Permute { .. }, _))
-        };
+        let permutes =
+            |node: &Node| matches!(node.op, Op::Collective(Collective::Permute { .. }, _));
         if sunk.nodes.iter().any(permutes) {
             sunk = Slices::of(&sunk).sink(&sunk).map_or(sunk, Rc::new);
         }

@@ -89,8 +89,8 @@ fn values_are_those_of_a_reduce_scatter() {
     });
     let inputs: Vec<HostTensor> = inputs.collect();
     let at_once = program(|group, inputs| group.reduce_scatter(&of_parts(inputs)?, 0));
-    let [found, expected] = [program(in_streams), at_once]
-        .map(|program| run(&program, &inputs)[0].to_f64().unwrap());
+    let [found, expected] =
+        [program(in_streams), at_once].map(|program| run(&program, &inputs)[0].to_f64().unwrap());
     assert_close(&found, &expected, 1e-12);
 }
 

@@ -223,8 +223,7 @@ impl CommPolicy {
         let padded = param.pad(gradient)?;
         let tiled = tiled(param, &padded)?;
         let parts = param.reduced_parts().map(|(dim, count)| Parts { dim: lead + dim, count });
-        let scattered =
-            self.staging.reduce_scatter(&self.mesh, &param.axes, &tiled, dim, parts)?;
+        let scattered = self.staging.reduce_scatter(&self.mesh, &param.axes, &tiled, dim, parts)?;
         let scattered = self.sum(&self.replica_axes(param), &scattered)?;
         let mut dims = padded.dims().to_vec();
         dims[dim] /= param.num_shards;

@@ -89,6 +89,12 @@ impl Remat {
         PRESETS.into_iter().map(|(preset, _)| preset)
     }
 
+    /// The policy that saves just these activations, on the device.
+    pub fn saving(names: &[&'static str]) -> Remat {
+        let saved = |&name| SavedName { name, offload: false };
+        Remat::Names(names.iter().map(saved).collect())
+    }
+
     /// The activations it saves; all for [`Remat::None`], which also saves those without a name.
     pub fn saved(&self) -> Vec<SavedName> {
         let of = |names: &[&'static str], offload: bool| {

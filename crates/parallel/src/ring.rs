@@ -12,9 +12,7 @@
 
 use crate::staged::Stage;
 use fullshard_core::CollectiveKind;
-use fullshard_graph::{
-    DType, Mesh, MeshExt, Result, Tensor, barrier, concatenate, full as filled,
-};
+use fullshard_graph::{DType, Mesh, MeshExt, Result, Tensor, barrier, concatenate, full as filled};
 
 /// Elements from which rings are used. Below, one collective has less latency.
 pub(crate) const SMALLEST: usize = 1 << 16;

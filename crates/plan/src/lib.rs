@@ -32,5 +32,5 @@ pub use report::{
     Basis, CollectiveTime, LargeBuffer, MachineSummary, Memory, ModuleCollectives, ModuleTime,
     Part, Rates, Report, Time, Warning,
 };
-pub use search::{Callbacks, Candidate, Frontier, Point, Progress, Space, search};
+pub use search::{Callbacks, Candidate, Effort, Frontier, Point, Progress, Space, search};
 pub use start_up::{DISK_RATE, JOIN, STORE_RATE, StartUp, StartUpPart};

@@ -4,13 +4,16 @@
 //! Every combination is estimated with the quick model, at every batch that should fit. The
 //! fastest are confirmed, usually by compiling them: candidates that do not fit are retried with
 //! a smaller batch, those with memory left with a larger one, and those that the quick model
-//! finds slower by more than its error are skipped.
+//! finds slower by more than its error are skipped. So are those that would compile for longer than
+//! the time that is left: unrolled layers take many times as long as scanned ones.
 
 mod candidate;
+mod effort;
 mod frontier;
 mod meshes;
 
 pub use candidate::{Candidate, Space};
+pub use effort::Effort;
 pub use frontier::{Frontier, Point};
 
 use crate::error::Error;
@@ -18,6 +21,7 @@ use crate::machine::Machine;
 use crate::quick::quick;
 use crate::report::Report;
 use candidate::{sizes, step_down, step_up};
+use effort::Spent;
 use fullshard_step::StepSpec;
 
 /// Slowdown relative to the best below which a candidate is still compiled: the error of the quick
@@ -61,6 +65,11 @@ pub enum Progress<'a> {
         /// The reason.
         reason: String,
     },
+    /// A candidate would compile for longer than the time that is left.
+    TooLong {
+        /// The candidate.
+        candidate: &'a Candidate,
+    },
 }
 
 /// Callbacks of a search.
@@ -73,12 +82,11 @@ pub struct Callbacks<'a> {
     pub progress: &'a mut dyn FnMut(Progress<'_>),
 }
 
-/// Finds the Pareto frontier of memory and speed. At most `most` candidates are confirmed; with 0
-/// the quick model is trusted.
+/// Finds the Pareto frontier of memory and speed.
 pub fn search(
     space: &Space,
     machine: &Machine,
-    most: usize,
+    effort: Effort,
     callbacks: &mut Callbacks<'_>,
 ) -> Result<Frontier, Error> {
     let mut choices = space.choices(machine.devices);
@@ -96,7 +104,7 @@ pub fn search(
         candidates: points.len(),
     });
     waiting.sort_by(|a, b| a.speed().total_cmp(&b.speed()));
-    let confirmed = confirm(space, machine, most, waiting, callbacks)?;
+    let confirmed = confirm(space, machine, effort, waiting, callbacks)?;
     Ok(Frontier::new(machine.memory, points, confirmed))
 }
 
@@ -139,14 +147,15 @@ fn fitting(
 fn confirm(
     space: &Space,
     machine: &Machine,
-    most: usize,
+    effort: Effort,
     mut waiting: Vec<Point>,
     callbacks: &mut Callbacks<'_>,
 ) -> Result<Vec<Point>, Error> {
     let mut confirmed: Vec<Point> = Vec::new();
     let mut tried: Vec<Candidate> = Vec::new();
+    let mut spent = Spent::new(effort, machine.kind);
     while let Some(point) = waiting.pop()
-        && tried.len() < most
+        && !spent.is_over()
     {
         let best = confirmed.iter().filter(|point| point.fits()).map(Point::speed);
         let best = best.fold(0.0, f64::max);
@@ -154,15 +163,21 @@ fn confirm(
         if tried.contains(&candidate) || point.speed() * (1.0 + TOLERANCE) < best {
             continue;
         }
-        let done = tried.len();
+        if !spent.affords(&point) {
+            (callbacks.progress)(Progress::TooLong { candidate: &candidate });
+            continue;
+        }
+        let (done, most) = (spent.tried, effort.compiles);
         (callbacks.progress)(Progress::Confirming { candidate: &candidate, done, most });
         tried.push(candidate.clone());
+        spent.tried += 1;
         let other = match (callbacks.confirm)(&candidate) {
             Ok(report) => {
                 (callbacks.progress)(Progress::Confirmed {
                     candidate: &candidate,
                     report: &report,
                 });
+                spent.learn(&point, &report);
                 let factor = report.memory.total as f64 / point.report.memory.total as f64;
                 let found = Point::confirmed(candidate.clone(), report);
                 let fits = found.fits();

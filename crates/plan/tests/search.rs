@@ -6,7 +6,8 @@ mod common;
 use common::{Case, Layout, Shape};
 use fullshard_parallel::{Remat, Strategy};
 use fullshard_plan::{
-    Callbacks, Candidate, Error, Frontier, Machine, Progress, Report, Space, quick, search,
+    Basis, Callbacks, Candidate, Effort, Error, Frontier, Machine, Progress, Report, Space, quick,
+    search,
 };
 use fullshard_step::StepSpec;
 
@@ -55,7 +56,7 @@ fn run(
     let frontier = search(
         space,
         machine,
-        most,
+        Effort::compiles(most),
         &mut Callbacks {
             spec: &mut |candidate| Ok(spec(candidate)),
             confirm: &mut |candidate| {
@@ -159,7 +160,7 @@ fn other_errors_end_the_search() {
     let found = search(
         &space(),
         &machine,
-        4,
+        Effort::compiles(4),
         &mut Callbacks {
             spec: &mut |candidate| Ok(spec(candidate)),
             confirm: &mut |_| Err(error.take().unwrap()),
@@ -213,4 +214,37 @@ fn candidate_flags() {
     assert_eq!(candidate.flags().join(" "), flags);
     let settings = [("shard_param_on_dim_0", false), ("flatten_parameters", false)];
     assert_eq!(candidate.settings(), settings);
+}
+
+/// Unrolled layers are not compiled where there is no time for them, whatever they promise.
+#[test]
+fn compiles_what_there_is_time_for() {
+    let (space, machine) = (Space { scans: vec![true, false], ..space() }, machine(8.0));
+    let tried = |seconds: f64| {
+        let (mut tried, mut too_long) = (Vec::new(), 0);
+        let slow = |report: Report| {
+            let basis = Basis::Compiled { seconds: 3000.0, cached: true, compiler: "none".into() };
+            Report { basis, ..report }
+        };
+        search(
+            &space,
+            &machine,
+            Effort { compiles: 8, seconds },
+            &mut Callbacks {
+                spec: &mut |candidate| Ok(spec(candidate)),
+                confirm: &mut |candidate| {
+                    tried.push(candidate.scan_layers);
+                    Ok(slow(quick(&spec(candidate), &machine)?))
+                },
+                progress: &mut |progress| {
+                    too_long += usize::from(matches!(progress, Progress::TooLong { .. }));
+                },
+            },
+        )
+        .unwrap();
+        (tried.len(), too_long)
+    };
+    let (all, none) = (tried(f64::INFINITY), tried(2000.0));
+    assert!(all.0 > 1 && all.1 == 0, "{all:?}");
+    assert!(none.0 == 1 && none.1 > 0, "{none:?}");
 }

@@ -6,7 +6,9 @@ mod common;
 
 use common::{Case, Layout, Shape};
 use fullshard_parallel::Remat;
-use fullshard_plan::{Callbacks, Candidate, Error, Frontier, Machine, Point, Space, search};
+use fullshard_plan::{
+    Callbacks, Candidate, Effort, Error, Frontier, Machine, Point, Space, search,
+};
 use fullshard_step::StepSpec;
 
 /// The model and its sequences.
@@ -48,7 +50,7 @@ impl Setup {
             confirm: &mut |_| unreachable!(),
             progress: &mut |_| {},
         };
-        search(space, machine, 0, &mut callbacks).unwrap()
+        search(space, machine, Effort::compiles(0), &mut callbacks).unwrap()
     }
 }
 

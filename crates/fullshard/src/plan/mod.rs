@@ -3,7 +3,7 @@
 mod search;
 
 pub use fullshard_plan::{
-    Basis, Budget, Candidate, Failures, Frontier, Goodput, Machine, MemoryEstimate, Point,
+    Basis, Budget, Candidate, Effort, Failures, Frontier, Goodput, Machine, MemoryEstimate, Point,
     Progress, Report, Space, Warning, page,
 };
 pub use search::{Found, search};

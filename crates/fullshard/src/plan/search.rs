@@ -1,6 +1,6 @@
 //! Searches the best settings for a machine.
 
-use super::{Candidate, Frontier, Machine, PlanOptions, Planner, Progress, Report, Space};
+use super::{Candidate, Effort, Frontier, Machine, PlanOptions, Planner, Progress, Report, Space};
 use crate::config::{RunConfig, Scan};
 use crate::error::{Error, Result};
 use fullshard_core::Layout;
@@ -17,12 +17,12 @@ pub struct Found {
 /// Finds the largest batch that fits a machine, and the best of the settings that the config leaves
 /// open.
 ///
-/// At most `compiles` candidates are compiled; with 0 or a quick plan, only the formula is used.
+/// Candidates are compiled as the effort allows; a quick plan uses only the formula.
 pub fn search(
     config: &RunConfig,
     machine: &Machine,
     options: PlanOptions,
-    compiles: usize,
+    effort: Effort,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Found> {
     let config = config.for_machine(machine)?;
@@ -31,14 +31,14 @@ pub fn search(
     // A problem of all candidates is an error, not an empty frontier.
     let spec = local.planned_spec()?;
     let planner = Planner::new(&config, machine, options);
-    let max_compiles = if options.quick { 0 } else { compiles };
-    if max_compiles > 0 {
+    let effort = if options.quick { Effort::compiles(0) } else { effort };
+    if effort.compiles > 0 {
         planner.compiler(&spec)?;
     }
     let frontier = fullshard_plan::search(
         &config.space(machine, spec.batch.tokens),
         machine,
-        max_compiles,
+        effort,
         &mut Callbacks {
             spec: &mut |candidate| local.with(candidate).planned_spec().map_err(to_plan),
             confirm: &mut |candidate| {

@@ -1,6 +1,7 @@
 //! Candidates and the search space.
 
 use fullshard_core::{Layout, MeshSpec};
+use fullshard_models::layers::checkpoint::{ATTN_OUT, OUT_PROJ, QKV};
 use fullshard_parallel::{Remat, Strategy};
 use serde::Serialize;
 
@@ -99,9 +100,13 @@ impl Default for Space {
                 Remat::None,
                 Remat::Dots,
                 Remat::Minimal,
+                Remat::saving(&[QKV, ATTN_OUT, OUT_PROJ]),
+                Remat::saving(&[QKV, ATTN_OUT]),
                 Remat::SaveOut,
+                Remat::saving(&[ATTN_OUT]),
                 Remat::Full,
                 Remat::MinimalOffload,
+                Remat::QkvOffload,
             ],
             layouts: vec![Layout::Dim(0), Layout::Flat],
             scans: vec![true, false],

@@ -7,7 +7,9 @@ mod table1;
 use super::train::TrainArgs;
 use crate::output::{check_file, complain, print_json};
 use clap::Args;
-use fullshard::plan::{Budget, Failures, Frontier, Machine, PlanOptions, Planner, Report, page};
+use fullshard::plan::{
+    Budget, Effort, Failures, Frontier, Machine, PlanOptions, Planner, Report, page,
+};
 use fullshard::{Error, Result};
 use fullshard_checkpoint::write_file;
 use std::io::IsTerminal;
@@ -39,6 +41,10 @@ struct PlanFlags {
     /// Maximum number of settings that a search compiles; 0 uses the formula only.
     #[arg(long, value_name = "N", default_value_t = 6, requires = "search")]
     compiles: usize,
+    /// Minutes that a search may compile in all; it skips settings that would take longer.
+    #[arg(long = "compile_minutes", value_name = "X", default_value_t = 60.0, requires = "search",
+          value_parser = positive)]
+    compile_minutes: f64,
     /// Number of training tokens, to estimate days of training.
     #[arg(long, value_name = "N", value_parser = positive)]
     tokens: Option<f64>,
@@ -73,6 +79,10 @@ impl PlanFlags {
         let (host_mtbf_days, restart) = (self.host_mtbf_days, self.restart_s);
         let failures = Failures { host_mtbf_days, restart, save_steps: None };
         PlanOptions { quick: self.quick, budget, failures }
+    }
+
+    fn effort(&self) -> Effort {
+        Effort { compiles: self.compiles, seconds: 60.0 * self.compile_minutes }
     }
 
     fn machine(&self) -> Result<Machine> {

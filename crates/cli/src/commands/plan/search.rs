@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 pub fn run(plan: &PlanFlags, config: &RunConfig, machine: &Machine) -> Result<ExitCode> {
     let progress = &mut |progress: Progress<'_>| say(&describe(&progress));
-    let found = search(config, machine, plan.options(), plan.compiles, progress)?;
+    let found = search(config, machine, plan.options(), plan.effort(), progress)?;
     let Some((best, report)) = &found.best else {
         return Err(Error::Usage(format!(
             "no settings fit {}: use more devices, or a smaller model",
@@ -44,6 +44,10 @@ fn describe(progress: &Progress<'_>) -> String {
             format::bytes(report.memory.limit)
         ),
         Progress::DoesNotFit { reason, .. } => format!("  {reason}"),
+        Progress::TooLong { candidate } => {
+            let flags = candidate.flags().join(" ");
+            format!("not compiled, it would take longer than --compile_minutes leaves: {flags}")
+        }
     }
 }
 

@@ -38,6 +38,8 @@ struct Kind {
     flags: &'static [&'static str],
     /// Variables of its environment.
     variables: &'static [(&'static str, &'static str)],
+    /// The step from which on something may fail.
+    first: u64,
     /// How many hosts it has, if each process is to have its own.
     hosts: Option<&'static str>,
     /// Causes a failure, and returns when.
@@ -53,6 +55,7 @@ const PLAIN: Kind = Kind {
     processes: "2",
     flags: &[],
     variables: &[],
+    first: 6,
     hosts: None,
     fail: kill_one,
     heal: |_| {},
@@ -176,7 +179,7 @@ fn drill(kind: &'static Kind, failures: u64) -> Ended {
     let mut times = Times::default();
     for failure in 0..failures {
         let after = drill.draw(STRETCH / 2);
-        drill.reach(STRETCH * failure + 6 + after);
+        drill.reach(STRETCH * failure + kind.first + after);
         let failed = (kind.fail)(&mut drill);
         let before = drill.catch_up();
         times.add(&failed, before, &drill.folder);
