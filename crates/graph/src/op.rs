@@ -305,7 +305,7 @@ pub(crate) struct CustomVjp {
 }
 
 /// A region in which each device runs on its own shards.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Manual {
     pub mesh: Mesh,
     pub axes: Vec<usize>,

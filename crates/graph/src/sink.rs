@@ -58,13 +58,9 @@ impl Sinking {
             sunk
         };
         let op = match op {
-            Op::Manual(it) => Op::Manual(Rc::new(Manual {
-                mesh: it.mesh.clone(),
-                axes: it.axes.clone(),
-                inputs: it.inputs.clone(),
-                outputs: it.outputs.clone(),
-                body: visit(&it.body),
-            })),
+            Op::Manual(it) => {
+                Op::Manual(Rc::new(Manual { body: visit(&it.body), ..Manual::clone(it) }))
+            }
             Op::Scan(it) => Op::Scan(Rc::new(Scan {
                 body: visit(&it.body),
                 prepare: it.prepare.as_ref().map(&mut visit),
@@ -151,9 +147,11 @@ impl Slices {
 
     /// The nodes that make what a dynamic slice made.
     fn instead_of(&self, slice: &Node, graph: &mut Graph) -> Option<Vec<Node>> {
-        let starts: Vec<Start> =
-            slice.inputs[1..].iter().map(|&start| self.start(graph, start)).collect();
         let sizes = graph.ty(slice.outputs[0]).dims.clone();
+        let rooms = graph.ty(slice.inputs[0]).dims.iter().zip(&sizes).map(|(all, size)| all - size);
+        let starts = slice.inputs[1..].iter().zip(rooms);
+        let starts: Vec<Start> =
+            starts.map(|(&start, room)| self.start(graph, start, room)).collect();
         let mut emitter = Emitter { graph, nodes: Vec::new(), path: slice.path.clone() };
         let made = self.slice(&mut emitter, slice.inputs[0], &starts, &sizes)?;
         let Sliced::Value(made) = made else { return None };
@@ -162,13 +160,16 @@ impl Slices {
         Some(nodes)
     }
 
-    fn start(&self, graph: &Graph, value: ValueId) -> Start {
+    /// Where a slice starts that has some room, which dynamic slices do not leave.
+    fn start(&self, graph: &Graph, value: ValueId, room: usize) -> Start {
         let constant = self.producers.get(&value).map(|&index| &graph.nodes[index].op);
         match constant {
             Some(Op::Constant(constant)) if graph.ty(value).dtype == DType::I32 => {
                 let (Constant::Splat(bytes) | Constant::Dense(bytes)) = &**constant;
                 let number = bytes.as_slice().try_into().map(i32::from_le_bytes);
-                number.map_or(Start::Value(value), |number| Start::At(number.max(0) as usize))
+                number.map_or(Start::Value(value), |number| {
+                    Start::At(room.min(number.max(0) as usize))
+                })
             }
             _ => Start::Value(value),
         }

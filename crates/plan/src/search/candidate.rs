@@ -182,12 +182,12 @@ mod tests {
     #[test]
     fn combinations_are_distinct() {
         let space = Space::default();
-        // Policies: 6 scanned, 5 unrolled. Replicated: scanned or unrolled. Sharded: 2 layouts x
+        // Policies: 10 scanned, 8 unrolled. Replicated: scanned or unrolled. Sharded: 2 layouts x
         // (scanned with or without gathering ahead, or unrolled); without resharding nothing is
         // gathered ahead.
-        let (replicated, resharded, kept) = (6 + 5, 2 * (6 + 6 + 5), 2 * (6 + 5));
+        let (replicated, resharded, kept) = (10 + 8, 2 * (10 + 10 + 8), 2 * (10 + 8));
         assert_eq!(space.choices(4).len(), replicated + resharded + 2 * kept);
-        assert_eq!(space.choices(1).len(), 6 + 5);
+        assert_eq!(space.choices(1).len(), 10 + 8);
         // Each mesh with replicas adds the hybrid strategies.
         let nodes = space.with_meshes_of(&Machine::parse("h100:8x2").unwrap());
         let meshes: Vec<String> = nodes.meshes.iter().flatten().map(MeshSpec::to_string).collect();
