@@ -9,6 +9,7 @@ use fullshard_core::{CollectiveKind, Platform};
 use fullshard_data::hub::MAIN;
 use fullshard_models::AnyModel;
 use fullshard_models::layers::attention::context::ContextMethod;
+use fullshard_models::layers::loss::CHUNKED_FROM;
 use fullshard_models::layers::{attention, fp8};
 use fullshard_parallel::rules::FSDP;
 use fullshard_parallel::{Placement, PlacementOptions, Staging};
@@ -160,6 +161,12 @@ impl RunConfig {
                 eager && !context && !gpu && spec.batch.tokens < attention::BLOCKWISE_FROM,
                 "sequences this short are computed so in any case",
             ),
+            (
+                "--logits_chunk_mib",
+                self.remat.logits_chunk_mib.is_some()
+                    && spec.model.dimensions().vocabulary < CHUNKED_FROM,
+                "the logits of a vocabulary this small are computed at once",
+            ),
             ("--model_revision", self.model.revision != MAIN && no_model, NO_HUB),
             (
                 "--token",
@@ -262,6 +269,13 @@ impl RunConfig {
         })
     }
 
+    /// The most bytes of logits at once, if they are given.
+    fn chunk_bytes(&self) -> Result<Option<usize>> {
+        let bytes = |mib: usize| mib.checked_mul(1 << 20).filter(|&bytes| bytes > 0);
+        let invalid = || Error::Usage("--logits_chunk_mib is a number of MiB, at least 1".into());
+        self.remat.logits_chunk_mib.map(|mib| bytes(mib).ok_or_else(invalid)).transpose()
+    }
+
     fn placement_options(&self, model: &dyn AnyModel) -> Result<PlacementOptions> {
         let kind = self.platform();
         let scan_layers = match self.model.scan_layers {
@@ -280,8 +294,10 @@ impl RunConfig {
         let mut lowering = lowering(kind);
         // The kernel's backward pass has no fixed order of sums, and its dropout no seed.
         lowering.fused_attention &= !self.is_deterministic_gpu();
-        lowering.eager_attention = self.model.attention == AttentionChoice::Eager;
-        lowering.fused_attention &= !lowering.eager_attention;
+        if self.model.attention == AttentionChoice::Eager {
+            lowering = lowering.eager();
+        }
+        lowering.chunk_bytes = self.chunk_bytes()?.or(lowering.chunk_bytes);
         Ok(PlacementOptions {
             strategy: self.strategy()?,
             rules: self.sharding_rules()?,

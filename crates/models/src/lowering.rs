@@ -6,8 +6,9 @@ pub struct LoweringOptions {
     /// The vocabulary is padded to a multiple of the tile size where it is a dimension of a large
     /// matmul.
     pub padded_vocabulary: bool,
-    /// The loss uses large chunks of tokens, as memory allows.
-    pub large_chunks: bool,
+    /// The most bytes of logits that the loss computes at once, in `f32`, if not
+    /// [`loss::CHUNK_BYTES`](crate::layers::loss::CHUNK_BYTES).
+    pub chunk_bytes: Option<usize>,
     /// The loss is a custom call of the platform.
     pub loss_custom_call: bool,
     /// Attention is a fused kernel, where supported.
@@ -28,4 +29,18 @@ pub struct LoweringOptions {
     pub separate_sums: bool,
     /// Large parameters are updated separately.
     pub separate_updates: bool,
+}
+
+impl LoweringOptions {
+    /// The same with attention, and the projection and the norm before it, as transformers' eager
+    /// modules compute them.
+    pub fn eager(self) -> LoweringOptions {
+        LoweringOptions {
+            fused_attention: false,
+            eager_attention: true,
+            split_projections: false,
+            separate_norms: false,
+            ..self
+        }
+    }
 }

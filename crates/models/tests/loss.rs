@@ -276,14 +276,14 @@ fn chunk_sizes() {
         (1, 1_000_000, 1),
         (0, 50257, 0),
     ] {
-        assert_eq!(chunk_size(tokens, vocabulary, false), size, "{tokens} of {vocabulary}");
+        assert_eq!(chunk_size(tokens, vocabulary, None), size, "{tokens} of {vocabulary}");
     }
 }
 
 #[test]
 fn chunks_have_less_than_a_tile_of_padding() {
     for tokens in (1..50_000).step_by(97) {
-        let size = chunk_size(tokens, 50257, false);
+        let size = chunk_size(tokens, 50257, None);
         let chunks = tokens.div_ceil(size);
         assert!(size <= 2560 && chunks == tokens.div_ceil(2560), "{tokens} by {size}");
         assert!(chunks * size - tokens < chunks * 128, "{tokens} by {size}");

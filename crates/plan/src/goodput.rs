@@ -199,7 +199,7 @@ fn copy_rate(machine: &Machine) -> f64 {
     let per_host = machine.devices.div_ceil(machine.hosts) as f64;
     match machine.kind {
         Platform::Cpu => CPU_COPY_RATE,
-        _ => per_host * machine.chip.host_link().unwrap_or(TPU_COPY_RATE),
+        _ => per_host * machine.chip.host_link.unwrap_or(TPU_COPY_RATE),
     }
 }
 

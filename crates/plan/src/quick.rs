@@ -87,7 +87,7 @@ fn time(
         let bytes = through_memory * work.bytes + work.stacked;
         let compute = flops / speeds.matmul_rate + bytes / speeds.bandwidth;
         // Moving activations overlaps with computing others.
-        compute.max(machine.chip.host_link().map_or(0.0, |rate| work.offloaded / rate))
+        compute.max(machine.chip.host_link.map_or(0.0, |rate| work.offloaded / rate))
     };
     let all = work::work(spec, machine.kind, &speeds::passes(machine.kind));
     let mut modules: Vec<ModuleTime> = all
@@ -130,7 +130,7 @@ fn notes(spec: &StepSpec, machine: &Machine) -> Vec<String> {
                      compiled plan knows which ones overlap";
         notes.push(waits.to_owned());
     }
-    if spec.placement.remat.offloads() && machine.chip.host_link().is_none() {
+    if spec.placement.remat.offloads() && machine.chip.host_link.is_none() {
         let unknown = "the rate of this chip to host memory is not known: moving activations is \
                        assumed to overlap with compute";
         notes.push(unknown.to_owned());

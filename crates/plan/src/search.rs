@@ -117,7 +117,7 @@ fn estimated(
 ) -> Vec<Vec<Point>> {
     // Where the rate to host memory is not known, offloading would seem free.
     let is_timed = |choice: &Candidate| {
-        !choice.remat.offloads() || space.remats.len() == 1 || machine.chip.host_link().is_some()
+        !choice.remat.offloads() || space.remats.len() == 1 || machine.chip.host_link.is_some()
     };
     let choices = choices.iter().filter(|choice| is_timed(choice));
     let found = choices.map(|choice| fitting(space, machine, choice, callbacks));

@@ -5,14 +5,18 @@
 //! Each row has what was published and what is predicted. A prediction that changes fails the
 //! test: then look at the row, and change it here and in `docs/performance.md`. Nothing is fitted.
 //!
-//! - MaxText's tables of TPU v4, v5e and v5p, one slice and several. Shapes, batches and remat
-//!   policies are those of the scripts next to the tables (global_parameter_scale of its base
-//!   model: width 2048, 16 heads of 128, inner width 7168 with a gate, 16 layers, vocabulary 32000;
-//!   the 22B model of v4 has no gate and heads of 256). Differences: attention is a fused kernel
-//!   there, the v5p rows and the 128B ones also use tensor parallelism over 4 to 16 devices, their
-//!   compiler flags overlap collectives with compute, and `minimal` saves about what `dots` does.
-//!   MFU includes attention, as MaxText counted it then. Collectives inside a slice are taken to
-//!   overlap with compute as far as they are shorter, which is how those runs were made. Slices
+//! - MaxText's tables of TPU v4, v5e and v5p, one slice and several: shapes, batches and remat
+//!   policies of its scripts when the tables were published (2023-05, 2023-11, 2023-12), which later
+//!   versions of them changed. Then it had heads of 256, an MLP without a gate, vocabulary 32768, a
+//!   tied head, and blocks whose attention and MLP read one norm and are added together. The 22B
+//!   model is GPT-2's shape here; for the others, whose attention is narrower than the residual
+//!   stream, a Llama with as many parameters: a gate, and an inner width of two thirds. MFU counts
+//!   attention as the code did then: not at all for v4, in full for v5e, half of it for v5p.
+//!   Differences: attention is a fused kernel there, except for v4; `full` recomputes less, since
+//!   the backward pass of such a block uses neither projection's output; the v5p rows and the 128B
+//!   ones also use tensor parallelism over 4 to 16 devices; their compiler flags overlap collectives
+//!   with compute; and `minimal` saves about what `dots` does. Collectives inside a slice are taken
+//!   to overlap with compute as far as they are shorter, which is how those runs were made. Slices
 //!   are replicas there: an all-reduce of the gradients between them is added, not overlapped.
 //! - The poster's 128B on v4-512, for each batch that it may have been, and on v4-1024.
 //! - torchtitan's Llama 3.1 8B and 70B with `torch.compile`. Its selective remat is taken for
@@ -27,41 +31,67 @@ use fullshard_core::CollectiveKind;
 use fullshard_models::from_json;
 use fullshard_parallel::{FsdpConfig, Placement, PlacementOptions, Remat};
 use fullshard_pjrt::plugins::Platform;
-use fullshard_plan::{Machine, quick};
+use fullshard_plan::{Machine, Rates, quick};
 use fullshard_step::{BatchShape, StepSpec, lowering};
 
 struct Row {
     machine: &'static str,
     model: Model,
-    /// Sequences of 2048 per device.
+    /// Sequences per device.
     batch: usize,
     remat: Remat,
+    attention: Attention,
     /// MFU in percent by the number of slices, with what is predicted.
     figures: &'static [(usize, f64, f64)],
 }
 
-/// Sizes, some as multiples of MaxText's base model.
+/// What the published MFU counts of attention.
+#[derive(Clone, Copy)]
+enum Attention {
+    None,
+    Causal,
+    Full,
+}
+
+impl Attention {
+    /// The MFU by this convention.
+    fn mfu(self, rates: &Rates) -> f64 {
+        let (without, full) = (rates.mfu.unwrap(), rates.mfu_palm.unwrap());
+        match self {
+            Attention::None => without,
+            Attention::Causal => 0.5 * (without + full),
+            Attention::Full => full,
+        }
+    }
+}
+
 enum Model {
-    Scaled { width: usize, heads: usize, inner: usize, layers: usize },
-    Gpt2 { width: usize, heads: usize, layers: usize },
+    /// A model of MaxText's base of 2023, scaled: width, heads, inner width without a gate, layers.
+    Scaled {
+        width: usize,
+        heads: usize,
+        inner: usize,
+        layers: usize,
+    },
+    Gpt2 {
+        width: usize,
+        heads: usize,
+        layers: usize,
+    },
 }
 
 impl Model {
     fn config(&self) -> String {
         match self {
             Model::Scaled { width, heads, inner, layers } => format!(
-                r#"{{"model_type": "llama", "vocab_size": 32000, "hidden_size": {},
-                "max_position_embeddings": 2048, "num_hidden_layers": {},
-                "num_attention_heads": {}, "num_key_value_heads": {}, "head_dim": 128,
-                "intermediate_size": {}, "tie_word_embeddings": false}}"#,
-                2048 * width,
-                16 * layers,
-                16 * heads,
-                16 * heads,
-                7168 * inner
+                r#"{{"model_type": "llama", "vocab_size": 32768, "hidden_size": {width},
+                "max_position_embeddings": 2048, "num_hidden_layers": {layers},
+                "num_attention_heads": {heads}, "num_key_value_heads": {heads}, "head_dim": 256,
+                "intermediate_size": {}, "tie_word_embeddings": true}}"#,
+                (2 * inner / 3).next_multiple_of(128),
             ),
             Model::Gpt2 { width, heads, layers } => format!(
-                r#"{{"model_type": "gpt2", "vocab_size": 32000, "n_positions": 2048,
+                r#"{{"model_type": "gpt2", "vocab_size": 32768, "n_positions": 1024,
                 "n_embd": {width}, "n_layer": {layers}, "n_head": {heads}, "resid_pdrop": 0,
                 "embd_pdrop": 0, "attn_pdrop": 0}}"#
             ),
@@ -74,6 +104,14 @@ impl Model {
             Model::Gpt2 { .. } => "GPT2Block",
         }
     }
+
+    /// Tokens per sequence.
+    fn tokens(&self) -> usize {
+        match self {
+            Model::Scaled { .. } => 2048,
+            Model::Gpt2 { .. } => 1024,
+        }
+    }
 }
 
 const fn scaled(width: usize, heads: usize, inner: usize, layers: usize) -> Model {
@@ -81,35 +119,60 @@ const fn scaled(width: usize, heads: usize, inner: usize, layers: usize) -> Mode
 }
 
 fn rows() -> Vec<Row> {
-    let row = |machine, model, batch, remat, figures| Row { machine, model, batch, remat, figures };
     let of_22b = Model::Gpt2 { width: 6144, heads: 24, layers: 48 };
     let of_32b = &[
-        (1, 66.86, 50.8),
-        (2, 64.81, 50.5),
-        (4, 64.10, 50.4),
-        (8, 63.67, 50.3),
-        (16, 62.26, 50.3),
-        (32, 60.40, 50.3),
+        (1, 66.86, 54.8),
+        (2, 64.81, 54.5),
+        (4, 64.10, 54.3),
+        (8, 63.67, 54.3),
+        (16, 62.26, 54.2),
+        (32, 60.40, 54.2),
     ];
     let of_128b = &[
-        (1, 56.06, 56.8),
-        (2, 55.82, 55.6),
-        (4, 54.93, 55.0),
-        (8, 52.93, 54.7),
-        (16, 50.86, 54.6),
-        (32, 46.25, 54.5),
+        (1, 56.06, 58.8),
+        (2, 55.82, 57.5),
+        (4, 54.93, 56.9),
+        (8, 52.93, 56.5),
+        (16, 50.86, 56.4),
+        (32, 46.25, 56.3),
     ];
-    let on_v4 = &[(1, 56.7, 56.1), (2, 55.2, 55.9), (4, 54.3, 55.7), (8, 53.2, 55.7)];
-    let on_v5p = &[(1, 71.47, 62.3), (2, 69.43, 61.4)];
+    let on_v4: &[_] = &[(1, 56.7, 57.1), (2, 55.2, 56.6), (4, 54.3, 56.4), (8, 53.2, 56.3)];
+    let v4 = |model, figures| Row {
+        machine: "v4-128",
+        model,
+        batch: 16,
+        remat: Remat::Full,
+        attention: Attention::None,
+        figures,
+    };
+    let v5e = |model, batch, figures| Row {
+        machine: "v5e-256",
+        model,
+        batch,
+        remat: Remat::Full,
+        attention: Attention::Full,
+        figures,
+    };
+    let v5p = |machine, model, batch, remat, figures| Row {
+        machine,
+        model,
+        batch,
+        remat,
+        attention: Attention::Causal,
+        figures,
+    };
+    let (of_16, of_32) = (scaled(5120, 32, 32768, 32), || scaled(10240, 32, 32768, 32));
+    let of_128 = || scaled(10240, 64, 65536, 64);
+    let of_1024 = scaled(20480, 128, 131_072, 128);
     vec![
-        row("v4-128", of_22b, 13, Remat::Full, on_v4),
-        row("v5e-256", scaled(2, 4, 4, 2), 6, Remat::Full, &[(1, 61.1, 43.2)]),
-        row("v5e-256", scaled(4, 4, 4, 2), 4, Remat::Full, of_32b),
-        row("v5e-256", scaled(4, 4, 4, 4), 2, Remat::Full, &[(1, 59.9, 52.3)]),
-        row("v5e-256", scaled(4, 8, 8, 4), 1, Remat::Full, of_128b),
-        row("v5p-128", scaled(4, 4, 4, 2), 7, Remat::Dots, on_v5p),
-        row("v5p-256", scaled(4, 8, 8, 4), 1, Remat::Dots, &[(1, 68.68, 62.6), (2, 66.34, 59.3)]),
-        row("v5p-4096", scaled(8, 16, 16, 8), 2, Remat::Full, &[(1, 64.8, 58.8)]),
+        v4(of_22b, on_v4),
+        v5e(of_16, 6, &[(1, 61.1, 49.4)]),
+        v5e(of_32(), 4, of_32b),
+        v5e(scaled(10240, 32, 32768, 64), 2, &[(1, 59.9, 55.8)]),
+        v5e(of_128(), 1, of_128b),
+        v5p("v5p-128", of_32(), 8, Remat::Dots, &[(1, 71.47, 66.9), (2, 69.43, 65.9)]),
+        v5p("v5p-256", of_128(), 2, Remat::Dots, &[(1, 68.68, 68.3), (2, 66.34, 66.3)]),
+        v5p("v5p-4096", of_1024, 2, Remat::Full, &[(1, 64.8, 61.4)]),
     ]
 }
 
@@ -129,7 +192,8 @@ fn spec(row: &Row, machine: &Machine) -> StepSpec {
     };
     let placement = Placement::new(&model.tree(), machine.devices, &options).unwrap();
     let sequences = row.batch * machine.devices;
-    let batch = BatchShape { sequences, tokens: 2048, accumulation: 1, sync_each_microbatch: true };
+    let tokens = row.model.tokens();
+    let batch = BatchShape { sequences, tokens, accumulation: 1, sync_each_microbatch: true };
     let optimizer = fullshard_optim::from_name("adamw", &Default::default()).unwrap();
     StepSpec::new(model, placement, optimizer, batch, Some(1.0)).unwrap()
 }
@@ -166,7 +230,7 @@ fn predictions_of_maxtext_runs_do_not_drift() {
         let inside = time.compute.max(time.exposed + time.hidden);
         for &(slices, published, expected) in row.figures {
             let step = inside + between_slices(&spec, row.machine, slices);
-            let predicted = 100.0 * report.rates.mfu_palm.unwrap() * time.step / step;
+            let predicted = 100.0 * row.attention.mfu(&report.rates) * time.step / step;
             let error = predicted / published - 1.0;
             errors.push(error.abs());
             let name = format!("{slices}x{}", row.machine);
@@ -182,7 +246,7 @@ fn predictions_of_maxtext_runs_do_not_drift() {
     }
     let mean = errors.iter().sum::<f64>() / errors.len() as f64;
     println!("mean error {:.1} %", 100.0 * mean);
-    assert!(same && mean < 0.15, "{mean}");
+    assert!(same && mean < 0.1, "{mean}");
 }
 
 const GPT2_128B: Shape = Shape::Gpt2(52, 14336, 112);

@@ -19,6 +19,9 @@ pub fn scans_layers(platform: Platform, layers: usize) -> bool {
     }
 }
 
+/// The logits of a chunk where memory is ample.
+const LARGE_CHUNK_BYTES: usize = 2 << 30;
+
 /// Which of several equivalent forms a model is lowered to. On CPU the vocabulary is not padded:
 /// matmuls of any width run equally well there, and padding copies the embedding. On GPUs attention
 /// is cuDNN's; memory is ample for large chunks of logits, each of which adds to the full gradient
@@ -30,7 +33,7 @@ pub fn lowering(platform: Platform) -> LoweringOptions {
     let gpu = platform == Platform::Cuda;
     LoweringOptions {
         padded_vocabulary: platform != Platform::Cpu,
-        large_chunks: gpu,
+        chunk_bytes: gpu.then_some(LARGE_CHUNK_BYTES),
         loss_custom_call: platform == Platform::Cpu,
         fused_attention: gpu,
         eager_attention: false,

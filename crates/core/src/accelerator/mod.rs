@@ -49,6 +49,9 @@ pub struct Chip {
     /// Bytes per second to devices of other nodes or slices, one way: its share of its host's
     /// network adapters. Unknown where nothing was published.
     pub dcn: Option<f64>,
+    /// Bytes per second between its memory and that of the host, one way. Unknown where nothing was
+    /// published.
+    pub host_link: Option<f64>,
     /// The properties of a GPU that a compiler needs.
     #[serde(skip)]
     pub gpu: Option<Gpu>,
@@ -89,11 +92,6 @@ impl Chip {
             DType::F8E4M3FN | DType::F8E5M2 => self.fp8,
             _ => None,
         }
-    }
-
-    /// Bytes per second between its memory and that of the host, one way, where it is known.
-    pub fn host_link(&self) -> Option<f64> {
-        self.gpu.map(|gpu| gpu.pcie as f64)
     }
 }
 

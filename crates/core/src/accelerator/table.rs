@@ -10,7 +10,8 @@
 //!   v4 are from their papers, v5e's from the Scaling Book, those of v5p and v6e follow from peak
 //!   and matrix units. Usable memory is what libtpu 0.0.51 reports for a device. The data-center
 //!   network is the Scaling Book's: for v4, which it does not list, its usual 25 GB/s per host over
-//!   4 chips. Slices of v2 and v3 cannot be combined.
+//!   4 chips. Slices of v2 and v3 cannot be combined. So is the PCIe link to the host, which it
+//!   states for v5e, v5p and v6e; v4 is taken to have v5p's.
 //! - GPUs: NVIDIA's data sheets, architecture papers and the CUDA programming guide. Usable memory
 //!   is what CUDA reports, less half a GiB for its context. Between nodes every GPU has its own
 //!   adapter, of 200 Gb/s in a DGX A100 and of 400 Gb/s in DGX H100, H200 and B200.
@@ -45,6 +46,8 @@ struct TpuFigures {
     link: f64,
     /// GB/s one way between slices.
     dcn: Option<f64>,
+    /// GB/s one way to host memory.
+    host: Option<f64>,
 }
 
 const fn tpu(
@@ -68,6 +71,7 @@ const fn tpu(
         link: figures.link * 1e9,
         links: 2 * tpu.torus_rank,
         dcn: giga(figures.dcn),
+        host_link: giga(figures.host),
         gpu: None,
         tpu: Some(tpu),
     }
@@ -116,6 +120,10 @@ const fn gpu(
         link: figures.link.0 * 1e9,
         links: figures.link.1,
         dcn: giga(figures.nic),
+        host_link: match figures.gpu {
+            Some(gpu) => Some(gpu.pcie as f64),
+            None => None,
+        },
         gpu: figures.gpu,
         tpu: None,
     }
@@ -185,6 +193,7 @@ pub(super) const CHIPS: &[Chip] = &[
             gigahertz: 0.7,
             link: 62.0,
             dcn: None,
+            host: None,
         },
     ),
     tpu(
@@ -199,6 +208,7 @@ pub(super) const CHIPS: &[Chip] = &[
             gigahertz: 0.94,
             link: 80.0,
             dcn: None,
+            host: None,
         },
     ),
     tpu(
@@ -213,6 +223,7 @@ pub(super) const CHIPS: &[Chip] = &[
             gigahertz: 1.05,
             link: 45.0,
             dcn: Some(6.25),
+            host: Some(16.0),
         },
     ),
     tpu(
@@ -227,6 +238,7 @@ pub(super) const CHIPS: &[Chip] = &[
             gigahertz: 1.5,
             link: 45.0,
             dcn: Some(3.125),
+            host: Some(16.0),
         },
     ),
     tpu(
@@ -241,6 +253,7 @@ pub(super) const CHIPS: &[Chip] = &[
             gigahertz: 1.75,
             link: 90.0,
             dcn: Some(6.25),
+            host: Some(16.0),
         },
     ),
     tpu(
@@ -255,6 +268,7 @@ pub(super) const CHIPS: &[Chip] = &[
             gigahertz: 1.75,
             link: 90.0,
             dcn: Some(12.5),
+            host: Some(32.0),
         },
     ),
     gpu(
@@ -392,6 +406,7 @@ pub(super) const CHIPS: &[Chip] = &[
         link: 5e9,
         links: 1,
         dcn: None,
+        host_link: None,
         gpu: None,
         tpu: None,
     },

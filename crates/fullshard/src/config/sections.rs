@@ -36,7 +36,8 @@ super::section! {
         /// TPU, never on GPU.
         scan_layers: Scan = Scan::Auto, "scan_layers", "auto|true|false";
         /// How attention is computed: in the best form of the platform (auto), or with the
-        /// probabilities of all pairs in memory, as in transformers' eager attention (eager).
+        /// probabilities of all pairs in memory and one matmul for a fused projection, as in
+        /// transformers' eager attention (eager).
         attention: AttentionChoice = AttentionChoice::Auto, "attn_implementation", "auto|eager";
     }
 }
@@ -199,6 +200,9 @@ super::section! {
         /// full only the inputs of layers; minimal_offload and qkv_offload save in host memory. Or
         /// a list of qkv, attn_out, out_proj, mlp_in and mlp_gate, such as qkv,offload:mlp_in.
         policy: Option<Remat> = None, "remat", "POLICY";
+        /// MiB of logits, in float32, that the loss computes at once. More needs memory, and adds
+        /// fewer times to the gradient of the head. Defaults to 2048 on GPUs, else to 512.
+        logits_chunk_mib: Option<usize> = None, "logits_chunk_mib", "MIB";
     }
 }
 

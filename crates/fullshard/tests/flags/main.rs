@@ -42,6 +42,9 @@ const WIDER: &str = r#"{"model_type": "gpt2", "vocab_size": 96, "n_positions": 1
 /// Its feed-forward layers are large enough for rings.
 const LARGE: &str = r#"{"model_type": "gpt2", "vocab_size": 96, "n_positions": 16, "n_embd": 128,
     "n_layer": 1, "n_head": 2}"#;
+/// Its logits are computed in chunks.
+const LONGER: &str = r#"{"model_type": "gpt2", "vocab_size": 4096, "n_positions": 256, "n_embd": 16,
+    "n_layer": 1, "n_head": 2}"#;
 const SAVES: Flag = ("save_strategy", "steps");
 const EVAL: Flag = ("do_eval", "true");
 const EPOCH: [Flag; 2] = [("max_steps", "-1"), ("num_train_epochs", "1")];
@@ -152,6 +155,9 @@ const ROWS: &[Row] = &[
     ("dtype", "bfloat16", &[], Program),
     ("bf16", "true", &[], Program),
     ("fp8", "true", &[], Program),
+    ("logits_chunk_mib", "64", &[], Warns("--logits_chunk_mib has no effect: the logits of a vocabulary this small")),
+    ("logits_chunk_mib", "0", &[], Fails("at least 1")),
+    ("logits_chunk_mib", "1", &[("config_name", LONGER), ("block_size", "256")], Program),
     ("remat", "full", &[], Program),
     ("remat", "qkv,attn_out", &[], Program),
     ("remat", "qkv,mlp_gate", &[], Fails("have no such activation: they name qkv")),

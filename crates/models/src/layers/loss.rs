@@ -26,11 +26,9 @@ pub const IGNORED: i32 = -100;
 /// Smaller vocabularies are not computed in chunks.
 pub const CHUNKED_FROM: usize = 1024;
 
-/// The maximum size in bytes of the logits of a chunk, in `f32`.
-const CHUNK_BYTES: usize = 512 << 20;
-
-/// The same with ample memory: each chunk adds to the full gradient of the head.
-const LARGE_CHUNK_BYTES: usize = 2 << 30;
+/// The maximum size in bytes of the logits of a chunk, in `f32`, unless lowering options state
+/// another.
+pub const CHUNK_BYTES: usize = 512 << 20;
 
 /// Chunk sizes and padded vocabularies are multiples of this: the tile size of the matrix units of
 /// accelerators.
@@ -53,7 +51,7 @@ pub fn apply(
         let rows = head.dims()[0];
         let labels = &predicted(scope, labels)?;
         let shards = scope.annotations().map_or(1, |annotations| annotations.shards(&VOCAB));
-        let size = chunk_size(labels.ty().elements(), rows / shards, options.large_chunks);
+        let size = chunk_size(labels.ty().elements(), rows / shards, options.chunk_bytes);
         let tile = if options.padded_vocabulary { TILE } else { 1 };
         let loss = if let Some(tensor) = tensor {
             let hidden = flatten_tokens(&tensor.enter(hidden)?)?;
@@ -142,10 +140,9 @@ fn sum_and_count(values: Vec<Tensor>) -> Result<Loss> {
 /// The number of tokens per chunk: a multiple of the tile size with few enough logits, or all
 /// tokens. Chunks are as few as possible and then as small as possible, to minimize padding of the
 /// last.
-pub fn chunk_size(tokens: usize, vocabulary: usize, large: bool) -> usize {
+pub fn chunk_size(tokens: usize, vocabulary: usize, bytes: Option<usize>) -> usize {
     let row = vocabulary.next_multiple_of(TILE) * DType::F32.size();
-    let bytes = if large { LARGE_CHUNK_BYTES } else { CHUNK_BYTES };
-    let fitting = (bytes / row / TILE * TILE).max(TILE);
+    let fitting = (bytes.unwrap_or(CHUNK_BYTES) / row / TILE * TILE).max(TILE);
     let chunks = tokens.div_ceil(fitting).max(1);
     tokens.div_ceil(chunks).next_multiple_of(TILE).min(tokens)
 }

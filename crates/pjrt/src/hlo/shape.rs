@@ -143,9 +143,17 @@ impl ArrayShape {
     pub fn in_main_memory(&self) -> bool {
         self.layout.as_ref().is_none_or(|layout| layout.memory_space == 0)
     }
+
+    /// Whether it is in the memory of the host.
+    pub fn in_host_memory(&self) -> bool {
+        self.layout.as_ref().is_some_and(|layout| layout.memory_space == Layout::HOST)
+    }
 }
 
 impl Layout {
+    /// The memory space of the host.
+    const HOST: i64 = 5;
+
     fn decode(layout: &proto::Layout) -> Self {
         Self {
             minor_to_major: layout.minor_to_major.clone(),

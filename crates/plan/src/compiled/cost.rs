@@ -6,7 +6,7 @@
 
 use super::roofline;
 use crate::machine::Machine;
-use fullshard_pjrt::hlo::{Computation, Instruction, InstructionId, Module, Shape};
+use fullshard_pjrt::hlo::{ArrayShape, Computation, Instruction, InstructionId, Module, Shape};
 use fullshard_pjrt::plugins::Platform;
 
 /// Opcodes that only name, reshape or wait for values; a `send` is timed with its `recv`.
@@ -46,6 +46,44 @@ pub fn is_free(instruction: &Instruction) -> bool {
     let target = instruction.custom_call_target.as_deref();
     FREE.contains(&instruction.opcode.as_str())
         || target.is_some_and(|target| FREE_CALLS.contains(&target))
+}
+
+/// The way that an asynchronous copy takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Route {
+    /// Inside the device.
+    Device,
+    /// From the device to the host.
+    ToHost,
+    /// From the host to the device.
+    FromHost,
+}
+
+/// The way of an asynchronous copy, and the bytes that go it: those of the slice, if it is one of a
+/// larger array in host memory.
+pub fn copied(module: &Module, start: &Instruction) -> (Route, u64) {
+    let copy = start.called.first().and_then(|&id| module.computation(id));
+    let (computation, copy) = match copy {
+        Some(computation) => (computation, computation.root()),
+        None => match module.computation(start.computation) {
+            Some(computation) => (computation, start),
+            None => return (Route::Device, 0),
+        },
+    };
+    let in_host = |shape: &Shape| first_array(shape).is_some_and(ArrayShape::in_host_memory);
+    let to = in_host(&copy.shape);
+    let from = computation.operands(copy).next().is_some_and(|source| in_host(&source.shape));
+    let of_copy = || first_array(&copy.shape).and_then(ArrayShape::padded_byte_size).unwrap_or(0);
+    match (from, to) {
+        (false, false) => (Route::Device, traffic(module, start)),
+        (true, false) => (Route::FromHost, of_copy()),
+        (_, true) => (Route::ToHost, updated_bytes(computation, copy).unwrap_or_else(of_copy)),
+    }
+}
+
+/// The result of a copy, whose start has its operand beside it.
+fn first_array(shape: &Shape) -> Option<&ArrayShape> {
+    shape.leaves().into_iter().find_map(Shape::as_array)
 }
 
 /// Bytes that an instruction reads from and writes to main memory.

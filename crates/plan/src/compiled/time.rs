@@ -4,9 +4,9 @@
 //! count. An asynchronous collective overlaps with what is scheduled between its start and done;
 //! the done waits for the rest. Collectives that need the same links run one after another, so that
 //! a wait may be longer than the collective itself. Asynchronous copies overlap with compute too,
-//! one at a time. A loop body is simulated once: all iterations are alike.
+//! one at a time inside the device, one to and one from the host. A loop body is simulated once: all iterations are alike.
 
-use super::cost;
+use super::cost::{self, Route};
 use super::paths::{Owner, Paths};
 use crate::describe::axes_of;
 use crate::machine::Machine;
@@ -74,8 +74,8 @@ struct Clock {
     now: f64,
     /// When each lane of the network is free.
     lanes: Vec<f64>,
-    /// When asynchronous copies are done.
-    memory: f64,
+    /// When the asynchronous copies of each route are done.
+    copies: HashMap<Route, f64>,
     /// Asynchronous operations in flight: when each is done, and its collective if it is one.
     started: HashMap<InstructionId, (f64, Option<Started>)>,
     /// Collectives that span several instructions, by the name of their chain.
@@ -166,15 +166,25 @@ impl Simulator<'_> {
 
     fn compute(&mut self, instruction: &Instruction, owner: &Owner, times: f64, clock: &mut Clock) {
         if is_start(instruction) {
-            let moved = cost::traffic(self.module, instruction) as f64;
-            let done = clock.now.max(clock.memory) + moved / self.machine.chip.bandwidth;
-            clock.memory = done;
+            let (route, bytes) = cost::copied(self.module, instruction);
+            let free = clock.copies.entry(route).or_default();
+            let done = clock.now.max(*free) + bytes as f64 / self.rate(route);
+            *free = done;
             clock.started.insert(instruction.id, (done, None));
             return;
         }
         let seconds = cost::seconds(self.module, instruction, self.machine);
         clock.now += seconds;
         self.add(owner, times * seconds, 0.0);
+    }
+
+    /// Bytes per second of copies. Where the rate to the host is not known, it does not count.
+    fn rate(&self, route: Route) -> f64 {
+        let chip = &self.machine.chip;
+        match route {
+            Route::Device => chip.bandwidth,
+            Route::ToHost | Route::FromHost => chip.host_link.unwrap_or(chip.bandwidth),
+        }
     }
 
     /// A collective: a synchronous one, an async start, or one of several instructions of a chain.

@@ -175,8 +175,8 @@ impl<'a> Activations<'a> {
             return Vec::new();
         }
         let Local { tokens, vocabulary, .. } = self.local;
-        let large = self.spec.placement.options.lowering.large_chunks;
-        let chunk = chunk_size(tokens, vocabulary, large).clamp(1, tokens.max(1));
+        let bytes = self.spec.placement.options.lowering.chunk_bytes;
+        let chunk = chunk_size(tokens, vocabulary, bytes).clamp(1, tokens.max(1));
         let chunks = tokens.div_ceil(chunk);
         let of = |backward, kind, count, bytes| {
             self.over_tensor("lm_head", backward, kind, count, bytes)

@@ -202,7 +202,7 @@ fn logits(spec: &StepSpec, kind: Platform) -> u64 {
     let lowering = &placement.options.lowering;
     let tile = if lowering.padded_vocabulary { TILE } else { 1 };
     let vocabulary = vocabulary.next_multiple_of(tile);
-    let chunk = chunk_size(tokens, vocabulary, lowering.large_chunks);
+    let chunk = chunk_size(tokens, vocabulary, lowering.chunk_bytes);
     let size = placement.comm.compute.size();
     if lowering.loss_custom_call && placement.tensor_shards() == 1 {
         let heads = if size == F32 { 1 } else { 2 };

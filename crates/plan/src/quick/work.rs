@@ -257,7 +257,7 @@ impl<'a> Step<'a> {
         let chunk = chunk_size(
             self.tokens as usize,
             padded,
-            self.spec.placement.options.lowering.large_chunks,
+            self.spec.placement.options.lowering.chunk_bytes,
         )
         .max(1);
         let chunks = if model.vocabulary < CHUNKED_FROM { 1.0 } else { self.tokens / chunk as f64 };
