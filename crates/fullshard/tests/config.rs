@@ -137,7 +137,7 @@ fn every_key_round_trips_through_flags() {
             _,
         ) => json!(true),
         ("device", "platform", _) => json!("cuda"),
-        ("remat", ..) => json!("full"),
+        ("remat", "policy", _) => json!("full"),
         ("model", "scan_layers", _) => json!("true"),
         ("evaluation" | "logging", "strategy", _) => json!("epoch"),
         ("schedule", "lr_scheduler_kwargs", _) => json!({"power": 2.0}),
@@ -151,7 +151,12 @@ fn every_key_round_trips_through_flags() {
         | ("evaluation", "steps", _)
         | ("guard", "step_timeout", _) => json!(0.125),
         ("guard", "on_loss_spike", _) => json!("skip"),
-        (_, "min_num_params" | "block_size" | "max_train_samples" | "max_eval_samples", _)
+        (
+            _,
+            "logits_chunk_mib" | "min_num_params" | "block_size" | "max_train_samples"
+            | "max_eval_samples",
+            _,
+        )
         | (_, "seed", Value::Null)
         | ("mesh", "devices", _) => json!(3),
         (.., Value::Null) => json!("word"),

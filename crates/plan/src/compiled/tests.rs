@@ -1,5 +1,6 @@
 //! Plans of programs by real compilers: recorded ones for TPUs, and fresh ones for the CPU.
 
+use super::cost::Route;
 use super::paths::Paths;
 use super::source::{AheadCompiler, CompiledStep};
 use super::{collectives_by_module, compiled, cost, liveness, time};
@@ -11,7 +12,7 @@ use fullshard_graph::Mesh;
 use fullshard_models::from_json;
 use fullshard_optim::AdamW;
 use fullshard_parallel::{FsdpConfig, Placement, PlacementOptions, Remat};
-use fullshard_pjrt::hlo::{Module, collectives, runs_per_launch};
+use fullshard_pjrt::hlo::{Module, Shape, collectives, runs_per_launch};
 use fullshard_pjrt::plugins::{Platform, Store, find_or_install};
 use fullshard_pjrt::{CompileOptions, Plugin};
 use fullshard_step::{BatchShape, StepSpec};
@@ -85,6 +86,20 @@ fn instructions_with_unknown_cycles_are_memory_bound() {
     let memory = cost::traffic(&module, &fusion) as f64 / machine.chip.bandwidth;
     assert!(memory > 0.0);
     assert_eq!(cost::seconds(&module, &fusion, &machine), memory);
+}
+
+/// A copy to host memory takes the link to the host, for all of what it moves.
+#[test]
+fn copies_to_host_memory_take_its_link() {
+    let module = recorded(V4);
+    let start = module.instructions().find(|it| it.opcode == "copy-start").unwrap();
+    assert_eq!(cost::copied(&module, start).0, Route::Device);
+    let mut offload = start.clone();
+    let Shape::Tuple(members) = &mut offload.shape else { panic!("{}", start.shape) };
+    let Shape::Array(result) = &mut members[0] else { panic!("{}", start.shape) };
+    result.layout.as_mut().unwrap().memory_space = 5;
+    let bytes = result.padded_byte_size().unwrap();
+    assert_eq!(cost::copied(&module, &offload), (Route::ToHost, bytes));
 }
 
 /// The compiler of v5e overlaps gathers with compute, that of v4 does not.
