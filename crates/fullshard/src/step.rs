@@ -113,6 +113,8 @@ impl RunConfig {
         let no_model = !self.uses_hub_models();
         const NO_HUB: &str = "nothing is read from the hub";
         let eager = self.model.attention == AttentionChoice::Eager;
+        // Elsewhere it changes projections and norms besides.
+        let cpu = self.platform() == Platform::Cpu;
         let context = spec.placement.context_shards() > 1;
         let axes = spec.placement.mesh.sizes().into_iter().filter(|&size| size > 1).count();
         let staged = self.fsdp.collective.is_staged();
@@ -153,12 +155,12 @@ impl RunConfig {
             ),
             (
                 "--attn_implementation",
-                eager && context,
+                eager && context && cpu,
                 "attention over a context axis is computed in blocks",
             ),
             (
                 "--attn_implementation",
-                eager && !context && !gpu && spec.batch.tokens < attention::BLOCKWISE_FROM,
+                eager && !context && cpu && spec.batch.tokens < attention::BLOCKWISE_FROM,
                 "sequences this short are computed so in any case",
             ),
             (

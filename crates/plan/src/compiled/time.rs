@@ -4,7 +4,8 @@
 //! count. An asynchronous collective overlaps with what is scheduled between its start and done;
 //! the done waits for the rest. Collectives that need the same links run one after another, so that
 //! a wait may be longer than the collective itself. Asynchronous copies overlap with compute too,
-//! one at a time inside the device, one to and one from the host. A loop body is simulated once: all iterations are alike.
+//! one at a time inside the device, one to and one from the host. A loop body is simulated once: all
+//! iterations are alike.
 
 use super::cost::{self, Route};
 use super::paths::{Owner, Paths};
