@@ -1,5 +1,6 @@
 //! Searches for the settings that train fastest on a machine: the largest batch that fits, and
-//! the best mesh, remat policy, parameter layout, layer scanning and sharding strategy.
+//! the best mesh, remat policy, chunks of logits, parameter layout, layer scanning and sharding
+//! strategy.
 //!
 //! Every combination is estimated with the quick model, at every batch that should fit. The
 //! fastest are confirmed, usually by compiling them: candidates that do not fit are retried with
@@ -115,6 +116,7 @@ fn estimated(
     choices: Vec<Candidate>,
     callbacks: &mut Callbacks<'_>,
 ) -> Vec<Vec<Point>> {
+    let choices = space.with_logits_chunks(choices);
     // Where the rate to host memory is not known, offloading would seem free.
     let is_timed = |choice: &Candidate| {
         !choice.remat.offloads() || space.remats.len() == 1 || machine.chip.host_link.is_some()

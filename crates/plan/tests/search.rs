@@ -23,7 +23,11 @@ fn spec(candidate: &Candidate) -> StepSpec {
         strategy: candidate.strategy,
         ..Case::new("v4-8", MODEL, candidate.batch)
     };
-    case.spec()
+    let mut spec = case.spec();
+    if let Some(mib) = candidate.logits_chunk_mib {
+        spec.placement.options.lowering.chunk_bytes = Some(mib << 20);
+    }
+    spec
 }
 
 /// A small search space.
@@ -198,11 +202,26 @@ fn nothing_fits_without_memory() {
     assert!(frontier.best.is_none() && frontier.points.is_empty() && compiled.is_empty());
 }
 
+/// Fewer chunks of logits are faster where there is memory for them, and default ones are chosen
+/// where there is not.
+#[test]
+fn chooses_chunks_of_logits_by_memory() {
+    let space =
+        Space { remats: vec![Remat::Full], logits_chunks_mib: vec![Some(2048), None], ..space() };
+    let chosen = |gigabytes| {
+        let (frontier, ..) = run(&space, &machine(gigabytes), 0, |_, report| Ok(report));
+        frontier.best.map(|best| best.candidate.logits_chunk_mib)
+    };
+    assert_eq!(chosen(32.0), Some(Some(2048)));
+    assert_eq!(chosen(2.5), Some(None));
+}
+
 #[test]
 fn candidate_flags() {
     let candidate = Candidate {
         batch: 24,
         remat: Remat::Dots,
+        logits_chunk_mib: Some(2048),
         layout: Layout::Flat,
         scan_layers: true,
         gather_ahead: true,
@@ -210,7 +229,7 @@ fn candidate_flags() {
         mesh: None,
     };
     let flags = "--per_device_train_batch_size 24 --remat dots --scan_layers true --fsdp \
-                 full_shard --gather_ahead";
+                 full_shard --logits_chunk_mib 2048 --gather_ahead";
     assert_eq!(candidate.flags().join(" "), flags);
     let settings = [("shard_param_on_dim_0", false), ("flatten_parameters", false)];
     assert_eq!(candidate.settings(), settings);

@@ -3,8 +3,11 @@
 use super::{Candidate, Effort, Frontier, Machine, PlanOptions, Planner, Progress, Report, Space};
 use crate::config::{RunConfig, Scan};
 use crate::error::{Error, Result};
-use fullshard_core::Layout;
+use fullshard_core::{Layout, Platform};
 use fullshard_plan::Callbacks;
+
+/// The chunks of logits that a search tries where the default is smaller.
+const LARGE_CHUNK_MIB: usize = 2048;
 
 /// The result of a search.
 pub struct Found {
@@ -75,6 +78,12 @@ impl RunConfig {
         if let Some(policy) = &self.remat.policy {
             space.remats = vec![policy.clone()];
         }
+        space.logits_chunks_mib = match self.remat.logits_chunk_mib {
+            Some(mib) => vec![Some(mib)],
+            // GPUs have such chunks by default; on CPU they are no faster.
+            None if self.platform() == Platform::Tpu => vec![Some(LARGE_CHUNK_MIB), None],
+            None => vec![None],
+        };
         match self.model.scan_layers {
             Scan::Auto => {}
             Scan::True => space.scans = vec![true],
@@ -91,6 +100,7 @@ impl RunConfig {
         let mut config = self.clone();
         config.schedule.per_device_batch = candidate.batch;
         config.remat.policy = Some(candidate.remat.clone());
+        config.remat.logits_chunk_mib = candidate.logits_chunk_mib;
         config.model.scan_layers = if candidate.scan_layers { Scan::True } else { Scan::False };
         config.fsdp.gather_ahead = candidate.gather_ahead;
         config.fsdp.strategy = candidate.strategy;

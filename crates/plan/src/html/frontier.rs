@@ -216,6 +216,8 @@ fn table(frontier: &Frontier) -> String {
         let mut tags = vec![settings.fsdp.as_str()];
         tags.extend(point.candidate.scan_layers.then_some("scan"));
         tags.extend(point.candidate.gather_ahead.then_some("gather ahead"));
+        let chunk = point.candidate.logits_chunk_mib.map(|mib| format!("logits by {mib} MiB"));
+        tags.extend(chunk.as_deref());
         tags.push(if point.confirmed { "compiled" } else { "estimated" });
         let tags: String =
             tags.iter().map(|tag| format!("<span class=\"tag\">{}</span>", Escaped(tag))).collect();

@@ -213,6 +213,7 @@ fn point(batch: usize, remat: Remat, gib: f64, speed: f64, confirmed: bool) -> P
     let candidate = Candidate {
         batch,
         remat,
+        logits_chunk_mib: None,
         layout: fullshard_core::Layout::Dim(0),
         scan_layers: true,
         gather_ahead: false,

@@ -12,6 +12,8 @@ pub struct Candidate {
     pub batch: usize,
     /// The remat policy.
     pub remat: Remat,
+    /// MiB of logits at once; the platform's default if there is none.
+    pub logits_chunk_mib: Option<usize>,
     /// The layout of sharded parameters.
     pub layout: Layout,
     /// Whether layers are scanned.
@@ -38,6 +40,9 @@ impl Candidate {
             "--fsdp".to_owned(),
             self.strategy.name().to_owned(),
         ];
+        if let Some(mib) = self.logits_chunk_mib {
+            flags.extend(["--logits_chunk_mib".to_owned(), mib.to_string()]);
+        }
         if self.gather_ahead {
             flags.push("--gather_ahead".to_owned());
         }
@@ -73,6 +78,8 @@ impl Candidate {
 pub struct Space {
     /// Remat policies.
     pub remats: Vec<Remat>,
+    /// MiB of logits at once; `None` is the platform's default.
+    pub logits_chunks_mib: Vec<Option<usize>>,
     /// Parameter layouts.
     pub layouts: Vec<Layout>,
     /// Values of `scan_layers`.
@@ -108,6 +115,7 @@ impl Default for Space {
                 Remat::MinimalOffload,
                 Remat::QkvOffload,
             ],
+            logits_chunks_mib: vec![None],
             layouts: vec![Layout::Dim(0), Layout::Flat],
             scans: vec![true, false],
             aheads: vec![false, true],
@@ -136,6 +144,7 @@ impl Space {
                         all.extend(self.remats.iter().cloned().map(|remat| Candidate {
                             batch: 1,
                             remat,
+                            logits_chunk_mib: None,
                             layout,
                             scan_layers,
                             gather_ahead,
@@ -148,6 +157,16 @@ impl Space {
         }
         all.retain(|candidate| candidate.is_distinct(devices, self.given_mesh));
         all
+    }
+
+    /// Each combination with every size of a chunk of logits.
+    pub(super) fn with_logits_chunks(&self, choices: Vec<Candidate>) -> Vec<Candidate> {
+        let chunks = self.logits_chunks_mib.iter();
+        let with = |choice: &Candidate, &logits_chunk_mib: &Option<usize>| Candidate {
+            logits_chunk_mib,
+            ..choice.clone()
+        };
+        choices.iter().flat_map(|choice| chunks.clone().map(move |mib| with(choice, mib))).collect()
     }
 }
 

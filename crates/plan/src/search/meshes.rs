@@ -73,6 +73,7 @@ impl Space {
                 all.extend(remats.map(|remat| Candidate {
                     batch: 1,
                     remat: remat.clone(),
+                    logits_chunk_mib: None,
                     layout: Layout::Dim(0),
                     scan_layers,
                     gather_ahead: false,
