@@ -20,6 +20,7 @@ use crate::machine::Machine;
 use crate::report::{Basis, MachineSummary, ModuleTime, Rates, Report, Time, Warning};
 use crate::start_up::StartUp;
 use collectives::Communication;
+use fullshard_core::{CollectiveKind, Layout};
 use fullshard_parallel::Staging;
 use fullshard_step::StepSpec;
 use speeds::{FUSED_ATTENTION, Speeds};
@@ -31,6 +32,10 @@ const HIDEABLE: f64 = 0.8;
 /// The share of collectives that overlaps where gradients are reduced around rings and all-gathers
 /// are asynchronous: in the blog post's 32B step on v4-128 2.6 of 3.1 s, contention included.
 const RINGS: f64 = 0.84;
+
+/// How many times the adds of a ring pass over its payload at the full bandwidth: two reads and a
+/// write at half of it.
+const RING_ADD_PASSES: f64 = 6.0;
 
 /// Plans a step by formula.
 pub fn quick(spec: &StepSpec, machine: &Machine) -> Result<Report, Error> {
@@ -99,6 +104,7 @@ fn time(
             exposed: 0.0,
         })
         .collect();
+    modules.extend(ring_adds(spec, communication, speeds));
     let compute: f64 = modules.iter().map(|module| module.compute).sum();
     let waiting: f64 = communication.waiting.iter().map(|row| row.seconds).sum();
     let overlapping: f64 = communication.overlapping.iter().map(|row| row.seconds).sum();
@@ -115,6 +121,25 @@ fn time(
         module.exposed = exposed * module.compute / compute;
     }
     Time { step: compute + exposed, compute, exposed, contention: 0.0, hidden, modules }
+}
+
+/// The adds of gradients that go around rings, by module. Those of a flat layout are apart; others
+/// are inside the matmuls that compute the gradient.
+fn ring_adds(
+    spec: &StepSpec,
+    communication: &Communication,
+    speeds: &Speeds,
+) -> impl Iterator<Item = ModuleTime> {
+    let is_flat = spec.placement.parameters.iter().any(|param| param.layout == Layout::Flat);
+    let is_apart = is_flat && spec.placement.comm.staging == Staging::Ring;
+    let permute = CollectiveKind::CollectivePermute.to_string();
+    let rows = communication.by_module.iter().filter(move |_| is_apart);
+    rows.filter(move |row| row.backward && row.kind == permute).map(|row| ModuleTime {
+        module: row.module.clone(),
+        backward: true,
+        compute: RING_ADD_PASSES * row.bytes as f64 / speeds.bandwidth,
+        exposed: 0.0,
+    })
 }
 
 fn notes(spec: &StepSpec, machine: &Machine) -> Vec<String> {

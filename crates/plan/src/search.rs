@@ -4,7 +4,8 @@
 //!
 //! Every combination is estimated with the quick model, at every batch that should fit. The
 //! fastest are confirmed, usually by compiling them: candidates that do not fit are retried with
-//! a smaller batch, those with memory left with a larger one, and those that the quick model
+//! a smaller batch, as are those that fill the memory and are slower than estimated, those with
+//! memory left with a larger one, and those that the quick model
 //! finds slower by more than its error are skipped. So are those that would compile for longer than
 //! the time that is left: unrolled layers take many times as long as scanned ones.
 
@@ -28,6 +29,9 @@ use fullshard_step::StepSpec;
 /// Slowdown relative to the best below which a candidate is still compiled: the error of the quick
 /// model.
 const TOLERANCE: f64 = 0.2;
+
+/// The share of memory above which compilers may give up overlap to save memory.
+const CROWDED: f64 = 0.9;
 
 /// The share of memory to try next when the compiler ran out of memory and does not report how
 /// much is missing.
@@ -181,10 +185,10 @@ fn confirm(
                 });
                 spent.learn(&point, &report);
                 let factor = report.memory.total as f64 / point.report.memory.total as f64;
-                let found = Point::confirmed(candidate.clone(), report);
-                let fits = found.fits();
+                let found = Point::confirmed(candidate, report);
+                let other = better_batch(space, machine, (&point, &found), factor, callbacks);
                 confirmed.push(found);
-                better_batch(space, machine, &candidate, fits, factor, callbacks)
+                other
             }
             Err(error @ (Error::TooLarge { .. } | Error::OutOfMemory { .. })) => {
                 let factor = needed(&error, &point, machine) / point.memory() as f64;
@@ -213,17 +217,21 @@ fn needed(error: &Error, point: &Point, machine: &Machine) -> f64 {
 }
 
 /// The batch to try after one whose memory estimate was off by a factor: smaller if it did not
-/// fit, larger if memory is left.
+/// fit, or fills the memory and is slower than estimated; larger if memory is left.
 fn better_batch(
     space: &Space,
     machine: &Machine,
-    candidate: &Candidate,
-    fits: bool,
+    (estimated, found): (&Point, &Point),
     factor: f64,
     callbacks: &mut Callbacks<'_>,
 ) -> Option<Point> {
-    if !fits {
+    let candidate = &found.candidate;
+    if !found.fits() {
         return smaller(machine, candidate, factor, callbacks);
+    }
+    let is_crowded = found.memory() as f64 > CROWDED * machine.memory as f64;
+    if is_crowded && found.speed() < estimated.speed() {
+        return smaller(machine, candidate, factor / CROWDED, callbacks);
     }
     let mut larger = None;
     let mut batch = step_up(candidate.batch);

@@ -202,6 +202,24 @@ fn nothing_fits_without_memory() {
     assert!(frontier.best.is_none() && frontier.points.is_empty() && compiled.is_empty());
 }
 
+/// Compilers that run short of memory overlap less.
+#[test]
+fn tries_a_smaller_batch_where_a_full_memory_slows_the_step() {
+    let space = Space { remats: vec![Remat::Full], ..space() };
+    let machine = machine(4.0);
+    let crowded = |report: &Report| report.memory.total as f64 > 0.9 * machine.memory as f64;
+    let slowed = |_: &Candidate, mut report: Report| {
+        if crowded(&report) {
+            report.rates.tokens_per_second /= 2.0;
+        }
+        Ok(report)
+    };
+    let (frontier, compiled, _) = run(&space, &machine, 8, slowed);
+    assert_eq!(compiled.len(), 2);
+    assert!(crowded(&frontier.confirmed[0].report));
+    assert!(frontier.best.is_some_and(|best| !crowded(&best.report)));
+}
+
 /// Fewer chunks of logits are faster where there is memory for them, and default ones are chosen
 /// where there is not.
 #[test]
