@@ -4,7 +4,9 @@
 //! (`fullshard_models::layers::checkpoint`). What is not saved is recomputed.
 
 use fullshard_graph::Policy;
-use fullshard_models::layers::checkpoint::{self, ATTN_OUT, MLP_GATE, MLP_IN, OUT_PROJ, QKV};
+use fullshard_models::layers::checkpoint::{
+    self, ATTN_OUT, MLP_GATE, MLP_IN, NORM_STATS, OUT_PROJ, QKV,
+};
 use fullshard_models::nearest;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -133,11 +135,12 @@ impl Remat {
     pub(crate) fn policy(&self) -> Option<Policy> {
         let names = |offload: bool| {
             let saved = self.saved().into_iter().filter(|saved| saved.offload == offload);
-            saved.map(|saved| saved.name.to_owned()).collect()
+            saved.map(|saved| saved.name.to_owned()).collect::<Vec<_>>()
         };
+        let saved = [names(false), vec![NORM_STATS.to_owned()]].concat();
         match self {
             Remat::None => None,
-            _ => Some(Policy::Named { saved: names(false), offloaded: names(true) }),
+            _ => Some(Policy::Named { saved, offloaded: names(true) }),
         }
     }
 }

@@ -6,11 +6,12 @@ use super::{Cotangent, Inputs, RegionRule, Tape, inline};
 use crate::control::emit_scan;
 use crate::error::{Error, Result};
 use crate::graph::{Graph, ValueId};
-use crate::op::Scan;
+use crate::op::{Op, Scan};
 use crate::ops::zeros;
 use crate::tensor::Tensor;
 use crate::trace::trace_graph;
 use fullshard_core::TensorType;
+use std::collections::HashMap;
 use std::rc::Rc;
 
 /// A scan: the forward scan also stacks the residuals of each step, and the backward pass is a scan
@@ -24,9 +25,10 @@ pub(super) fn scan(
 ) -> Result<(Vec<Tensor>, RegionRule)> {
     let layout = ScanLayout::new(scan, needs_grad, reached);
     let carries = scan.constants..scan.constants + scan.carries;
-    let parts = differentiate_saving(&scan.body, &layout.active, &layout.reached, |i| {
+    let mut parts = differentiate_saving(&scan.body, &layout.active, &layout.reached, |i| {
         carries.contains(&i)
     })?;
+    parts.backward = without_entry_barriers(parts.backward);
     let (body, stacked_carries) = stack_carries(scan, &parts);
     let forward = Scan {
         body: Rc::new(body),
@@ -43,6 +45,27 @@ pub(super) fn scan(
         backward_scan(&scan, &layout, &parts, &stacked_carries, &inputs, &residuals, cotangents)
     };
     Ok((outputs, Box::new(backward)))
+}
+
+/// A body without barriers that only its parameters pass, such as those of rematerialization: an
+/// iteration of the backward pass cannot be merged with one of the forward pass, and behind a
+/// barrier compilers copy each slice of what was saved before they use it.
+fn without_entry_barriers(mut body: Graph) -> Graph {
+    let mut sources: HashMap<ValueId, ValueId> =
+        body.parameters.iter().map(|&parameter| (parameter, parameter)).collect();
+    for node in &body.nodes {
+        if let (Op::Barrier, Some(inputs)) = (&node.op, all_sources(&sources, &node.inputs)) {
+            sources.extend(node.outputs.iter().copied().zip(inputs));
+        }
+    }
+    body.nodes.retain(|node| !node.outputs.iter().any(|output| sources.contains_key(output)));
+    let uses = body.nodes.iter_mut().flat_map(|node| &mut node.inputs).chain(&mut body.results);
+    uses.for_each(|value| *value = sources.get(value).copied().unwrap_or(*value));
+    body
+}
+
+fn all_sources(sources: &HashMap<ValueId, ValueId>, values: &[ValueId]) -> Option<Vec<ValueId>> {
+    values.iter().map(|value| sources.get(value).copied()).collect()
 }
 
 /// The layout of a scan's operands and its body's parameters.

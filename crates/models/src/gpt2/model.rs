@@ -100,7 +100,7 @@ impl Gpt2 {
         let projection = projection.std(config.initializer_range);
         let projections = projection.apply_parts(nn, "c_attn", x, 3)?;
         let head = config.n_embd / config.n_head;
-        let split = |x: &Tensor| split_heads(&x.named(checkpoint::QKV)?, sequence, head);
+        let split = |x: &Tensor| split_heads(x, sequence, head)?.named(checkpoint::QKV);
         let [query, key, value] = [0, 1, 2].map(|i| split(&projections[i]));
         let qkv = Heads { query: query?, key: key?, value: value? };
         let attn_out = merge_heads(&attention(nn, &qkv, &self.scores(nn)?)?, x)?;

@@ -22,7 +22,11 @@ pub const MLP_IN: &str = "mlp_in";
 /// The gate of the MLP, before its activation function.
 pub const MLP_GATE: &str = "mlp_gate";
 
-/// All names.
+/// What norms compute of each row. Every policy saves it: a few numbers per token that take a pass
+/// over all activations to recompute.
+pub const NORM_STATS: &str = "norm_stats";
+
+/// The names that a policy can choose.
 pub const ALL: &[&str] = &[QKV, ATTN_OUT, OUT_PROJ, MLP_IN, MLP_GATE];
 
 /// The sizes of what a layer of a model names, per token.

@@ -1,9 +1,9 @@
 //! Layer normalization: mean zero, variance one, then a weight and a bias.
 
-use super::{computed_once, dim_names, normalized, upcast, width};
+use super::{dim_names, normalized, row_statistics, upcast, width};
 use crate::module::{Initializer, Parameter};
 use crate::scope::Scope;
-use fullshard_graph::{Error, Result, Tensor, custom_vjp, zeros};
+use fullshard_graph::{DType, Error, Result, Tensor, custom_vjp, zeros};
 
 /// Applies the layer with a name to the last dimension. It is computed in at least `f32` and only
 /// the result is rounded, as in torch.
@@ -29,43 +29,53 @@ pub fn reference(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f64) -> Re
 /// The layer with a gradient that saves only `x` and two numbers per row, and reads them as few
 /// times as possible.
 pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f64) -> Result<Tensor> {
+    let (mean, variance) = moments(&x.stop_gradient()?)?;
+    let statistics = row_statistics(&[&mean, &(variance + epsilon)?.rsqrt()?])?;
+    let inputs: Vec<&Tensor> = [x, weight, bias].into_iter().chain(&statistics).collect();
     let mut results = custom_vjp(
-        &[x, weight, bias],
-        |inputs| Ok(vec![reference(&inputs[0], &inputs[1], &inputs[2], epsilon)?]),
-        |inputs| forward(inputs, epsilon),
+        &inputs,
+        |inputs| Ok(vec![forward(&inputs)?]),
+        |inputs| Ok((vec![forward(&inputs)?], inputs)),
         |residuals, gradients| backward(&residuals, &gradients[0]),
     )?;
     results.pop().ok_or_else(|| missing("result"))
 }
 
-fn forward(inputs: Vec<Tensor>, epsilon: f64) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
-    let [x, weight, bias] = inputs.try_into().map_err(|_| missing("input"))?;
-    let (mean, variance) = moments(&upcast(&x)?)?;
-    let scale = (variance + epsilon)?.rsqrt()?;
-    let moments = computed_once(&[&mean, &scale])?;
-    let [mean, scale] = moments.try_into().map_err(|_| missing("moment"))?;
-    let normalized = ((upcast(&x)? - &mean)? * &scale)?;
-    let result = ((normalized * upcast(&weight)?)? + upcast(&bias)?)?.convert(x.dtype())?;
-    Ok((vec![result], vec![x, mean, scale, weight, bias]))
+fn forward(inputs: &[Tensor]) -> Result<Tensor> {
+    let [x, weight, bias, mean, scale] = inputs else { return Err(missing("input")) };
+    let normalized = ((upcast(x)? - mean)? * scale)?;
+    ((normalized * upcast(weight)?)? + upcast(bias)?)?.convert(x.dtype())
 }
 
-/// The mean and the variance of each row, which is read once for both: computed from the
-/// differences to its first element. The variance includes that element and so bounds its distance
-/// from the mean; at most a factor of the row length is lost in precision, and mostly nothing.
+/// The mean and the variance of each row, which is read once for both. From squares of `bf16` values
+/// less is lost than by their own rounding. Others are computed from the differences to the first
+/// element of their row: the variance includes that element and so bounds its distance from the
+/// mean; at most a factor of the row length is lost in precision, and mostly nothing.
 fn moments(x: &Tensor) -> Result<(Tensor, Tensor)> {
     let last = x.rank() - 1;
-    let first = x.narrow(last, 0, 1)?;
-    let shifted = (x - &first)?;
-    let mean = shifted.mean(&[last])?.expand(last)?;
-    let square = shifted.square()?.mean(&[last])?.expand(last)?;
-    let variance = (square - mean.square()?)?.maximum(&zeros(x.dtype(), &[])?)?;
-    Ok(((mean + first)?, variance))
+    let row = upcast(x)?;
+    let first = match x.dtype() {
+        DType::Bf16 => None,
+        _ => Some(row.narrow(last, 0, 1)?),
+    };
+    let row = match &first {
+        Some(first) => (row - first)?,
+        None => row,
+    };
+    let mean = row.mean(&[last])?.expand(last)?;
+    let square = row.square()?.mean(&[last])?.expand(last)?;
+    let variance = (square - mean.square()?)?.maximum(&zeros(row.dtype(), &[])?)?;
+    let mean = match &first {
+        Some(first) => (mean + first)?,
+        None => mean,
+    };
+    Ok((mean, variance))
 }
 
 /// With `n` the normalized row and `g` its gradient, the gradient of the row is
 /// `g - mean(g) - n mean(g n)`, times the scale.
 fn backward(residuals: &[Tensor], gradient: &Tensor) -> Result<Vec<Tensor>> {
-    let [x, mean, scale, weight, bias] = residuals else { return Err(missing("residual")) };
+    let [x, weight, bias, mean, scale] = residuals else { return Err(missing("residual")) };
     let last = x.rank() - 1;
     let rows: Vec<usize> = (0..last).collect();
     let gradient = upcast(gradient)?;
@@ -80,6 +90,8 @@ fn backward(residuals: &[Tensor], gradient: &Tensor) -> Result<Vec<Tensor>> {
         x_grad.convert(x.dtype())?,
         weight_grad.convert(weight.dtype())?,
         bias_grad.convert(bias.dtype())?,
+        zeros(mean.dtype(), mean.dims())?,
+        zeros(scale.dtype(), scale.dims())?,
     ])
 }
 

@@ -118,10 +118,10 @@ pub(crate) fn normalized(scope: &Scope<'_>, x: Tensor) -> Result<Tensor> {
     Ok(results[0].clone())
 }
 
-/// Statistics of rows that are computed once and saved. Compilers would otherwise recompute them at
-/// every use, which reads all of the rows.
-pub(crate) fn computed_once(statistics: &[&Tensor]) -> Result<Vec<Tensor>> {
-    barrier(statistics)
+/// Statistics of rows that are computed once and saved, by every rematerialization policy. Compilers
+/// would otherwise recompute them at every use.
+pub(crate) fn row_statistics(statistics: &[&Tensor]) -> Result<Vec<Tensor>> {
+    barrier(statistics)?.iter().map(|it| it.named(checkpoint::NORM_STATS)).collect()
 }
 
 /// The lowest finite number of an upcast dtype, which masks a score in a softmax.

@@ -1,9 +1,9 @@
 //! RMS normalization, then a weight.
 
-use super::{computed_once, dim_names, normalized, upcast, width};
+use super::{dim_names, normalized, row_statistics, upcast, width};
 use crate::module::{Initializer, Parameter};
 use crate::scope::Scope;
-use fullshard_graph::{Error, Result, Tensor, custom_vjp};
+use fullshard_graph::{Error, Result, Tensor, custom_vjp, zeros};
 
 /// Applies the layer with a name and the model's class for it to the last dimension. The statistics
 /// are in at least `f32`; the weight is applied to the rounded result, as in Llama.
@@ -28,28 +28,27 @@ pub fn reference(x: &Tensor, weight: &Tensor, epsilon: f64) -> Result<Tensor> {
 
 /// The layer with a gradient that saves only `x` and one number per row.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, epsilon: f64) -> Result<Tensor> {
+    let last = x.rank() - 1;
+    let mean_square = upcast(&x.stop_gradient()?)?.square()?.mean(&[last])?.expand(last)?;
+    let scale = row_statistics(&[&(mean_square + epsilon)?.rsqrt()?])?.remove(0);
     let mut results = custom_vjp(
-        &[x, weight],
-        |inputs| Ok(vec![reference(&inputs[0], &inputs[1], epsilon)?]),
-        |inputs| forward(inputs, epsilon),
+        &[x, weight, &scale],
+        |inputs| Ok(vec![forward(&inputs)?]),
+        |inputs| Ok((vec![forward(&inputs)?], inputs)),
         |residuals, gradients| backward(&residuals, &gradients[0]),
     )?;
     results.pop().ok_or_else(|| missing("result"))
 }
 
-fn forward(inputs: Vec<Tensor>, epsilon: f64) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
-    let [x, weight] = inputs.try_into().map_err(|_| missing("input"))?;
-    let last = x.rank() - 1;
-    let mean_square = upcast(&x)?.square()?.mean(&[last])?.expand(last)?;
-    let scale = computed_once(&[&(mean_square + epsilon)?.rsqrt()?])?.remove(0);
-    let result = ((upcast(&x)? * &scale)?.convert(x.dtype())? * &weight)?;
-    Ok((vec![result], vec![x, scale, weight]))
+fn forward(inputs: &[Tensor]) -> Result<Tensor> {
+    let [x, weight, scale] = inputs else { return Err(missing("input")) };
+    (upcast(x)? * scale)?.convert(x.dtype())? * weight
 }
 
 /// With `n` the normalized row and `g` its gradient, the gradient of the row is `g - n mean(g n)`,
 /// times the scale.
 fn backward(residuals: &[Tensor], gradient: &Tensor) -> Result<Vec<Tensor>> {
-    let [x, scale, weight] = residuals else { return Err(missing("residual")) };
+    let [x, weight, scale] = residuals else { return Err(missing("residual")) };
     let last = x.rank() - 1;
     let rows: Vec<usize> = (0..last).collect();
     let gradient = upcast(gradient)?;
@@ -58,7 +57,8 @@ fn backward(residuals: &[Tensor], gradient: &Tensor) -> Result<Vec<Tensor>> {
     let mean_product = (&normalized_grad * &normalized)?.mean(&[last])?.expand(last)?;
     let x_grad = ((normalized_grad - (&normalized * mean_product)?)? * scale)?;
     let weight_grad = (&gradient * upcast(&normalized.convert(x.dtype())?)?)?.sum(&rows)?;
-    Ok(vec![x_grad.convert(x.dtype())?, weight_grad.convert(weight.dtype())?])
+    let scale_grad = zeros(scale.dtype(), scale.dims())?;
+    Ok(vec![x_grad.convert(x.dtype())?, weight_grad.convert(weight.dtype())?, scale_grad])
 }
 
 fn missing(what: &str) -> Error {
