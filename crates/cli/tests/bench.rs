@@ -356,7 +356,7 @@ fn estimates_follow_the_settings() {
     let cores = ["--num_cores", "4"];
     let temporaries = |args: &[&str]| of(&estimate(&[&cores[..], args].concat()), "temporaries");
     let full = temporaries(&[]);
-    assert!(temporaries(&["--gather_ahead", "--scan_layers", "true"]) > full);
+    assert!(temporaries(&["--gather_ahead", "true", "--scan_layers", "true"]) > full);
     assert!(temporaries(&["--fsdp", "shard_grad_op"]) > full);
     assert!(temporaries(&["--dtype", "bfloat16"]) < full);
 }
@@ -422,7 +422,10 @@ fn errors_come_before_a_device_is_used() {
         (&["--max_grad_norm", "-1"], "--max_grad_norm is -1, but must be a number of at least 0"),
         (&["--learning_rate", "nan"], "--learning_rate is NaN"),
         (&["--no_sync"], "add --gradient_accumulation_steps, or leave it out"),
-        (&["--gather_ahead", "--scan_layers", "false"], "add --scan_layers true, or leave it out"),
+        (
+            &["--gather_ahead", "true", "--scan_layers", "false"],
+            "add --scan_layers true, or leave it out",
+        ),
         (&["--xla-flag", "nonsense"], "`nonsense` is not of the form name=value"),
         (&["--device", "cuda", "--plugin", "/no/such.so", "--json"], "/no/such.so"),
     ] {

@@ -1,7 +1,8 @@
 //! Builds the step spec of a run config. Everything is validated here, before any device is used.
 
 use crate::config::{
-    AttentionChoice, CollectiveChoice, Compute, ContextChoice, OnSpike, RunConfig, Scan,
+    AheadChoice, AttentionChoice, CollectiveChoice, Compute, ContextChoice, OnSpike, RunConfig,
+    Scan,
 };
 use crate::error::{Error, Result};
 use crate::format;
@@ -12,7 +13,7 @@ use fullshard_models::layers::attention::context::ContextMethod;
 use fullshard_models::layers::loss::CHUNKED_FROM;
 use fullshard_models::layers::{attention, fp8};
 use fullshard_parallel::rules::FSDP;
-use fullshard_parallel::{Placement, PlacementOptions, Staging};
+use fullshard_parallel::{GatherAhead, Placement, PlacementOptions, Staging};
 use fullshard_pjrt::CompileOptions;
 use fullshard_plan::staging::Chosen;
 use fullshard_step::{
@@ -42,6 +43,23 @@ impl RunConfig {
             .with_iterations_per_loop(self.schedule.iterations_per_loop)?
             .with_loss_limit(self.guard.on_loss_spike == OnSpike::Skip);
         check_fp8(&spec)?;
+        match self.fsdp.gather_ahead {
+            AheadChoice::Auto => self.gathering_ahead(spec),
+            _ => Ok(spec),
+        }
+    }
+
+    /// A spec that gathers ahead what pays on the chip, if it can.
+    fn gathering_ahead(&self, mut spec: StepSpec) -> Result<StepSpec> {
+        let Some(machine) = self.machine()? else { return Ok(spec) };
+        let gather_ahead = overlap(&machine.chip).ahead;
+        let options = PlacementOptions { gather_ahead, ..spec.placement.options.clone() };
+        let ahead = Placement::on_mesh(&spec.model.tree(), &spec.placement.mesh, &options);
+        if let Ok(ahead) = ahead
+            && !self.schedule.no_sync
+        {
+            spec.placement = ahead;
+        }
         Ok(spec)
     }
 
@@ -286,7 +304,8 @@ impl RunConfig {
             Scan::True => true,
             Scan::False => false,
         };
-        if self.fsdp.gather_ahead && !scan_layers {
+        let gather_ahead = self.fsdp.gather_ahead.given().unwrap_or_default();
+        if gather_ahead != GatherAhead::Nothing && !scan_layers {
             return Err(Error::Usage(
                 "--gather_ahead needs scanned layers: add --scan_layers true, or leave it out"
                     .into(),
@@ -314,7 +333,7 @@ impl RunConfig {
             config: self.fsdp.resolve(self.precision.compute.unwrap_or(Compute::Float32))?,
             remat: Some(self.remat()),
             scan_layers,
-            gather_ahead: self.fsdp.gather_ahead,
+            gather_ahead,
             lowering,
             dialect: dialect(kind),
             frozen: self.model.freeze.clone(),

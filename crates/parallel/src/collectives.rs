@@ -40,49 +40,76 @@ impl Placement {
     }
 
     fn unit_collectives(&self, unit: &PlacedUnit) -> Vec<UnitCollective> {
-        let owned = unit.parameters.iter().map(|&i| &self.parameters[i]);
+        let (before, inside): (Vec<usize>, Vec<usize>) =
+            unit.parameters.iter().partition(|&&i| self.is_gathered_before(i));
+        let of = |parameters: Vec<usize>, gathers, reductions, layers_at_once| {
+            let times = Times { gathers, reductions, layers_at_once };
+            self.collectives_of(unit, &parameters, times)
+        };
+        let gathers = self.gather_count(unit);
+        [of(before, 1, 1, true), of(inside, gathers, unit.count, false)].concat()
+    }
+
+    /// The collectives of some parameters of a unit.
+    fn collectives_of(
+        &self,
+        unit: &PlacedUnit,
+        parameters: &[usize],
+        times: Times,
+    ) -> Vec<UnitCollective> {
+        let owned = parameters.iter().map(|&i| &self.parameters[i]);
         let (frozen, trained): (Vec<&ShardedParam>, Vec<&ShardedParam>) =
             owned.partition(|param| param.frozen);
+        let layers = |param: &ShardedParam| match times.layers_at_once {
+            true => param.stack.unwrap_or(1),
+            false => self.layers_at_once(unit, param),
+        };
+        let bytes = |parameters: &[&ShardedParam], bucket: &[usize], gathered| {
+            let elements = bucket.iter().map(|&i| parameters[i]);
+            let elements = elements.map(|param| layers(param) * param.padded_elements());
+            elements.sum::<usize>() * self.comm_dtype(gathered).size()
+        };
+        let stages = |kind, axes: &[usize], bytes, parts| {
+            self.stages(&unit.path, times, kind, axes, bytes, parts)
+        };
         let mut collectives = Vec::new();
         for parameters in [&trained, &frozen] {
             for bucket in self.comm.gathers(parameters) {
-                let axes = &parameters[bucket[0]].axes;
-                let bytes = self.bytes(unit, bucket.iter().map(|&i| parameters[i]), true);
-                collectives.extend(self.stages(unit, CollectiveKind::AllGather, axes, bytes, 1));
+                let param = parameters[bucket[0]];
+                let bytes = bytes(parameters, &bucket, true);
+                let parts = self.comm.gathered_parts(param).map_or(1, |(_, count)| count);
+                collectives.extend(stages(CollectiveKind::AllGather, &param.axes, bytes, parts));
             }
         }
-        let layers: Vec<usize> =
-            trained.iter().map(|param| self.layers_at_once(unit, param)).collect();
-        for bucket in self.comm.scatters(&trained, &layers) {
+        let all_layers: Vec<usize> = trained.iter().map(|param| layers(param)).collect();
+        for bucket in self.comm.scatters(&trained, &all_layers) {
             let param = trained[bucket[0]];
-            let bytes = self.bytes(unit, bucket.iter().map(|&i| trained[i]), false);
-            let kind = CollectiveKind::ReduceScatter;
+            let bytes = bytes(&trained, &bucket, false);
             let parts = param.reduced_parts().filter(|_| bucket.len() == 1);
             let parts = parts.map_or(1, |(_, count)| count);
-            collectives.extend(self.stages(unit, kind, &param.axes, bytes, parts));
-            let (kind, axes) = (CollectiveKind::AllReduce, self.comm.replica_axes(param));
-            collectives.extend(self.stages(unit, kind, &axes, bytes / param.num_shards, 1));
-        }
-        let replicated = trained.iter().filter(|param| param.layout == Layout::Replicated);
-        for &param in replicated {
-            let bytes = self.bytes(unit, [param], false);
+            collectives.extend(stages(CollectiveKind::ReduceScatter, &param.axes, bytes, parts));
             let axes = self.comm.replica_axes(param);
-            collectives.extend(self.stages(unit, CollectiveKind::AllReduce, &axes, bytes, 1));
+            let bytes = bytes / param.num_shards;
+            collectives.extend(stages(CollectiveKind::AllReduce, &axes, bytes, 1));
+        }
+        let is_replicated = |&i: &usize| trained[i].layout == Layout::Replicated;
+        for i in (0..trained.len()).filter(is_replicated) {
+            let axes = self.comm.replica_axes(trained[i]);
+            let bytes = bytes(&trained, &[i], false);
+            collectives.extend(stages(CollectiveKind::AllReduce, &axes, bytes, 1));
         }
         collectives
     }
 
-    /// The bytes of some parameters of a unit, or of their gradients, together.
-    fn bytes<'a>(
-        &self,
-        unit: &PlacedUnit,
-        parameters: impl IntoIterator<Item = &'a ShardedParam>,
-        gathered: bool,
-    ) -> usize {
-        let elements = parameters
-            .into_iter()
-            .map(|param| self.layers_at_once(unit, param) * param.padded_elements());
-        elements.sum::<usize>() * self.comm_dtype(gathered).size()
+    /// Number of all-gathers of a parameter of a unit.
+    fn gather_count(&self, unit: &PlacedUnit) -> usize {
+        let scanned = self.stacks.count(&unit.path).is_some();
+        match (scanned && self.gathers_layers_ahead(), unit.reshard) {
+            _ if self.gathers_per_step() => 1,
+            (true, _) => 2 * (unit.count + 1),
+            (false, true) => 2 * unit.count,
+            (false, false) => unit.count,
+        }
     }
 
     fn comm_dtype(&self, gathered: bool) -> DType {
@@ -92,7 +119,8 @@ impl Placement {
     /// A collective of a unit as it runs over axes.
     fn stages(
         &self,
-        unit: &PlacedUnit,
+        unit: &str,
+        times: Times,
         kind: CollectiveKind,
         axes: &[usize],
         bytes: usize,
@@ -100,15 +128,13 @@ impl Placement {
     ) -> Vec<UnitCollective> {
         let gathered = kind == CollectiveKind::AllGather;
         let dtype = self.comm_dtype(gathered);
-        let count = match gathered {
-            _ if self.gathers_per_step() => 1,
-            true => self.gather_count(unit),
-            false => unit.count,
+        let (staging, count, bytes) = match gathered {
+            true => (self.comm.gather_staging, times.gathers * parts, bytes / parts),
+            false => (self.comm.staging, times.reductions, bytes),
         };
-        let staging = if gathered { self.comm.gather_staging } else { self.comm.staging };
         let stages = staging.stages(kind, &self.mesh, axes, bytes / dtype.size(), parts);
         let stages = stages.into_iter().map(|stage| UnitCollective {
-            unit: unit.path.clone(),
+            unit: unit.to_owned(),
             kind: stage.kind,
             axes: stage.axes,
             dtype,
@@ -119,20 +145,19 @@ impl Placement {
         stages.collect()
     }
 
-    /// Number of all-gathers of a parameter of a unit.
-    fn gather_count(&self, unit: &PlacedUnit) -> usize {
-        let scanned = self.stacks.count(&unit.path).is_some();
-        match (scanned && self.gathers_ahead(), unit.reshard) {
-            (true, _) => 2 * (unit.count + 1),
-            (false, true) => 2 * unit.count,
-            (false, false) => unit.count,
-        }
-    }
-
     /// The layers of a sharded parameter in one collective of its unit: one if the unit is inside
     /// the scan over them, all if it is around the scan or gathered before it.
     fn layers_at_once(&self, unit: &PlacedUnit, param: &ShardedParam) -> usize {
         let inside = unit.path.contains('*') && !self.gathers_per_step();
         if inside { 1 } else { param.stack.unwrap_or(1) }
     }
+}
+
+/// How often the parameters of a unit are communicated.
+#[derive(Clone, Copy)]
+struct Times {
+    gathers: usize,
+    reductions: usize,
+    /// Whether each time is for all layers.
+    layers_at_once: bool,
 }

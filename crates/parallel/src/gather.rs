@@ -42,6 +42,12 @@ impl CommPolicy {
         }
     }
 
+    /// The dim of parts that are all-gathered apart, and their number. Beside rings, which reduce
+    /// gradients by part, the first matmul waits for one part alone.
+    pub(crate) fn gathered_parts(&self, param: &ShardedParam) -> Option<(usize, usize)> {
+        param.reduced_parts().filter(|_| self.staging == Staging::Ring && !self.packed)
+    }
+
     /// Which gradients of a unit are reduce-scattered together; `layers` is the number of layers
     /// of each.
     pub(crate) fn scatters(
@@ -209,9 +215,19 @@ impl CommPolicy {
     }
 
     fn gather_one(&self, param: &ShardedParam, shard: &Tensor) -> Result<Tensor> {
-        let dim = param.lead(shard) + param.layout.sharded_dim().unwrap_or(0);
+        let lead = param.lead(shard);
+        let dim = lead + param.layout.sharded_dim().unwrap_or(0);
+        let gather =
+            |shard: &Tensor| self.gather_staging.all_gather(&self.mesh, &param.axes, shard, dim);
         let tiled = tiled(param, shard)?;
-        let gathered = self.gather_staging.all_gather(&self.mesh, &param.axes, &tiled, dim)?;
+        let gathered = match self.gathered_parts(param) {
+            Some((of, count)) => {
+                let parts = tiled.split(lead + of, count)?;
+                let parts = parts.iter().map(gather).collect::<Result<Vec<_>>>()?;
+                concatenate(&parts.iter().collect::<Vec<_>>(), lead + of)?
+            }
+            None => gather(&tiled)?,
+        };
         let mut dims = shard.dims().to_vec();
         dims[dim] *= param.num_shards;
         param.trim(&gathered.reshape(&dims)?)

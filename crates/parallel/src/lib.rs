@@ -8,6 +8,7 @@
 //!   reshards them, and the gradient of an all-gather is a reduce-scatter.
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod collectives;
 pub mod config;
 mod error;
@@ -24,6 +25,7 @@ mod table;
 mod tracer;
 pub mod wrap;
 
+pub use ahead::GatherAhead;
 pub use collectives::UnitCollective;
 pub use config::{FsdpConfig, FsdpConfigError, Settings, Strategy, WrapPolicy, nearest};
 pub use error::Error;

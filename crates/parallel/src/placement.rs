@@ -1,11 +1,13 @@
 //! The placement of a model: units, the parameters they own, how each is sharded, and what follows
 //! from that before anything is traced.
 
+use crate::ahead::{self, GatherAhead};
 use crate::config::{FsdpConfig, Strategy};
 use crate::error::Error;
 use crate::gather::CommPolicy;
 use crate::layout::ShardedParam;
 use crate::remat::Remat;
+use crate::ring;
 use crate::rules::{BATCH, FSDP, Gather, ParamSharding, Rules, SEQUENCE};
 use crate::slices::{TensorAxes, check_automatic};
 use crate::stack::Stacks;
@@ -40,8 +42,8 @@ pub struct PlacementOptions {
     pub remat: Option<Remat>,
     /// Whether identical layers are scanned rather than unrolled.
     pub scan_layers: bool,
-    /// Whether a scan all-gathers the next layer while it computes one.
-    pub gather_ahead: bool,
+    /// What a scan all-gathers of the next layer while it computes one.
+    pub gather_ahead: GatherAhead,
     /// Which of several equivalent forms a model is lowered to on the platform.
     pub lowering: LoweringOptions,
     /// How programs are written for the platform.
@@ -123,9 +125,13 @@ impl Placement {
         let stacks = Stacks::of(tree);
         let scanned = if options.scan_layers { stacks.clone() } else { Stacks::default() };
         let stored = |name: &str, parameter: &Parameter| rules.stored(name, parameter, mesh);
-        let parameters = sharded_params(tree, &stacks, &scanned, &frozen, stored, mesh)?;
+        let mut parameters = sharded_params(tree, &stacks, &scanned, &frozen, stored, mesh)?;
+        let comm = comm(options, mesh, &rules)?;
+        if options.staging == Staging::Ring && !comm.packed {
+            ring::spread(mesh, &mut parameters);
+        }
         let reshard = rules.reshard_after_forward && rules.gather == Gather::Unit;
-        check_gather_ahead(options, &units, &scanned, reshard)?;
+        ahead::check(options, &units, &scanned, reshard)?;
         let keep_root = settings.disable_reshard_on_root;
         let units = placed_units(&units, &scanned, &parameters, reshard, keep_root);
         let remat = options.remat.clone().unwrap_or(match options.config.gradient_checkpointing {
@@ -136,7 +142,7 @@ impl Placement {
             mesh: mesh.clone(),
             units,
             parameters,
-            comm: comm(options, mesh, &rules)?,
+            comm,
             sample_axes: rules.activation_axes(BATCH, mesh)?,
             context_axes: rules.activation_axes(SEQUENCE, mesh)?,
             tensor: rules.tensor_axes(mesh),
@@ -225,11 +231,6 @@ impl Placement {
         (0..self.parameters.len()).filter(|&i| !self.parameters[i].frozen).collect()
     }
 
-    /// Whether scans all-gather the next layer while they compute one. One device gathers nothing.
-    pub fn gathers_ahead(&self) -> bool {
-        self.options.gather_ahead && self.devices() > 1
-    }
-
     /// Whether the last layer saves everything, since its backward pass is next. A scan cannot.
     pub fn saves_last_layer(&self) -> bool {
         self.options.lowering.save_last_layer && !self.options.scan_layers
@@ -280,25 +281,6 @@ fn comm(options: &PlacementOptions, mesh: &Mesh, rules: &Rules) -> Result<CommPo
             false => (settings.reduce_scatter_bucket_size_mb * f64::from(1 << 20)) as usize,
         },
     })
-}
-
-/// Rejects `gather_ahead` where it cannot be used: it needs a scan, units in it, and weights that
-/// are resharded, since the backward pass gathers ahead in its own order.
-fn check_gather_ahead(
-    options: &PlacementOptions,
-    units: &[Unit],
-    scanned: &Stacks,
-    reshard: bool,
-) -> Result<(), Error> {
-    let in_scan = |unit: &Unit| scanned.template(&unit.path).1.is_some();
-    let reason = match options.gather_ahead {
-        false => return Ok(()),
-        true if !options.scan_layers => "layers are unrolled (--scan_layers false)",
-        true if !units.iter().any(in_scan) => "no layer is or contains a unit",
-        true if !reshard => "gathered parameters are not resharded (reshard_after_forward is off)",
-        true => return Ok(()),
-    };
-    Err(Error::NoGatherAhead { reason })
 }
 
 /// The other names of tied parameters.

@@ -10,9 +10,11 @@
 //! the matmul of the gradient into one per slice: the partial sum is then added inside the next
 //! matmul while the one after it is on its way.
 
+use crate::layout::ShardedParam;
 use crate::staged::Stage;
 use fullshard_core::CollectiveKind;
 use fullshard_graph::{DType, Mesh, MeshExt, Result, Tensor, barrier, concatenate, full as filled};
+use std::collections::HashMap;
 
 /// Elements from which rings are used. Below, one collective has less latency.
 pub(crate) const SMALLEST: usize = 1 << 16;
@@ -43,6 +45,41 @@ pub(crate) fn stages(mesh: &Mesh, axes: &[usize], elements: usize, parts: usize)
         stages.extend(vec![permute; ways * (devices - 1)]);
     }
     stages
+}
+
+/// Spreads rings over the dimensions of a torus. A reduction along several axes moves most along the
+/// first, whose links alone carry it: so the parameters of a layer are sharded with different axes
+/// first, each with the one that has moved least so far, largest parameters first.
+pub(crate) fn spread(mesh: &Mesh, parameters: &mut [ShardedParam]) {
+    let layer = |param: &ShardedParam| (param.stack.is_some(), param.layer);
+    let mut order: Vec<usize> = (0..parameters.len()).collect();
+    order.sort_by_key(|&i| std::cmp::Reverse(parameters[i].elements()));
+    let mut moved: HashMap<_, Vec<f64>> = HashMap::new();
+    for i in order {
+        let param = &mut parameters[i];
+        let elements = param.elements() as f64;
+        let so_far = moved.entry(layer(param)).or_insert_with(|| vec![0.0; mesh.sizes().len()]);
+        let after = |axes: &[usize]| {
+            let (mut loads, mut left) = (so_far.clone(), elements);
+            for &axis in axes {
+                let devices = mesh.axis_size(axis);
+                let share = (devices - 1) as f64 / (devices * directions(devices)) as f64;
+                loads[axis] += left * share;
+                left /= devices as f64;
+            }
+            loads
+        };
+        let most = |loads: &[f64]| loads.iter().copied().fold(0.0, f64::max);
+        let orders = (0..param.axes.len()).map(|first| {
+            let mut axes = param.axes.clone();
+            axes[..=first].rotate_right(1);
+            axes
+        });
+        let best = orders.min_by(|a, b| most(&after(a)).total_cmp(&most(&after(b))));
+        let Some(axes) = best else { continue };
+        *so_far = after(&axes);
+        param.axes = axes;
+    }
 }
 
 /// In how many directions a ring moves.

@@ -91,11 +91,19 @@ impl<'a> Sharded<'a> {
         Ok(shards)
     }
 
-    /// All-gathers a unit's parameters; if they are resharded, the backward pass does so again.
+    /// All-gathers those of a unit's parameters that are sharded; if they are resharded, the backward
+    /// pass does so again.
     fn unshard(&self, unit: &PlacedUnit, reshard: bool) -> Result<()> {
-        let owned = unit.parameters.iter().map(|&i| &self.placement.parameters[i]);
+        self.gather(&unit.parameters, reshard)
+    }
+
+    /// All-gathers parameters of a unit, by position, unless they are full already.
+    fn gather(&self, parameters: &[usize], reshard: bool) -> Result<()> {
+        let owned = parameters.iter().map(|&i| &self.placement.parameters[i]);
+        let is_sharded =
+            |param: &&ShardedParam| !self.full_params.borrow().contains_key(&param.name);
         let (frozen, trained): (Vec<&ShardedParam>, Vec<&ShardedParam>) =
-            owned.partition(|param| param.frozen);
+            owned.filter(is_sharded).partition(|param| param.frozen);
         for parameters in [trained, frozen].into_iter().filter(|list| !list.is_empty()) {
             let shards = parameters.iter().map(|param| find(&self.shards.borrow(), &param.name));
             let shards = shards.collect::<Result<Vec<_>>>()?;
@@ -227,17 +235,24 @@ impl<'a> Sharded<'a> {
         body: LayerBody<'_>,
     ) -> Result<Vec<Tensor>> {
         let path = format!("{}.*", place.path);
+        let outside = (self.shards.borrow().clone(), self.full_params.borrow().clone());
+        for unit in self.placement.units_under(&path) {
+            let mut before = unit.parameters.clone();
+            before.retain(|&i| self.placement.is_gathered_before(i));
+            self.gather(&before, false)?;
+        }
         let (names, stacked) = self.stacked(&path)?;
         let index = iota(DType::I32, &[count], 0)?;
         let inputs: Vec<&Tensor> = [&index].into_iter().chain(&stacked).collect();
         let carries: Vec<&Tensor> = carries.iter().collect();
-        let outer = (self.shards.borrow().clone(), self.full_params.borrow().clone());
+        let outer = self.full_params.borrow().clone();
         let step = |carries: Vec<Tensor>, slices: &[Tensor]| {
             let place = place.layer(Layer::Traced(slices[0].clone()));
             Ok((self.layer(&place, carries, body)?, Vec::new()))
         };
-        let results = match self.placement.gathers_ahead() {
-            false => scan(&carries, &inputs).run(|carries, slices| {
+        let scan = scan(&carries, &inputs);
+        let results = match self.placement.gathers_layers_ahead() {
+            false => scan.run(|carries, slices| {
                 self.set_slices(&names, &slices[1..]);
                 step(carries, &slices)
             })?,
@@ -249,11 +264,11 @@ impl<'a> Sharded<'a> {
                 let prepare = |slices: Vec<Tensor>| {
                     self.set_slices(&names, &slices[1..]);
                     units.iter().try_for_each(|unit| self.unshard(unit, false))?;
-                    let full_params = self.full_params.replace(outer.1.clone());
+                    let full_params = self.full_params.replace(outer.clone());
                     let names = owned().map(|&i| &self.placement.parameters[i].name);
                     names.map(|name| find(&full_params, name)).collect()
                 };
-                scan(&carries, &inputs).run_prepared(prepare, |carries, prepared, slices| {
+                scan.run_prepared(prepare, |carries, prepared, slices| {
                     self.set_slices(&names, &slices[1..]);
                     let owned = owned().map(|&i| self.placement.parameters[i].name.clone());
                     self.full_params.borrow_mut().extend(owned.zip(prepared));
@@ -261,8 +276,8 @@ impl<'a> Sharded<'a> {
                 })?
             }
         };
-        self.shards.replace(outer.0);
-        self.full_params.replace(outer.1);
+        self.shards.replace(outside.0);
+        self.full_params.replace(outside.1);
         Ok(results.carries)
     }
 

@@ -4,7 +4,9 @@
 
 use fullshard_models::from_json;
 use fullshard_optim::AdamW;
-use fullshard_parallel::{FsdpConfig, Placement, PlacementOptions, Remat, Strategy, WrapPolicy};
+use fullshard_parallel::{
+    FsdpConfig, GatherAhead, Placement, PlacementOptions, Remat, Strategy, WrapPolicy,
+};
 use fullshard_pjrt::plugins::Platform;
 use fullshard_plan::MemoryEstimate;
 use fullshard_step::{BatchShape, StepSpec};
@@ -83,7 +85,7 @@ fn gathered_units() {
     assert_eq!(HALF.gathered(|_, _| {}), 2 * 2 * (ROOT + LARGEST));
     let packed = Setup { settings: r#"{"flatten_parameters": true}"#, ..SETUP };
     assert_eq!(packed.gathered(|_, _| {}), 2 * 4 * (ROOT + BLOCK));
-    let ahead = SETUP.gathered(|options, _| options.gather_ahead = true);
+    let ahead = SETUP.gathered(|options, _| options.gather_ahead = GatherAhead::Layer);
     assert_eq!(ahead, 2 * 4 * (ROOT + LARGEST) + 4 * BLOCK);
     let unsharded = Setup { settings: r#"{"reshard_after_forward": false}"#, ..SETUP };
     assert_eq!(unsharded.gathered(|_, _| {}), 4 * (ROOT + 3 * BLOCK) + 4 * (ROOT + BLOCK));

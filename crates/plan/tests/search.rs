@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Case, Layout, Shape};
-use fullshard_parallel::{Remat, Strategy};
+use fullshard_parallel::{GatherAhead, Remat, Strategy};
 use fullshard_plan::{
     Basis, Callbacks, Candidate, Effort, Error, Frontier, Machine, Progress, Report, Space, quick,
     search,
@@ -36,7 +36,7 @@ fn space() -> Space {
         remats: vec![Remat::None, Remat::Dots, Remat::Full],
         layouts: vec![Layout::Dim(0)],
         scans: vec![true],
-        aheads: vec![false],
+        aheads: vec![GatherAhead::Nothing],
         strategies: vec![Strategy::FullShard],
         max_batch: 64,
         ..Space::default()
@@ -242,12 +242,12 @@ fn candidate_flags() {
         logits_chunk_mib: Some(2048),
         layout: Layout::Flat,
         scan_layers: true,
-        gather_ahead: true,
+        gather_ahead: GatherAhead::Layer,
         strategy: Strategy::FullShard,
         mesh: None,
     };
     let flags = "--per_device_train_batch_size 24 --remat dots --scan_layers true --fsdp \
-                 full_shard --logits_chunk_mib 2048 --gather_ahead";
+                 full_shard --logits_chunk_mib 2048 --gather_ahead true";
     assert_eq!(candidate.flags().join(" "), flags);
     let settings = [("shard_param_on_dim_0", false), ("flatten_parameters", false)];
     assert_eq!(candidate.settings(), settings);

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Case, Layout, Shape};
-use fullshard_parallel::Remat;
+use fullshard_parallel::{GatherAhead, Remat};
 use fullshard_plan::{
     Callbacks, Candidate, Effort, Error, Frontier, Machine, Point, Space, search,
 };
@@ -60,7 +60,7 @@ fn plain() -> Space {
         remats: vec![Remat::Dots, Remat::Full],
         layouts: vec![Layout::Dim(0)],
         scans: vec![true],
-        aheads: vec![false],
+        aheads: vec![GatherAhead::Nothing],
         max_batch: 12,
         ..Space::default()
     }

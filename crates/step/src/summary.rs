@@ -2,6 +2,7 @@
 
 use crate::spec::StepSpec;
 use fullshard_graph::DType;
+use fullshard_parallel::GatherAhead;
 use serde::Serialize;
 
 /// The model of a step.
@@ -61,7 +62,7 @@ pub struct StepSettings {
     /// Whether layers are scanned.
     pub scan_layers: bool,
     /// Whether the next layer is all-gathered ahead.
-    pub gather_ahead: bool,
+    pub gather_ahead: GatherAhead,
     /// Parameters that are not trained, as they were given.
     pub frozen: Vec<String>,
 }

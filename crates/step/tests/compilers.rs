@@ -9,7 +9,7 @@ use fullshard_graph::{DType, Program};
 use fullshard_models::from_json;
 use fullshard_optim::from_name;
 use fullshard_parallel::{
-    FsdpConfig, Placement, PlacementOptions, Remat, Settings, Strategy, WrapPolicy,
+    FsdpConfig, GatherAhead, Placement, PlacementOptions, Remat, Settings, Strategy, WrapPolicy,
 };
 use fullshard_pjrt::{CompileOptions, Flag};
 use fullshard_step::{BatchShape, StepSpec, compiler_flags, dialect, lowering};
@@ -35,7 +35,7 @@ struct Case {
     strategy: Strategy,
     remat: Remat,
     scanned: bool,
-    gather_ahead: bool,
+    gather_ahead: GatherAhead,
     accumulation: usize,
     sync_each_microbatch: bool,
     optimizer: &'static str,
@@ -53,7 +53,7 @@ impl Case {
             strategy: Strategy::FullShard,
             remat: Remat::None,
             scanned: false,
-            gather_ahead: false,
+            gather_ahead: GatherAhead::Nothing,
             accumulation: 1,
             sync_each_microbatch: true,
             optimizer: "adamw",
@@ -139,7 +139,7 @@ macro_rules! cases {
 cases! {
     gpt2_f32: Case { settings: Settings::default(), ..Case::new(GPT2) };
     gpt2_scanned_blockwise_attention: Case {
-        devices: 4, tokens: 512, remat: Remat::Full, scanned: true, gather_ahead: true,
+        devices: 4, tokens: 512, remat: Remat::Full, scanned: true, gather_ahead: GatherAhead::Layer,
         optimizer: "adafactor", ..Case::new(GPT2)
     };
     gpt2_fp8_accumulated: Case {

@@ -9,7 +9,9 @@ mod common;
 use common::*;
 use fullshard_models::LoweringOptions;
 use fullshard_optim::{Adafactor, AdamW, Optimizer, Sgd};
-use fullshard_parallel::{FsdpConfig, MeshSpec, Placement, PlacementOptions, Remat, Settings};
+use fullshard_parallel::{
+    FsdpConfig, GatherAhead, MeshSpec, Placement, PlacementOptions, Remat, Settings,
+};
 use fullshard_pjrt::HostTensor;
 use fullshard_step::{BatchShape, StepSpec};
 use fullshard_train::{Metrics, Runner};
@@ -68,7 +70,10 @@ fn options(case: Case) -> PlacementOptions {
         automatic_axes: vec!["tensor".to_owned()],
         remat: Some(if case.remat { Remat::Full } else { Remat::None }),
         scan_layers: scanned,
-        gather_ahead: packed && scanned,
+        gather_ahead: match packed && scanned {
+            true => GatherAhead::Layer,
+            false => GatherAhead::Nothing,
+        },
         config: FsdpConfig { settings, ..FsdpConfig::default() },
         lowering: LoweringOptions { flatten_batch, ..LoweringOptions::default() },
         ..PlacementOptions::default()

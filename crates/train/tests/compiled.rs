@@ -10,7 +10,9 @@ mod common;
 
 use common::*;
 use fullshard_optim::{Adafactor, Optimizer, Sgd};
-use fullshard_parallel::{FsdpConfig, PlacementOptions, ShardedParam, Strategy, UnitCollective};
+use fullshard_parallel::{
+    FsdpConfig, GatherAhead, PlacementOptions, ShardedParam, Strategy, UnitCollective,
+};
 use fullshard_pjrt::hlo::{CollectiveKind, Module, collectives};
 use fullshard_step::{BatchShape, StepSpec};
 use std::collections::BTreeMap;
@@ -112,7 +114,7 @@ fn packed_units_are_gathered_once_per_pass() {
     check("shard_grad_op", &grad_op, [1 + 3, 1 + 3]);
     check("unrolled", &PlacementOptions { scan_layers: false, ..grad_op }, [1 + 3, 1 + 3]);
     // Each pass gathers the first layer before its loop, and an extra one in the last iteration.
-    let ahead = PlacementOptions { gather_ahead: true, ..blocks };
+    let ahead = PlacementOptions { gather_ahead: GatherAhead::Layer, ..blocks };
     check("gather ahead", &ahead, [1 + 2 * (3 + 1), 1 + 3]);
 }
 

@@ -10,7 +10,9 @@ mod common;
 use common::*;
 use fullshard_graph::DType;
 use fullshard_models::LoweringOptions;
-use fullshard_parallel::{FsdpConfig, PlacementOptions, Remat, Settings, Strategy, WrapPolicy};
+use fullshard_parallel::{
+    FsdpConfig, GatherAhead, PlacementOptions, Remat, Settings, Strategy, WrapPolicy,
+};
 use fullshard_pjrt::plugins::Platform;
 use fullshard_step::{BatchShape, dialect, lowering};
 use fullshard_train::{Metrics, Runner};
@@ -156,7 +158,10 @@ fn options(case: &Case) -> PlacementOptions {
             _ => Remat::None,
         }),
         scan_layers: choice("layers") != "unrolled",
-        gather_ahead: choice("layers") == "ahead" && !nothing_ahead,
+        gather_ahead: match choice("layers") {
+            "ahead" if !nothing_ahead => GatherAhead::Layer,
+            _ => GatherAhead::Nothing,
+        },
         // cuDNN's kernel is the only part that a CPU cannot run.
         lowering: LoweringOptions { fused_attention: false, ..lowering(platform) },
         dialect: dialect(platform),

@@ -6,8 +6,8 @@ mod common;
 
 use common::*;
 use fullshard_core::CollectiveKind;
-use fullshard_optim::Sgd;
-use fullshard_parallel::{FsdpConfig, Placement, PlacementOptions, Settings, Staging};
+use fullshard_optim::{Adafactor, Sgd};
+use fullshard_parallel::{FsdpConfig, GatherAhead, Placement, PlacementOptions, Settings, Staging};
 use fullshard_pjrt::hlo::{collective, runs_per_launch};
 use fullshard_step::{BatchShape, StepSpec};
 use std::collections::BTreeMap;
@@ -33,12 +33,12 @@ fn spec_on(config: &str, mesh: &str, dim_0: bool, options: PlacementOptions) -> 
     StepSpec::new(model, placement, Box::new(Sgd::default()), BATCH, Some(1.0)).unwrap()
 }
 
-fn ring(config: &str, mesh: &str, dim_0: bool, gather_ahead: bool) -> StepSpec {
+fn ring(config: &str, mesh: &str, dim_0: bool, gather_ahead: GatherAhead) -> StepSpec {
     let options = PlacementOptions { staging: Staging::Ring, gather_ahead, ..Default::default() };
     spec_on(config, mesh, dim_0, options)
 }
 
-fn check(mesh: &str, dim_0: bool, gather_ahead: bool) {
+fn check(mesh: &str, dim_0: bool, gather_ahead: GatherAhead) {
     static ONE: LazyLock<Vec<fullshard_train::Metrics>> = LazyLock::new(|| {
         train(&spec_on(MODEL, "fsdp_1", false, PlacementOptions::default()), STEPS)
     });
@@ -46,31 +46,34 @@ fn check(mesh: &str, dim_0: bool, gather_ahead: bool) {
 }
 
 macro_rules! cases {
-    ($($name:ident: $mesh:ident $dim_0:literal $ahead:literal;)*) => {
+    ($($name:ident: $mesh:ident $dim_0:literal $ahead:ident;)*) => {
         $(
             #[test]
             fn $name() {
-                check(stringify!($mesh), $dim_0, $ahead);
+                check(stringify!($mesh), $dim_0, GatherAhead::$ahead);
             }
         )*
     };
 }
 
 cases! {
-    one_ring_of_eight_trains_as_one_device:        fsdp_8         true  true;
-    flat_shards_train_as_one_device:               fsdp_4         false false;
-    an_odd_ring_trains_as_one_device:              fsdp_3         false true;
-    two_rings_train_as_one_device:                 data_2_fsdp_4  true  false;
-    three_pairs_train_as_one_device:               a_2_b_2_fsdp_2 true  true;
+    one_ring_of_eight_trains_as_one_device:        fsdp_8         true  Layer;
+    flat_shards_train_as_one_device:               fsdp_4         false Nothing;
+    an_odd_ring_trains_as_one_device:              fsdp_3         false Vectors;
+    two_rings_train_as_one_device:                 data_2_fsdp_4  true  Vectors;
+    three_pairs_train_as_one_device:               a_2_b_2_fsdp_2 true  Layer;
 }
 
 /// The number of permutes and reduce-scatters by their bytes.
 type Counts = BTreeMap<(CollectiveKind, u64), u64>;
 
-#[test]
-fn large_gradients_have_the_listed_permutes() {
-    let kinds = [CollectiveKind::CollectivePermute, CollectiveKind::ReduceScatter];
-    let spec = ring(WIDE, "data_2_fsdp_4", true, false);
+fn check_listed(ahead: GatherAhead) {
+    let kinds = [
+        CollectiveKind::CollectivePermute,
+        CollectiveKind::ReduceScatter,
+        CollectiveKind::AllGather,
+    ];
+    let spec = ring(WIDE, "data_2_fsdp_4", true, ahead);
     let (module, _) = compile(&spec);
     let runs = runs_per_launch(&module);
     let (mut found, mut listed) = (Counts::new(), Counts::new());
@@ -84,5 +87,41 @@ fn large_gradients_have_the_listed_permutes() {
         *listed.entry((it.kind, it.bytes as u64)).or_default() += it.count as u64;
     }
     assert!(listed.contains_key(&(CollectiveKind::CollectivePermute, 4 * 32 * 512)), "{listed:?}");
+    // Queries, keys and values are gathered one after another.
+    assert!(listed.contains_key(&(CollectiveKind::AllGather, 4 * 256 * 256)), "{listed:?}");
     assert_eq!(found, listed);
+}
+
+#[test]
+fn a_step_has_the_listed_collectives() {
+    check_listed(GatherAhead::Nothing);
+}
+
+#[test]
+fn vectors_are_gathered_for_all_layers_at_once() {
+    check_listed(GatherAhead::Vectors);
+}
+
+#[test]
+fn layers_are_gathered_ahead() {
+    check_listed(GatherAhead::Layer);
+}
+
+/// Each parameter is sharded with another axis first; the statistics of optimizers follow.
+#[test]
+fn factored_statistics_follow_the_order_of_axes() {
+    let train = |mesh: &str, staging| {
+        let options = PlacementOptions { staging, ..Default::default() };
+        let spec = spec_on(WIDE, mesh, true, options);
+        let (placement, model) = (spec.placement, spec.model);
+        let mut orders: Vec<_> = placement.parameters.iter().map(|it| it.axes.clone()).collect();
+        orders.sort();
+        orders.dedup();
+        let adafactor = Box::new(Adafactor::trainer());
+        let spec = StepSpec::new(model, placement, adafactor, BATCH, Some(1.0)).unwrap();
+        (train(&spec, STEPS), orders.len())
+    };
+    let (found, orders) = train("a_2_b_2_fsdp_2", Staging::Ring);
+    assert!(orders >= 3, "{orders} orders of axes");
+    compare(&["a_2_b_2_fsdp_2"], &found, &train("fsdp_1", Staging::Flat).0);
 }

@@ -26,8 +26,8 @@ pub use sections::{
 };
 pub use source::ConfigSource;
 pub use types::{
-    AttentionChoice, CollectiveChoice, Compute, ContextChoice, OnSpike, ResumeFrom, SaveDtype,
-    SaveWhen, Scan, Size, When, WrapClasses,
+    AheadChoice, AttentionChoice, CollectiveChoice, Compute, ContextChoice, OnSpike, ResumeFrom,
+    SaveDtype, SaveWhen, Scan, Size, When, WrapClasses,
 };
 pub use value::{FlagValue, Takes};
 

@@ -3,8 +3,8 @@
 
 use super::source::ConfigSource;
 use super::types::{
-    AttentionChoice, CollectiveChoice, Compute, ContextChoice, OnSpike, ResumeFrom, SaveDtype,
-    SaveWhen, Scan, Size, When, WrapClasses,
+    AheadChoice, AttentionChoice, CollectiveChoice, Compute, ContextChoice, OnSpike, ResumeFrom,
+    SaveDtype, SaveWhen, Scan, Size, When, WrapClasses,
 };
 use fullshard_core::{MeshSpec, Platform};
 use fullshard_data::hub::{MAIN, Token};
@@ -143,8 +143,10 @@ super::section! {
         /// (rotated), from the nearest devices to the farthest (hierarchical), or as the network
         /// model predicts is fastest (auto).
         collective: CollectiveChoice = CollectiveChoice::Auto, "collective", "HOW";
-        /// All-gather the next scanned layer while computing the current one.
-        gather_ahead: bool = false, "gather_ahead", "BOOL";
+        /// All-gather the next scanned layer while computing the current one (true), or only the
+        /// vectors of all layers at once before the scan (vectors), or nothing ahead (false). Auto:
+        /// vectors on TPU v4, else nothing.
+        gather_ahead: AheadChoice = AheadChoice::Auto, "gather_ahead", "auto|false|vectors|true";
         /// Module classes to wrap as FSDP units, separated by commas; defaults to the blocks of the
         /// model. Empty for one unit.
         wrap: Option<WrapClasses> = None, "fsdp_transformer_layer_cls_to_wrap", "CLASSES";

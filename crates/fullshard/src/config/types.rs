@@ -2,7 +2,7 @@
 
 use super::value::{FlagValue, Takes, choices, parsed};
 use fullshard_core::{MeshSpec, Platform};
-use fullshard_parallel::{Remat, Strategy};
+use fullshard_parallel::{GatherAhead, Remat, Strategy};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
@@ -107,6 +107,20 @@ choices! {
 }
 
 choices! {
+    /// What is all-gathered for scanned layers before they need it.
+    AheadChoice {
+        /// By chip: vectors on TPU v4, else nothing.
+        Auto = "auto",
+        /// Nothing.
+        False = "false",
+        /// Biases and weights of norms, for all layers at once before the scan.
+        Vectors = "vectors",
+        /// The next layer, while one is computed.
+        True = "true",
+    }
+}
+
+choices! {
     /// The compute dtype.
     Compute {
         /// Single precision.
@@ -117,6 +131,28 @@ choices! {
         Float16 = "float16",
         /// bfloat16, with layer matmuls in FP8.
         Float8 = "float8_e4m3fn",
+    }
+}
+
+impl AheadChoice {
+    /// What is gathered ahead, unless the chip decides.
+    pub(crate) fn given(self) -> Option<GatherAhead> {
+        match self {
+            AheadChoice::Auto => None,
+            AheadChoice::False => Some(GatherAhead::Nothing),
+            AheadChoice::Vectors => Some(GatherAhead::Vectors),
+            AheadChoice::True => Some(GatherAhead::Layer),
+        }
+    }
+}
+
+impl From<GatherAhead> for AheadChoice {
+    fn from(ahead: GatherAhead) -> AheadChoice {
+        match ahead {
+            GatherAhead::Nothing => AheadChoice::False,
+            GatherAhead::Vectors => AheadChoice::Vectors,
+            GatherAhead::Layer => AheadChoice::True,
+        }
     }
 }
 

@@ -89,8 +89,8 @@ impl RunConfig {
             Scan::True => space.scans = vec![true],
             Scan::False => space.scans = vec![false],
         }
-        if self.fsdp.gather_ahead {
-            space.aheads = vec![true];
+        if let Some(ahead) = self.fsdp.gather_ahead.given() {
+            space.aheads = vec![ahead];
         }
         space
     }
@@ -102,7 +102,7 @@ impl RunConfig {
         config.remat.policy = Some(candidate.remat.clone());
         config.remat.logits_chunk_mib = candidate.logits_chunk_mib;
         config.model.scan_layers = if candidate.scan_layers { Scan::True } else { Scan::False };
-        config.fsdp.gather_ahead = candidate.gather_ahead;
+        config.fsdp.gather_ahead = candidate.gather_ahead.into();
         config.fsdp.strategy = candidate.strategy;
         config.mesh.shape = candidate.mesh.clone();
         config.fsdp.shard_param_on_dim_0 = candidate.layout == Layout::Dim(0);

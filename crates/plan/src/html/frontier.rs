@@ -215,7 +215,7 @@ fn table(frontier: &Frontier) -> String {
         let mfu = point.report.rates.mfu.map_or_else(String::new, percent);
         let mut tags = vec![settings.fsdp.as_str()];
         tags.extend(point.candidate.scan_layers.then_some("scan"));
-        tags.extend(point.candidate.gather_ahead.then_some("gather ahead"));
+        tags.extend(point.candidate.gather_ahead.description());
         let chunk = point.candidate.logits_chunk_mib.map(|mib| format!("logits by {mib} MiB"));
         tags.extend(chunk.as_deref());
         tags.push(if point.confirmed { "compiled" } else { "estimated" });

@@ -7,7 +7,7 @@ use crate::report::{
 };
 use crate::search::{Candidate, Frontier, Point};
 use crate::start_up::StartUp;
-use fullshard_parallel::{Remat, Strategy};
+use fullshard_parallel::{GatherAhead, Remat, Strategy};
 use fullshard_step::{ModelSummary, StepSettings};
 
 const GIB: u64 = 1 << 30;
@@ -128,7 +128,7 @@ fn on_torus() -> Report {
             reduce_dtype: "bfloat16".into(),
             remat: "full".into(),
             scan_layers: true,
-            gather_ahead: false,
+            gather_ahead: GatherAhead::Nothing,
             frozen: Vec::new(),
         },
         basis: Basis::Compiled { seconds: 59.2, compiler: "libtpu 0.0.51".into(), cached: false },
@@ -216,7 +216,7 @@ fn point(batch: usize, remat: Remat, gib: f64, speed: f64, confirmed: bool) -> P
         logits_chunk_mib: None,
         layout: fullshard_core::Layout::Dim(0),
         scan_layers: true,
-        gather_ahead: false,
+        gather_ahead: GatherAhead::Nothing,
         strategy: Strategy::FullShard,
         mesh: None,
     };

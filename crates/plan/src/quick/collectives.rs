@@ -100,7 +100,8 @@ fn passes(spec: &StepSpec, collective: UnitCollective) -> Vec<Collective> {
     let placement = &spec.placement;
     let gathers = kind == CollectiveKind::AllGather;
     let reshards = placement.units.iter().any(|it| it.path == unit && it.reshard);
-    let twice = gathers && (reshards || placement.gathers_ahead()) && !placement.gathers_per_step();
+    let again = reshards || placement.gathers_layers_ahead();
+    let twice = gathers && again && !placement.gathers_per_step() && count > 1;
     let ring = placement.mesh.group_size(&axes) > 2;
     let of = |backward, count| Collective {
         module: any_layer(&unit),

@@ -140,7 +140,7 @@ fn gathered(spec: &StepSpec) -> u64 {
     }
     // Parameters are gathered one at a time when they are used, unless they are packed.
     let at_once = if placement.comm.packed { layer } else { layer.min(largest_of_layers(spec)) };
-    let ahead = if placement.gathers_ahead() { layer } else { 0 };
+    let ahead = if placement.gathers_layers_ahead() { layer } else { 0 };
     2 * (root + at_once) + ahead
 }
 

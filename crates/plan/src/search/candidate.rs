@@ -2,7 +2,7 @@
 
 use fullshard_core::{Layout, MeshSpec};
 use fullshard_models::layers::checkpoint::{ATTN_OUT, OUT_PROJ, QKV};
-use fullshard_parallel::{Remat, Strategy};
+use fullshard_parallel::{GatherAhead, Remat, Strategy};
 use serde::Serialize;
 
 /// Settings to try.
@@ -19,7 +19,7 @@ pub struct Candidate {
     /// Whether layers are scanned.
     pub scan_layers: bool,
     /// Whether the scan gathers a layer ahead.
-    pub gather_ahead: bool,
+    pub gather_ahead: GatherAhead,
     /// The sharding strategy.
     pub strategy: Strategy,
     /// The mesh; one axis if there is none.
@@ -43,8 +43,8 @@ impl Candidate {
         if let Some(mib) = self.logits_chunk_mib {
             flags.extend(["--logits_chunk_mib".to_owned(), mib.to_string()]);
         }
-        if self.gather_ahead {
-            flags.push("--gather_ahead".to_owned());
+        if self.gather_ahead != GatherAhead::Nothing {
+            flags.extend(["--gather_ahead".to_owned(), self.gather_ahead.name().to_owned()]);
         }
         if let Some(mesh) = &self.mesh {
             flags.extend(["--mesh".to_owned(), mesh.to_string()]);
@@ -67,7 +67,7 @@ impl Candidate {
         fits_mesh
             && (!single || self.strategy == Strategy::FullShard)
             && (!unsharded || self.layout == Layout::Dim(0))
-            && (!self.gather_ahead || can_gather_ahead)
+            && (self.gather_ahead == GatherAhead::Nothing || can_gather_ahead)
             // Only a scan bounds the time that offloaded activations are on the device.
             && (!self.remat.offloads() || self.scan_layers)
     }
@@ -85,7 +85,7 @@ pub struct Space {
     /// Values of `scan_layers`.
     pub scans: Vec<bool>,
     /// Values of `gather_ahead`.
-    pub aheads: Vec<bool>,
+    pub aheads: Vec<GatherAhead>,
     /// Sharding strategies.
     pub strategies: Vec<Strategy>,
     /// Meshes; `None` is one axis.
@@ -118,7 +118,7 @@ impl Default for Space {
             logits_chunks_mib: vec![None],
             layouts: vec![Layout::Dim(0), Layout::Flat],
             scans: vec![true, false],
-            aheads: vec![false, true],
+            aheads: GatherAhead::ALL.to_vec(),
             strategies: Strategy::ALL.to_vec(),
             meshes: vec![None],
             parallel: Vec::new(),
@@ -202,9 +202,9 @@ mod tests {
     fn combinations_are_distinct() {
         let space = Space::default();
         // Policies: 10 scanned, 8 unrolled. Replicated: scanned or unrolled. Sharded: 2 layouts x
-        // (scanned with or without gathering ahead, or unrolled); without resharding nothing is
-        // gathered ahead.
-        let (replicated, resharded, kept) = (10 + 8, 2 * (10 + 10 + 8), 2 * (10 + 8));
+        // (scanned with nothing, vectors or layers gathered ahead, or unrolled); without resharding
+        // nothing is gathered ahead.
+        let (replicated, resharded, kept) = (10 + 8, 2 * (3 * 10 + 8), 2 * (10 + 8));
         assert_eq!(space.choices(4).len(), replicated + resharded + 2 * kept);
         assert_eq!(space.choices(1).len(), 10 + 8);
         // Each mesh with replicas adds the hybrid strategies.

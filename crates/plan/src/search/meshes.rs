@@ -3,8 +3,8 @@
 use super::candidate::{Candidate, Space};
 use crate::machine::Machine;
 use fullshard_core::{Layout, MeshSpec};
-use fullshard_parallel::Strategy;
 use fullshard_parallel::rules::{CONTEXT, FSDP, TENSOR};
+use fullshard_parallel::{GatherAhead, Strategy};
 
 /// The maximum number of meshes with replicas that a search tries.
 const MAX_MESHES: usize = 4;
@@ -76,7 +76,7 @@ impl Space {
                     logits_chunk_mib: None,
                     layout: Layout::Dim(0),
                     scan_layers,
-                    gather_ahead: false,
+                    gather_ahead: GatherAhead::Nothing,
                     strategy: Strategy::FullShard,
                     mesh: Some(mesh.clone()),
                 }));

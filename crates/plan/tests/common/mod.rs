@@ -5,7 +5,7 @@ pub use fullshard_core::Layout;
 use fullshard_models::from_json;
 pub use fullshard_models::layers::attention::context::ContextMethod;
 use fullshard_parallel::{
-    FsdpConfig, MeshSpec, Placement, PlacementOptions, Remat, Strategy, WrapPolicy,
+    FsdpConfig, GatherAhead, MeshSpec, Placement, PlacementOptions, Remat, Strategy, WrapPolicy,
 };
 use fullshard_plan::{Error, Machine};
 use fullshard_step::{BatchShape, StepSpec, dialect, lowering};
@@ -25,7 +25,7 @@ pub struct Case {
     pub optimizer: &'static str,
     pub scan: bool,
     pub layout: Layout,
-    pub ahead: bool,
+    pub ahead: GatherAhead,
     pub strategy: Strategy,
     /// The mesh; one axis if there is none.
     pub mesh: Option<&'static str>,
@@ -80,7 +80,7 @@ impl Case {
             optimizer: "adafactor",
             scan: true,
             layout: Layout::Dim(0),
-            ahead: false,
+            ahead: GatherAhead::Nothing,
             strategy: Strategy::FullShard,
             mesh: None,
             sequence_parallel: true,
@@ -140,7 +140,10 @@ impl Case {
         let Case { machine, shape, batch, tokens, remat, optimizer, strategy, .. } = self;
         let layers = if self.scan { "loop" } else { "written out" };
         let layout = if self.layout == Layout::Dim(0) { "rows" } else { "flat" };
-        let ahead = if self.ahead { ", ahead" } else { "" };
+        let ahead = match self.ahead {
+            GatherAhead::Nothing => String::new(),
+            ahead => format!(", gather_ahead {}", ahead.name()),
+        };
         let strategy = strategy.name();
         let mesh = self.mesh.map_or(String::new(), |mesh| format!(" on {mesh}"));
         format!(
@@ -194,7 +197,7 @@ pub fn held_out() -> Vec<Case> {
         with(Remat::Dots, short("v4-8", GPT2_2B, 16)),
         short("v4-8", LLAMA, 32),
         Case { layout: Layout::Flat, ..short("v4-8", MEDIUM, 32) },
-        Case { ahead: true, ..short("v4-8", GPT2_2B, 32) },
+        Case { ahead: GatherAhead::Layer, ..short("v4-8", GPT2_2B, 32) },
         Case { scan: false, ..short("v4-8", wide, 32) },
         adamw(Case { strategy: Strategy::ShardGradOp, ..short("v4-8", MEDIUM, 32) }),
         adamw(Case { strategy: Strategy::NoShard, ..short("v4-8", SMALL, 32) }),

@@ -23,8 +23,9 @@ pub fn plan(plan: &PlanReport) {
         steps if settings.no_sync => format!(" × {steps} (reduced once)"),
         steps => format!(" × {steps}"),
     };
+    let ahead = settings.gather_ahead.description();
     show!(
-        "{} × {} tokens{accumulated} per step, {} with gradients in {}, {}, remat {}, {} layers{}",
+        "{} × {} tokens{accumulated} per step, {} with gradients in {}, {}, remat {}, {} layers{}{}",
         settings.batch,
         settings.sequence,
         settings.compute_dtype,
@@ -32,7 +33,8 @@ pub fn plan(plan: &PlanReport) {
         settings.optimizer,
         settings.remat,
         if settings.scan_layers { "scanned" } else { "unrolled" },
-        if settings.gather_ahead { ", gathered ahead" } else { "" },
+        if ahead.is_some() { ", " } else { "" },
+        ahead.unwrap_or_default(),
     );
     if settings.iterations_per_loop > 1 {
         show!("{} steps per launch", settings.iterations_per_loop);

@@ -7,7 +7,7 @@
 use super::{PlanFlags, parse_machine, say};
 use crate::output::{print_json, show};
 use fullshard::config::{
-    AttentionChoice, CollectiveChoice, ConfigSource, FlagValue, Given, RunConfig,
+    AheadChoice, AttentionChoice, CollectiveChoice, ConfigSource, FlagValue, Given, RunConfig,
 };
 use fullshard::plan::{Basis, Planner, Report};
 use fullshard::{Result, format};
@@ -144,6 +144,7 @@ fn predict(row: &Row, plan: &PlanFlags, config: &RunConfig) -> Result<Predicted>
 fn as_published(mut config: RunConfig) -> RunConfig {
     config.model.attention = AttentionChoice::Eager;
     config.fsdp.collective = CollectiveChoice::Flat;
+    config.fsdp.gather_ahead = AheadChoice::False;
     config.device.xla_flags.push("xla_enable_async_all_gather=false".to_owned());
     config
 }
