@@ -333,7 +333,9 @@ fn long_reports_out_of_memory_in_the_compiler() {
 fn search_keeps_given_settings() {
     let folder = Folder::new();
     let flags = ["--search", "--compiles", "0", "--remat", "full", "--scan_layers", "true"];
-    let stdout = folder.stdout(&plan("cpu:2", &flags));
+    let output = folder.run(&plan("cpu:2", &flags));
+    assert!(text(&output.stderr).contains("only --remat full is tried: leave out --remat"));
+    let stdout = text(&output.stdout);
     let points: Vec<&str> = stdout.lines().filter(|line| line.starts_with("  estimated")).collect();
     assert!(points.iter().all(|line| line.contains("--remat full --scan_layers true")), "{stdout}");
     assert!(points.len() > 1, "{stdout}");

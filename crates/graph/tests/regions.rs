@@ -5,8 +5,8 @@ mod common;
 
 use common::{assert_close, eval, numbers};
 use fullshard_graph::{
-    Comparison, DType, Function, Policy, Result, Tensor, TensorType, cond, custom_vjp, module,
-    remat, scan, value_and_grad, while_loop, zeros,
+    Comparison, DType, Function, Policy, Result, Tensor, TensorType, barrier, cond, custom_vjp,
+    module, remat, scan, value_and_grad, while_loop, zeros,
 };
 
 const LAYERS: usize = 5;
@@ -134,6 +134,46 @@ fn remat_matches_unrolled() {
             Ok(results.carries[0].clone())
         });
     }
+}
+
+/// An iteration of the backward pass is apart from those of the forward pass, so that barriers
+/// around what was saved would only make compilers copy it. Those inside of the body stay.
+#[test]
+fn scans_need_no_barriers_around_what_was_saved() {
+    let barriers = |is_scanned: bool, is_tied: bool| {
+        let block = |x: &Tensor, weights: &Tensor| {
+            let results = remat(Policy::Nothing, &[x, weights], |inputs| {
+                let hidden = inputs[0].linear(&inputs[1])?;
+                let hidden = if is_tied { barrier(&[&hidden])?.remove(0) } else { hidden };
+                Ok(vec![(&inputs[0] + hidden.tanh()?)?])
+            })?;
+            Ok(results[0].clone())
+        };
+        let arguments = [[3, WIDTH].as_slice(), &[LAYERS, WIDTH, WIDTH]]
+            .map(|dims| fullshard_graph::Argument::new(TensorType::new(DType::F64, dims)));
+        let program = fullshard_graph::Program::trace("barriers", &arguments, |inputs| {
+            let (_, gradients) = value_and_grad(&[&inputs[0], &inputs[1]], |inputs| {
+                let mut x = inputs[0].clone();
+                if is_scanned {
+                    let body = |carries: Vec<Tensor>, slices: Vec<Tensor>| {
+                        Ok((vec![block(&carries[0], &slices[0])?], vec![]))
+                    };
+                    return scan(&[&x], &[&inputs[1]]).run(body)?.carries[0].sum_all();
+                }
+                for i in 0..LAYERS {
+                    let weights = inputs[1].narrow(0, i, i + 1)?.reshape(&[WIDTH, WIDTH])?;
+                    x = block(&x, &weights)?;
+                }
+                x.sum_all()
+            })?;
+            Ok(gradients)
+        });
+        program.unwrap().to_text().matches("stablehlo.optimization_barrier").count()
+    };
+    assert_eq!(barriers(false, false), LAYERS);
+    assert_eq!(barriers(true, false), 0);
+    // In the forward pass, recomputed, and of gradients.
+    assert_eq!(barriers(true, true), 3);
 }
 
 #[test]

@@ -46,8 +46,11 @@ impl Placement {
             let times = Times { gathers, reductions, layers_at_once };
             self.collectives_of(unit, &parameters, times)
         };
-        let gathers = self.gather_count(unit);
-        [of(before, 1, 1, true), of(inside, gathers, unit.count, false)].concat()
+        let (gathers, reductions) = match self.gathers_per_step() {
+            true => (1, 1),
+            false => (self.gather_count(unit), unit.count),
+        };
+        [of(before, 1, 1, true), of(inside, gathers, reductions, false)].concat()
     }
 
     /// The collectives of some parameters of a unit.
@@ -105,7 +108,6 @@ impl Placement {
     fn gather_count(&self, unit: &PlacedUnit) -> usize {
         let scanned = self.stacks.count(&unit.path).is_some();
         match (scanned && self.gathers_layers_ahead(), unit.reshard) {
-            _ if self.gathers_per_step() => 1,
             (true, _) => 2 * (unit.count + 1),
             (false, true) => 2 * unit.count,
             (false, false) => unit.count,

@@ -3,7 +3,7 @@
 
 use crate::machine::Machine;
 use crate::network::Fabric;
-use crate::report::{MachineSummary, Rates, Warning};
+use crate::report::{MachineSummary, Memory, Rates, Warning};
 use fullshard_graph::{DType, Mesh};
 use fullshard_parallel::{Placement, Remat};
 use fullshard_step::{StepSpec, utilization};
@@ -68,6 +68,21 @@ pub fn any_layer(path: &str) -> String {
         name => name,
     });
     parts.collect::<Vec<_>>().join(".")
+}
+
+/// Warns of activations that the host has no memory for.
+pub(crate) fn host_memory(memory: &Memory) -> Option<Warning> {
+    let gib = |bytes: u64| bytes as f64 / (1_u64 << 30) as f64;
+    let limit = memory.host_limit.filter(|_| !memory.fits_host())?;
+    Some(Warning {
+        what: format!(
+            "activations take {:.1} GiB of host memory per device, {:.1} GiB available",
+            gib(memory.host),
+            gib(limit)
+        ),
+        fix: "offload fewer names (--remat qkv_offload), or lower --per_device_train_batch_size"
+            .to_owned(),
+    })
 }
 
 /// Warns of blocks that are not wrapped, so that the whole model is unsharded at once.

@@ -22,6 +22,16 @@ pub struct Machine {
     pub memory: u64,
 }
 
+/// The share of host memory that activations may take: processes need some themselves.
+const HOST_SHARE: f64 = 0.9;
+
+impl Machine {
+    /// Bytes of host memory available to each device, where known.
+    pub fn host_memory(&self) -> Option<u64> {
+        self.chip.host_memory.map(|bytes| (HOST_SHARE * bytes) as u64)
+    }
+}
+
 /// An unknown machine.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {

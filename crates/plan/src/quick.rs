@@ -13,7 +13,7 @@ mod work;
 
 pub use memory::MemoryEstimate;
 
-use crate::describe::{Budget, memory_fix, one_unit, tensor_axis};
+use crate::describe::{Budget, host_memory, memory_fix, one_unit, tensor_axis};
 use crate::error::Error;
 use crate::goodput::{Failures, Goodput};
 use crate::machine::Machine;
@@ -45,7 +45,7 @@ pub fn quick(spec: &StepSpec, machine: &Machine) -> Result<Report, Error> {
         return Err(Error::Devices { spec: devices, machine: name, devices: available });
     }
     let compute = spec.placement.comm.compute;
-    let memory = MemoryEstimate::new(spec, machine.kind)?.of(machine.memory);
+    let memory = MemoryEstimate::new(spec, machine.kind)?.on(machine);
     let speeds = Speeds::of(&machine.chip, machine.kind, machine.chip.peak(compute));
     let mut communication = Communication::new(spec, machine);
     let time = time(spec, machine, &speeds, &mut communication);
@@ -68,7 +68,8 @@ pub fn quick(spec: &StepSpec, machine: &Machine) -> Result<Report, Error> {
         warnings: Vec::new(),
         notes: notes(spec, machine),
     };
-    report.warnings = one_unit(spec).into_iter().chain(warnings(spec, &report)).collect();
+    let found = [one_unit(spec), host_memory(&report.memory)].into_iter().flatten();
+    report.warnings = found.chain(warnings(spec, &report)).collect();
     Ok(report)
 }
 
@@ -178,7 +179,7 @@ fn warnings(spec: &StepSpec, report: &Report) -> Vec<Warning> {
     };
     let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
     let (memory, time) = (&report.memory, &report.time);
-    if !memory.fits() {
+    if memory.total > memory.limit {
         warn(
             format!(
                 "a step needs about {:.1} GiB per device, {:.1} GiB available",

@@ -85,6 +85,8 @@ pub struct Memory {
     pub total: u64,
     /// Bytes needed in host memory, which `total` does not include.
     pub host: u64,
+    /// Bytes of host memory available to a device, where known.
+    pub host_limit: Option<u64>,
     /// `total` by kind: parameters, optimizer, gradients, activations, temporaries.
     pub parts: Vec<Part>,
     /// The largest buffers that are live at the peak, the largest first.
@@ -92,9 +94,14 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Whether the step fits.
+    /// Whether the step fits, in the memory of the device and of the host.
     pub fn fits(&self) -> bool {
-        self.total <= self.limit
+        self.total <= self.limit && self.fits_host()
+    }
+
+    /// Whether what is in host memory fits, as far as known.
+    pub fn fits_host(&self) -> bool {
+        self.host_limit.is_none_or(|limit| self.host <= limit)
     }
 }
 

@@ -237,7 +237,8 @@ fn better_batch(
     let mut batch = step_up(candidate.batch);
     while batch <= space.max_batch {
         let next = estimate(machine, &Candidate { batch, ..candidate.clone() }, callbacks)?;
-        if next.report.memory.total as f64 * factor > machine.memory as f64 {
+        let memory = &next.report.memory;
+        if memory.total as f64 * factor > machine.memory as f64 || !memory.fits_host() {
             break;
         }
         larger = Some(next);
@@ -258,7 +259,7 @@ fn smaller(
         batch = step_down(batch)?;
         let point = estimate(machine, &Candidate { batch, ..candidate.clone() }, callbacks)?;
         let total = point.report.memory.total as f64 * factor;
-        if total <= machine.memory as f64 {
+        if total <= machine.memory as f64 && point.report.memory.fits_host() {
             return Some(point);
         }
     }

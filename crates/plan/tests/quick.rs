@@ -140,6 +140,22 @@ fn offloading_trades_memory_for_host_memory() {
 }
 
 #[test]
+fn activations_in_host_memory_have_a_limit() {
+    let of = |batch| {
+        let remat = Remat::MinimalOffload;
+        plan(&Case { remat, ..Case::new("v4-8", Shape::Gpt2(24, 1024, 16), batch) })
+    };
+    let (small, large) = (of(16), of(240));
+    assert!(small.memory.fits() && small.memory.host > 0, "{:?}", small.memory);
+    assert!(large.memory.total <= large.memory.limit, "{:?}", large.memory);
+    assert!(!large.memory.fits() && !large.memory.fits_host(), "{:?}", large.memory);
+    let is_stated = |report: &Report| {
+        report.warnings.iter().any(|warning| warning.what.contains("of host memory per device"))
+    };
+    assert!(is_stated(&large) && !is_stated(&small));
+}
+
+#[test]
 fn collectives_follow_devices_and_strategy() {
     let of = |machine| plan(&Case::new(machine, Shape::Gpt2(4, 1024, 8), 8));
     assert!(of("h200").collectives.is_empty());

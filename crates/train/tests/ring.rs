@@ -82,10 +82,15 @@ fn check_listed(ahead: GatherAhead) {
         *found.entry((it.kind, it.bytes.unwrap())).or_default() +=
             runs.count(instruction.computation).unwrap();
     }
-    found.retain(|(kind, _), _| kinds.contains(kind));
-    for it in spec.placement.collectives().iter().filter(|it| kinds.contains(&it.kind)) {
+    // The backward pass gathers no vectors that it does not need.
+    let is_compared = |&(kind, bytes): &(CollectiveKind, u64)| {
+        kinds.contains(&kind) && (kind != CollectiveKind::AllGather || bytes >= 1 << 16)
+    };
+    found.retain(|key, _| is_compared(key));
+    for it in spec.placement.collectives() {
         *listed.entry((it.kind, it.bytes as u64)).or_default() += it.count as u64;
     }
+    listed.retain(|key, _| is_compared(key));
     assert!(listed.contains_key(&(CollectiveKind::CollectivePermute, 4 * 32 * 512)), "{listed:?}");
     // Queries, keys and values are gathered one after another.
     assert!(listed.contains_key(&(CollectiveKind::AllGather, 4 * 256 * 256)), "{listed:?}");

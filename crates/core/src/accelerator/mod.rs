@@ -52,6 +52,8 @@ pub struct Chip {
     /// Bytes per second between its memory and that of the host, one way. Unknown where nothing was
     /// published.
     pub host_link: Option<f64>,
+    /// Bytes of host memory for each device, nominal. Unknown where machines differ.
+    pub host_memory: Option<f64>,
     /// The properties of a GPU that a compiler needs.
     #[serde(skip)]
     pub gpu: Option<Gpu>,

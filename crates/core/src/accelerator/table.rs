@@ -11,7 +11,8 @@
 //!   and matrix units. Usable memory is what libtpu 0.0.51 reports for a device. The data-center
 //!   network is the Scaling Book's: for v4, which it does not list, its usual 25 GB/s per host over
 //!   4 chips. Slices of v2 and v3 cannot be combined. So is the PCIe link to the host, which it
-//!   states for v5e, v5p and v6e; v4 is taken to have v5p's.
+//!   states for v5e, v5p and v6e; v4 is taken to have v5p's. Host memory is that of Cloud TPU's
+//!   machines with four chips.
 //! - GPUs: NVIDIA's data sheets, architecture papers and the CUDA programming guide. Usable memory
 //!   is what CUDA reports, less half a GiB for its context. Between nodes every GPU has its own
 //!   adapter, of 200 Gb/s in a DGX A100 and of 400 Gb/s in DGX H100, H200 and B200.
@@ -48,6 +49,8 @@ struct TpuFigures {
     dcn: Option<f64>,
     /// GB/s one way to host memory.
     host: Option<f64>,
+    /// Its share of the memory of a host of four chips, in GB.
+    host_memory: Option<f64>,
 }
 
 const fn tpu(
@@ -72,6 +75,7 @@ const fn tpu(
         links: 2 * tpu.torus_rank,
         dcn: giga(figures.dcn),
         host_link: giga(figures.host),
+        host_memory: giga(figures.host_memory),
         gpu: None,
         tpu: Some(tpu),
     }
@@ -124,6 +128,7 @@ const fn gpu(
             Some(gpu) => Some(gpu.pcie as f64),
             None => None,
         },
+        host_memory: None,
         gpu: figures.gpu,
         tpu: None,
     }
@@ -194,6 +199,7 @@ pub(super) const CHIPS: &[Chip] = &[
             link: 62.0,
             dcn: None,
             host: None,
+            host_memory: None,
         },
     ),
     tpu(
@@ -209,6 +215,7 @@ pub(super) const CHIPS: &[Chip] = &[
             link: 80.0,
             dcn: None,
             host: None,
+            host_memory: None,
         },
     ),
     tpu(
@@ -224,6 +231,7 @@ pub(super) const CHIPS: &[Chip] = &[
             link: 45.0,
             dcn: Some(6.25),
             host: Some(16.0),
+            host_memory: Some(407.0 / 4.0),
         },
     ),
     tpu(
@@ -239,6 +247,7 @@ pub(super) const CHIPS: &[Chip] = &[
             link: 45.0,
             dcn: Some(3.125),
             host: Some(16.0),
+            host_memory: Some(192.0 / 4.0),
         },
     ),
     tpu(
@@ -254,6 +263,7 @@ pub(super) const CHIPS: &[Chip] = &[
             link: 90.0,
             dcn: Some(6.25),
             host: Some(16.0),
+            host_memory: Some(448.0 / 4.0),
         },
     ),
     tpu(
@@ -269,6 +279,7 @@ pub(super) const CHIPS: &[Chip] = &[
             link: 90.0,
             dcn: Some(12.5),
             host: Some(32.0),
+            host_memory: Some(720.0 / 4.0),
         },
     ),
     gpu(
@@ -407,6 +418,7 @@ pub(super) const CHIPS: &[Chip] = &[
         links: 1,
         dcn: None,
         host_link: None,
+        host_memory: None,
         gpu: None,
         tpu: None,
     },

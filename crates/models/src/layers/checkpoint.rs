@@ -43,7 +43,8 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// What a program of one layer names, traced on a number of tokens with constants as weights.
+    /// What a program of one layer names for policies to choose, traced on a number of tokens with
+    /// constants as weights.
     pub(crate) fn of_program(program: &Program, tokens: usize) -> Vec<Checkpoint> {
         let tokens = tokens.max(1);
         let checkpoint = |values: NamedValues| Checkpoint {
@@ -52,6 +53,7 @@ impl Checkpoint {
             attention: values.input_flops > 0.0,
             name: values.name,
         };
-        program.named_values().into_iter().map(checkpoint).collect()
+        let chosen = program.named_values().into_iter().filter(|values| values.name != NORM_STATS);
+        chosen.map(checkpoint).collect()
     }
 }

@@ -17,13 +17,13 @@ use std::collections::HashSet;
 /// Number of the largest buffers to report.
 const LARGEST: usize = 10;
 
-/// The memory of a compiled step, with the limit per device.
+/// The memory of a compiled step, with the limits per device.
 pub fn memory(
     spec: &StepSpec,
     state: &StateBytes,
     compiled: &CompiledMemory,
     peak: &Peak,
-    limit: u64,
+    (limit, host_limit): (u64, Option<u64>),
 ) -> Memory {
     let sizes = Sizes::new(spec);
     let of = |kind: Kind| -> u64 {
@@ -46,6 +46,7 @@ pub fn memory(
         limit,
         total,
         host: compiled.host,
+        host_limit,
         parts: parts.map(|(what, bytes)| Part { what, bytes }).collect(),
         largest: largest(peak),
     }

@@ -19,7 +19,7 @@ pub(crate) use roofline::{matmul_flops, traffic};
 pub use source::{AheadCompiler, CompiledStep};
 pub use update::update_bytes;
 
-use crate::describe::Budget;
+use crate::describe::{Budget, host_memory};
 use crate::error::Error;
 use crate::goodput::{Failures, Goodput};
 use crate::machine::Machine;
@@ -42,8 +42,10 @@ pub fn compiled(
     let peak = liveness::peak(&step.module, &paths);
     let state = spec.state_bytes()?;
     let limit = step.limit.unwrap_or(machine.memory);
-    let memory = memory::memory(spec, &state, &step.memory, &peak, limit);
-    let warnings = warnings::warnings(spec, machine, &simulation, &peak);
+    let limits = (limit, machine.host_memory());
+    let memory = memory::memory(spec, &state, &step.memory, &peak, limits);
+    let mut warnings = warnings::warnings(spec, machine, &simulation, &peak);
+    warnings.extend(host_memory(&memory));
     let mut notes = notes(machine);
     notes.push(format!(
         "live buffers found at the peak: {:.2} GiB of the {:.2} GiB of temporaries that the \

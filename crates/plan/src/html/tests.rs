@@ -135,6 +135,7 @@ fn on_torus() -> Report {
         program: Some("9f".repeat(32)),
         memory: Memory {
             host: 0,
+            host_limit: None,
             limit: 31 * GIB,
             total: parts.iter().map(|(_, bytes)| bytes).sum(),
             parts: parts.iter().map(|&(what, bytes)| Part { what, bytes }).collect(),

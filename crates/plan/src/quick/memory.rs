@@ -9,6 +9,7 @@ mod layer;
 
 use super::local::{Local, layer_params};
 use crate::error::Error;
+use crate::machine::Machine;
 use crate::report::{Memory, Part};
 use fullshard_graph::DType;
 use fullshard_models::layers::loss::{CHUNKED_FROM, TILE, chunk_size};
@@ -72,10 +73,11 @@ impl MemoryEstimate {
         parts.map(|(what, bytes)| Part { what, bytes }).to_vec()
     }
 
-    /// The estimate for a report, with the memory available per device.
-    pub(super) fn of(self, limit: u64) -> Memory {
+    /// The estimate for a report, with the memory of a machine.
+    pub(super) fn on(self, machine: &Machine) -> Memory {
         let Self { total, host, .. } = self;
-        Memory { limit, total, host, parts: self.parts(), largest: Vec::new() }
+        let (limit, host_limit) = (machine.memory, machine.host_memory());
+        Memory { limit, total, host, host_limit, parts: self.parts(), largest: Vec::new() }
     }
 }
 

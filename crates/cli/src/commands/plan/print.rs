@@ -69,9 +69,9 @@ fn head(report: &Report) {
 
 fn memory(report: &Report) {
     let memory = &report.memory;
-    let verdict = match memory.fits() {
-        true => "fits".to_owned(),
-        false => format!("does NOT fit, {} over", format::bytes(memory.total - memory.limit)),
+    let verdict = match memory.total.checked_sub(memory.limit) {
+        None | Some(0) => "fits".to_owned(),
+        Some(excess) => format!("does NOT fit, {} over", format::bytes(excess)),
     };
     show!();
     row(
@@ -82,7 +82,11 @@ fn memory(report: &Report) {
         row(&format!("  {}", part.what), &format::bytes(part.bytes));
     }
     if memory.host > 0 {
-        row("host memory per device", &format::bytes(memory.host));
+        let limit = memory.host_limit.map(format::bytes);
+        let of = limit.map_or(String::new(), |limit| format!(" of {limit}"));
+        let verdict = if memory.fits_host() { "" } else { ": does NOT fit" };
+        let used = format::bytes(memory.host);
+        row("host memory per device", &format!("{used}{of}{verdict}"));
     }
     if !memory.largest.is_empty() {
         show!("  largest buffers at peak");

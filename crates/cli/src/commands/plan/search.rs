@@ -8,6 +8,12 @@ use fullshard::{Error, Result, format};
 use std::process::ExitCode;
 
 pub fn run(plan: &PlanFlags, config: &RunConfig, machine: &Machine) -> Result<ExitCode> {
+    if let Some(policy) = &config.remat.policy {
+        say(&format!(
+            "only --remat {policy} is tried: leave out --remat, --gradient_checkpointing and \
+             xla_fsdp_grad_ckpt of the FSDP config to try all policies"
+        ));
+    }
     let progress = &mut |progress: Progress<'_>| say(&describe(&progress));
     let found = search(config, machine, plan.options(), plan.effort(), progress)?;
     let Some((best, report)) = &found.best else {
