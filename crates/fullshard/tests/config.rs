@@ -138,7 +138,7 @@ fn every_key_round_trips_through_flags() {
         ) => json!(true),
         ("device", "platform", _) => json!("cuda"),
         ("remat", "policy", _) => json!("full"),
-        ("model", "scan_layers", _) => json!("true"),
+        ("model", "scan_layers", _) | ("fsdp", "gather_ahead", _) => json!("true"),
         ("evaluation" | "logging", "strategy", _) => json!("epoch"),
         ("schedule", "lr_scheduler_kwargs", _) => json!({"power": 2.0}),
         ("checkpoint", "strategy", _) => json!("epoch"),

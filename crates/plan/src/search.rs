@@ -5,9 +5,10 @@
 //! Every combination is estimated with the quick model, at every batch that should fit. The
 //! fastest are confirmed, usually by compiling them: candidates that do not fit are retried with
 //! a smaller batch, as are those that fill the memory and are slower than estimated, those with
-//! memory left with a larger one, and those that the quick model
-//! finds slower by more than its error are skipped. So are those that would compile for longer than
-//! the time that is left: unrolled layers take many times as long as scanned ones.
+//! memory left with a larger one. Skipped are those that the quick model finds slower by more than
+//! its error; those that it finds as fast as one that was compiled, if they differ from it only in
+//! chunks of logits or in what is gathered ahead; and those that would compile for longer than the
+//! time that is left: unrolled layers take many times as long as scanned ones.
 
 mod candidate;
 mod effort;
@@ -29,6 +30,9 @@ use fullshard_step::StepSpec;
 /// Slowdown relative to the best below which a candidate is still compiled: the error of the quick
 /// model.
 const TOLERANCE: f64 = 0.2;
+
+/// Difference in estimated speed below which candidates that differ in little are not both compiled.
+const ALIKE: f64 = 0.01;
 
 /// The share of memory above which compilers may give up overlap to save memory.
 const CROWDED: f64 = 0.9;
@@ -158,7 +162,7 @@ fn confirm(
     callbacks: &mut Callbacks<'_>,
 ) -> Result<Vec<Point>, Error> {
     let mut confirmed: Vec<Point> = Vec::new();
-    let mut tried: Vec<Candidate> = Vec::new();
+    let mut tried: Vec<Point> = Vec::new();
     let mut spent = Spent::new(effort, machine.kind);
     while let Some(point) = waiting.pop()
         && !spent.is_over()
@@ -166,7 +170,8 @@ fn confirm(
         let best = confirmed.iter().filter(|point| point.fits()).map(Point::speed);
         let best = best.fold(0.0, f64::max);
         let candidate = point.candidate.clone();
-        if tried.contains(&candidate) || point.speed() * (1.0 + TOLERANCE) < best {
+        let is_known = tried.iter().any(|known| is_alike(known, &point));
+        if is_known || point.speed() * (1.0 + TOLERANCE) < best {
             continue;
         }
         if !spent.affords(&point) {
@@ -175,7 +180,7 @@ fn confirm(
         }
         let (done, most) = (spent.tried, effort.compiles);
         (callbacks.progress)(Progress::Confirming { candidate: &candidate, done, most });
-        tried.push(candidate.clone());
+        tried.push(point.clone());
         spent.tried += 1;
         let other = match (callbacks.confirm)(&candidate) {
             Ok(report) => {
@@ -199,9 +204,19 @@ fn confirm(
             Err(error) => return Err(error),
         };
         // Tried next: a confirmed combination is more reliable than estimates of others.
-        waiting.extend(other.filter(|point| !tried.contains(&point.candidate)));
+        waiting.extend(other);
     }
     Ok(confirmed)
+}
+
+/// Whether two candidates are the same, or differ only in when things are gathered and in chunks of
+/// logits, with about the same estimate.
+fn is_alike(a: &Point, b: &Point) -> bool {
+    let Candidate { gather_ahead, logits_chunk_mib, .. } = b.candidate;
+    let is_near = (a.speed() - b.speed()).abs() < ALIKE * a.speed();
+    a.candidate == b.candidate
+        || is_near
+            && Candidate { gather_ahead, logits_chunk_mib, ..a.candidate.clone() } == b.candidate
 }
 
 /// The bytes needed by a step that does not fit: as the compiler reports, or else a guess that

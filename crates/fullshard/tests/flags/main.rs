@@ -133,6 +133,8 @@ const ROWS: &[Row] = &[
     ("fsdp.sharding_rank", "0", &[TWO], Warns("sharding_rank` has no effect")),
     ("fsdp", "no_shard", &[], Warns("FSDP settings have no effect on one device: strategy")),
     ("gather_ahead", "true", &[TWO], Program),
+    ("gather_ahead", "vectors", &[TWO], Program),
+    ("gather_ahead", "vectors", &[TWO, UNROLLED], Fails("add --scan_layers true, or leave it out")),
     ("fsdp_transformer_layer_cls_to_wrap", "", &[TWO], Program),
     ("fsdp_min_num_params", "600", &[TWO], Program),
     ("fsdp_config", r#"{"min_num_params": 600}"#, &[TWO], Program),
