@@ -48,7 +48,7 @@ fn flags_and_configs_round_trip() {
         "--lr-scheduler-type=cosine",
     ];
     let toml = folder.stdout(&[&["config"], &flags[..]].concat());
-    assert!(toml.starts_with("version = 3\n") && toml.contains("compute = \"bfloat16\""), "{toml}");
+    assert!(toml.starts_with("version = 4\n") && toml.contains("compute = \"bfloat16\""), "{toml}");
     folder.write("kept.toml", &toml);
     assert_eq!(folder.stdout(&["config", "kept.toml"]), toml);
     let json = folder.stdout(&["config", "kept.toml", "--format", "json"]);

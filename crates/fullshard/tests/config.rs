@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use fullshard::RunConfig;
-use fullshard::config::{Compute, ConfigSource, Flag, Flags, Given, SaveWhen, Takes};
+use fullshard::config::{AheadChoice, Compute, ConfigSource, Flag, Flags, Given, SaveWhen, Takes};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -214,7 +214,7 @@ fn rejects_other_versions_and_unknown_keys() {
     for (name, text, expected) in [
         ("a.toml", "version = 4\n", "version 4 is not supported, expected version 3"),
         ("b.toml", "version = 0\n", "run config version 0"),
-        ("c.toml", "[model]\nmodel_type = \"gpt2\"\n", "add `version = 3`"),
+        ("c.toml", "[model]\nmodel_type = \"gpt2\"\n", "add `version = 4`"),
         ("d.toml", "version = 1\n[model]\nmodel_typ = \"gpt2\"\n", "unknown field `model_typ`"),
         ("e.toml", "version = 1\n[modell]\n", "unknown field `modell`"),
         (
@@ -249,6 +249,17 @@ fn version_1_saves_no_checkpoints() {
         let config = RunConfig::read(&path).unwrap();
         assert_eq!(config.checkpoint.strategy, SaveWhen::No);
         assert_eq!(config.version, RunConfig::default().version);
+    }
+}
+
+/// Layers were gathered ahead or not; now there is something between.
+#[test]
+fn version_3_gathers_ahead_or_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("old.toml");
+    for (given, expected) in [("true", AheadChoice::True), ("false", AheadChoice::False)] {
+        fs::write(&path, format!("version = 3\n[fsdp]\ngather_ahead = {given}\n")).unwrap();
+        assert_eq!(RunConfig::read(&path).unwrap().fsdp.gather_ahead, expected);
     }
 }
 

@@ -62,7 +62,7 @@ fn is_json(path: &Path) -> bool {
 }
 
 /// Version 1 had no checkpoints, and the strategy to save none among the output files. Version 2
-/// had one mesh axis, `fsdp`.
+/// had one mesh axis, `fsdp`. In version 3 layers were gathered ahead or not.
 fn from_older_version(mut object: Value) -> Value {
     if object["version"] == 1 {
         let output = object.get_mut("output").and_then(Value::as_object_mut);
@@ -73,6 +73,11 @@ fn from_older_version(mut object: Value) -> Value {
         && let Some(devices) = mesh.remove("fsdp")
     {
         mesh.insert("devices".to_owned(), devices);
+    }
+    if let Some(ahead) = object.pointer_mut("/fsdp/gather_ahead")
+        && let Some(given) = ahead.as_bool()
+    {
+        *ahead = given.to_string().into();
     }
     object["version"] = VERSION.into();
     object
@@ -88,6 +93,6 @@ fn check_version(path: &Path, object: &Value) -> Result<(), ConfigError> {
             reject(version.to_string(), ", or use a newer fullshard")
         }
         Some(version) => reject(version.to_string(), ""),
-        None => reject("none".to_owned(), ", or add `version = 3`"),
+        None => reject("none".to_owned(), ", or add `version = 4`"),
     }
 }

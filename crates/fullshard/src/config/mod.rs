@@ -37,7 +37,7 @@ use section::section;
 use serde::{Deserialize, Serialize};
 
 /// The version of the file format.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// All settings of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
