@@ -155,7 +155,7 @@ impl Placement {
     }
 }
 
-/// How often the parameters of a unit are communicated.
+/// The number of collectives of each parameter of a unit.
 #[derive(Clone, Copy)]
 struct Times {
     gathers: usize,
