@@ -69,11 +69,11 @@ fn flags_and_configs_round_trip() {
 #[test]
 fn rejects_invalid_configs() {
     let folder = Folder::new();
-    folder.write("newer.toml", "version = 4\n[model]\n");
+    folder.write("newer.toml", "version = 5\n[model]\n");
     folder.write("typo.toml", "version = 1\n[model]\nmodel_typ = \"gpt2\"\n");
     folder.write("flags.json", r#"{"model_typ": "gpt2"}"#);
     for (file, expected) in [
-        ("newer.toml", "newer.toml: run config version 4 is not supported"),
+        ("newer.toml", "newer.toml: run config version 5 is not supported"),
         ("typo.toml", "unknown field `model_typ`"),
         ("flags.json", "flags.json: unknown argument `model_typ` (did you mean `model_type`?)"),
         ("missing.toml", "cannot read missing.toml: No such file"),

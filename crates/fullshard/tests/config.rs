@@ -212,7 +212,7 @@ fn minimum_of_no_parameters_wraps_as_the_config_says() {
 fn rejects_other_versions_and_unknown_keys() {
     let folder = tempfile::tempdir().unwrap();
     for (name, text, expected) in [
-        ("a.toml", "version = 4\n", "version 4 is not supported, expected version 3"),
+        ("a.toml", "version = 5\n", "version 5 is not supported, expected version 4"),
         ("b.toml", "version = 0\n", "run config version 0"),
         ("c.toml", "[model]\nmodel_type = \"gpt2\"\n", "add `version = 4`"),
         ("d.toml", "version = 1\n[model]\nmodel_typ = \"gpt2\"\n", "unknown field `model_typ`"),
