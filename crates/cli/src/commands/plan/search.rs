@@ -1,7 +1,7 @@
 //! `fullshard plan --search`: the best settings for a machine, and their command line.
 
 use super::{PlanFlags, print, say, write_page};
-use crate::output::{print_json, quoted, show};
+use crate::output::{complain, print_json, quoted, show};
 use fullshard::config::RunConfig;
 use fullshard::plan::{Frontier, Machine, Progress, search};
 use fullshard::{Error, Result, format};
@@ -9,10 +9,10 @@ use std::process::ExitCode;
 
 pub fn run(plan: &PlanFlags, config: &RunConfig, machine: &Machine) -> Result<ExitCode> {
     if let Some(policy) = &config.remat.policy {
-        say(&format!(
+        complain!(
             "only --remat {policy} is tried: leave out --remat, --gradient_checkpointing and \
              xla_fsdp_grad_ckpt of the FSDP config to try all policies"
-        ));
+        );
     }
     let progress = &mut |progress: Progress<'_>| say(&describe(&progress));
     let found = search(config, machine, plan.options(), plan.effort(), progress)?;
