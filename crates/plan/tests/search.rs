@@ -234,6 +234,21 @@ fn chooses_chunks_of_logits_by_memory() {
     assert_eq!(chosen(2.5), Some(None));
 }
 
+/// Settings that the formula finds equally fast are not all compiled, if they differ in little.
+#[test]
+fn compiles_no_two_candidates_that_are_alike() {
+    let aheads = vec![GatherAhead::Nothing, GatherAhead::Vectors];
+    let machine = machine(16.0);
+    let compiled = |space: &Space| run(space, &machine, 8, |_, report| Ok(report)).1;
+    let one_policy = Space { remats: vec![Remat::Full], aheads, ..space() };
+    let alike = compiled(&one_policy);
+    let batches: Vec<usize> = alike.iter().map(|candidate| candidate.batch).collect();
+    assert!(batches.windows(2).all(|pair| pair[0] != pair[1]), "{alike:?}");
+    let more = compiled(&Space { remats: vec![Remat::Dots, Remat::Full], ..one_policy });
+    let policies = [Remat::Dots, Remat::Full];
+    assert!(policies.iter().all(|it| more.iter().any(|found| found.remat == *it)), "{more:?}");
+}
+
 #[test]
 fn candidate_flags() {
     let candidate = Candidate {
