@@ -49,6 +49,7 @@ mod sink;
 mod tensor;
 mod text;
 mod trace;
+pub mod triton;
 
 pub use control::{
     Function, Policy, Scan, ScanResults, cond, custom_vjp, remat, scan, transient, while_loop,

@@ -11,6 +11,8 @@ use fullshard_core::TensorType;
 pub enum Attribute {
     /// A bool.
     Bool(bool),
+    /// A 32-bit integer.
+    Int32(i32),
     /// A 64-bit integer.
     Int(i64),
     /// A 32-bit float.

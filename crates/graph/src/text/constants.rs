@@ -25,7 +25,7 @@ pub(super) fn dense(value: &Constant, ty: &TensorType) -> String {
 }
 
 /// A number as an element of a constant.
-pub(super) fn number(dtype: DType, value: f64) -> String {
+pub(crate) fn number(dtype: DType, value: f64) -> String {
     match dtype {
         DType::Bool => (value != 0.0).to_string(),
         dtype if dtype.is_float() => float(dtype, value),

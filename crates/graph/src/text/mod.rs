@@ -11,6 +11,7 @@ mod view;
 mod windows;
 
 pub use across::{MPI_PREFIX, PROCESS_INDEX, ProcessCall};
+pub(crate) use constants::number;
 pub use matmul::MATMUL;
 
 use crate::graph::{Graph, Node, ValueId};

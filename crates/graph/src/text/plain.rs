@@ -338,6 +338,7 @@ pub(super) fn index_tensor(values: &[usize]) -> String {
 fn attribute(value: &Attribute) -> String {
     match value {
         Attribute::Bool(value) => value.to_string(),
+        Attribute::Int32(value) => format!("{value} : i32"),
         Attribute::Int(value) => format!("{value} : i64"),
         Attribute::Float(value) => format!("{} : f32", number(DType::F32, f64::from(*value))),
         Attribute::Text(value) => format!("\"{}\"", escape(value)),
