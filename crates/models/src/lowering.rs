@@ -13,6 +13,8 @@ pub struct LoweringOptions {
     pub loss_custom_call: bool,
     /// Attention is a fused kernel, where supported.
     pub fused_attention: bool,
+    /// Norms, GELU and sums over tokens are kernels of our own for NVIDIA GPUs, where supported.
+    pub kernels: bool,
     /// Attention is computed by its definition, and saves the probabilities of all pairs.
     pub eager_attention: bool,
     /// The residual stream is `[tokens, width]` rather than `[batch, sequence, width]`.
@@ -32,15 +34,19 @@ pub struct LoweringOptions {
 }
 
 impl LoweringOptions {
+    /// The same without what only NVIDIA GPUs run: cuDNN's attention and our kernels.
+    pub fn without_kernels(self) -> LoweringOptions {
+        LoweringOptions { fused_attention: false, kernels: false, ..self }
+    }
+
     /// The same with attention, and the projection and the norm before it, as transformers' eager
     /// modules compute them.
     pub fn eager(self) -> LoweringOptions {
         LoweringOptions {
-            fused_attention: false,
             eager_attention: true,
             split_projections: false,
             separate_norms: false,
-            ..self
+            ..self.without_kernels()
         }
     }
 }

@@ -117,7 +117,7 @@ fn layer(order: Order, mode: &Mode, inputs: &[HostTensor; 4]) -> Vec<Vec<f64>> {
         let half = inputs.iter().map(|input| input.convert(DType::Bf16));
         let half = half.collect::<Result<Vec<Tensor>>>()?;
         let linear = |inputs: &[Tensor]| {
-            let result = fp8_linear(&inputs[0], &inputs[1], Some(&inputs[2]), order)?;
+            let result = fp8_linear(&inputs[0], &inputs[1], Some(&inputs[2]), order, false)?;
             Ok(vec![result.named(MLP_IN)?])
         };
         let (_, results, gradients) =

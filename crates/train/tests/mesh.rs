@@ -9,7 +9,6 @@ mod common;
 
 use common::*;
 use fullshard_graph::DType;
-use fullshard_models::LoweringOptions;
 use fullshard_parallel::{
     FsdpConfig, GatherAhead, PlacementOptions, Remat, Settings, Strategy, WrapPolicy,
 };
@@ -163,7 +162,7 @@ fn options(case: &Case) -> PlacementOptions {
             _ => GatherAhead::Nothing,
         },
         // cuDNN's kernel is the only part that a CPU cannot run.
-        lowering: LoweringOptions { fused_attention: false, ..lowering(platform) },
+        lowering: lowering(platform).without_kernels(),
         dialect: dialect(platform),
         frozen: Vec::new(),
         ..PlacementOptions::default()

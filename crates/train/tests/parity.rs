@@ -11,7 +11,6 @@
 mod common;
 
 use common::*;
-use fullshard_models::LoweringOptions;
 use fullshard_optim::{Adafactor, AdamW, Optimizer, Schedule, Sgd, StepSize, decays};
 use fullshard_parallel::{FsdpConfig, PlacementOptions, Settings, ShardedParam, WrapPolicy};
 use fullshard_pjrt::HostTensor;
@@ -57,8 +56,8 @@ fn options(case: Case, block: &str, platform: Platform) -> PlacementOptions {
     let settings = Settings { shard_param_on_dim_0: case.dim_0, ..Settings::default() };
     let wrap = WrapPolicy::Classes(vec![block.to_owned()]);
     let config = FsdpConfig { wrap, settings, ..FsdpConfig::default() };
-    // cuDNN's kernel is the only part that a CPU cannot run, and it does not support f32.
-    let lowering = LoweringOptions { fused_attention: false, ..lowering(platform) };
+    // Kernels are the only part that a CPU cannot run, and they do not support f32.
+    let lowering = lowering(platform).without_kernels();
     let dialect = dialect(platform);
     PlacementOptions {
         config,

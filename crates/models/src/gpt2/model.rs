@@ -83,11 +83,11 @@ impl Gpt2 {
 
     fn block(&self, nn: &Scope<'_>, x: &Tensor, sequence: usize) -> Result<Tensor> {
         let epsilon = self.config.layer_norm_epsilon;
-        let normalized = layer_norm::apply(nn, "ln_1", x, epsilon)?;
+        let [x, normalized] = layer_norm::apply_residual(nn, "ln_1", x, epsilon)?;
         let attn_out =
             nn.module("attn", "GPT2Attention", |nn| self.attention(nn, &normalized, sequence))?;
         let x = (x + attn_out)?.named(checkpoint::OUT_PROJ)?;
-        let normalized = layer_norm::apply(nn, "ln_2", &x, epsilon)?;
+        let [x, normalized] = layer_norm::apply_residual(nn, "ln_2", &x, epsilon)?;
         x + nn.module("mlp", "GPT2MLP", |nn| self.feed_forward(nn, &normalized))?
     }
 
@@ -133,8 +133,7 @@ impl Gpt2 {
         nn.children(&["c_fc", "c_proj", "act", "dropout"])?;
         let projection = Conv1d::new(config.n_inner).dim_names([EMBED, MLP]);
         let projection = projection.std(config.initializer_range);
-        let inner = projection.apply(nn, "c_fc", x)?.named(checkpoint::MLP_IN)?;
-        let inner = config.activation_function.apply(nn, "act", &inner)?;
+        let inner = projection.apply_activated(nn, "c_fc", x, config.activation_function, "act")?;
         let x = self.residual_projection([MLP, EMBED]).apply(nn, "c_proj", &inner)?;
         nn.dropout("dropout", &x, config.resid_pdrop)
     }

@@ -1,6 +1,6 @@
 //! Activation functions by Hugging Face's names.
 
-use super::upcast;
+use super::{kernels, upcast};
 use crate::scope::Scope;
 use fullshard_graph::{Error, Policy, Result, Tensor, barrier, custom_vjp, remat};
 
@@ -70,11 +70,29 @@ impl Activation {
     pub fn apply(self, scope: &Scope<'_>, name: &str, x: &Tensor) -> Result<Tensor> {
         scope.leaf(name, self.class)?;
         match self.derivative {
+            Some(_) if self.has_kernel(scope, x) => kernels::tiles::gelu_tanh(x),
             Some(derivative) if scope.lowering().recomputed_activations => {
                 self.with_derivative(derivative, x, scope.is_recomputed())
             }
             _ => self.saved_or_recomputed(scope, &[x], |x| self.of(&x[0])),
         }
+    }
+
+    /// Whether it is a kernel for inputs like `x`: GELU by tanh is.
+    pub(super) fn has_kernel(self, scope: &Scope<'_>, x: &Tensor) -> bool {
+        self.derivative.is_some() && kernels::are_used(scope, x)
+    }
+
+    /// Applies it by a kernel to the sum of a product and a bias, given both and the sum.
+    pub(super) fn apply_biased(
+        self,
+        scope: &Scope<'_>,
+        name: &str,
+        inputs: &[Tensor],
+    ) -> Result<Tensor> {
+        scope.leaf(name, self.class)?;
+        let [product, bias, sum] = inputs else { return Err(self.missing_result()) };
+        kernels::tiles::biased_gelu_tanh(product, bias, sum)
     }
 
     /// Its value, with a gradient that saves nothing but `x`. If the surrounding code is

@@ -2,7 +2,7 @@
 
 use super::dim_names::DimName;
 use super::linear::{Order, linear};
-use super::{DEFAULT_STD, add_bias, width};
+use super::{Activation, DEFAULT_STD, add_bias, checkpoint, width};
 use crate::module::{Initializer, Parameter};
 use crate::scope::Scope;
 use fullshard_graph::{Result, Tensor, einsum};
@@ -38,6 +38,31 @@ impl Conv1d {
             let (weight, bias) = (nn.get(&weight)?, nn.get(&bias)?);
             linear(nn, x, &weight, Some(&bias), Order::InputFirst, self.dim_names)
         })
+    }
+
+    /// Applies the layer with a name, then an activation function with another. What is between
+    /// them is the input of an MLP. Where both are kernels, the gradient of the bias is summed in the
+    /// pass that computes that of the sum.
+    pub fn apply_activated(
+        &self,
+        nn: &Scope<'_>,
+        name: &str,
+        x: &Tensor,
+        activation: Activation,
+        activation_name: &str,
+    ) -> Result<Tensor> {
+        if !activation.has_kernel(nn, x) {
+            let inner = self.apply(nn, name, x)?.named(checkpoint::MLP_IN)?;
+            return activation.apply(nn, activation_name, &inner);
+        }
+        let outputs = nn.module_outputs(name, CLASS, |nn| {
+            let [weight, bias] = self.declarations(width(x)?);
+            let (weight, bias) = (nn.get(&weight)?, nn.get(&bias)?);
+            let product = linear(nn, x, &weight, None, Order::InputFirst, self.dim_names)?;
+            let inner = (product.stop_gradient()? + bias.stop_gradient()?)?;
+            Ok(vec![product, bias, inner.named(checkpoint::MLP_IN)?])
+        })?;
+        activation.apply_biased(nn, activation_name, &outputs)
     }
 
     /// Applies the layer with a name and splits the output into `parts`.

@@ -9,6 +9,7 @@
 //! The matmul saves its input in FP8 for the backward pass. GPU compilers fuse "convert, scale,
 //! matmul" into one kernel; others compute it unchanged.
 
+use super::kernels;
 use super::linear::Order;
 use crate::module::{Module, Parameter};
 use fullshard_graph::{
@@ -64,12 +65,15 @@ pub fn matmuls(
     matmuls
 }
 
-/// A linear layer over the last dimension of `x` whose forward and backward matmuls are in FP8.
+/// A linear layer over the last dimension of `x` whose forward and backward matmuls are in FP8. With
+/// kernels, the input and the gradient are rounded together with their transposes, which the
+/// matmul of the weight's gradient reads.
 pub fn fp8_linear(
     x: &Tensor,
     weight: &Tensor,
     bias: Option<&Tensor>,
     order: Order,
+    kernels: bool,
 ) -> Result<Tensor> {
     let Some((&width, batch)) = x.dims().split_last() else {
         return Err(Error::new("fp8_linear", format!("{} has no dimensions", x.ty())));
@@ -79,21 +83,85 @@ pub fn fp8_linear(
     let result = custom_vjp(
         &inputs,
         |inputs| {
-            Ok(vec![forward(
-                order,
-                &quantize_materialized(&inputs[0], ACTIVATION)?.0,
-                &inputs[1..],
-            )?])
+            let x = Rounded::of(&inputs[0], ACTIVATION, kernels)?;
+            Ok(vec![forward(order, &x.rows, &inputs[1..], kernels)?])
         },
         |inputs| {
-            let (x, _) = quantize_materialized(&inputs[0], ACTIVATION)?;
-            let result = forward(order, &x, &inputs[1..])?;
-            Ok((vec![result], vec![x.values, x.scale, inputs[1].clone()]))
+            let x = Rounded::of(&inputs[0], ACTIVATION, kernels)?;
+            let result = forward(order, &x.rows, &inputs[1..], kernels)?;
+            Ok((vec![result], vec![x.along_tokens().values, x.rows.scale, inputs[1].clone()]))
         },
-        |residuals, gradients| backward(order, &residuals, &gradients[0], bias.is_some()),
+        |residuals, gradients| {
+            let [values, scale, weight] = &residuals[..] else {
+                return Err(Error::new("fp8_linear", "unexpected residuals"));
+            };
+            let x = Quantized { values: values.clone(), scale: scale.clone() };
+            backward(order, &x, weight, &gradients[0], bias.is_some(), kernels)
+        },
     )?;
     let width = result[0].dims().last().copied();
     result[0].reshape(&batch.iter().copied().chain(width).collect::<Vec<_>>())
+}
+
+/// A dim of a weight.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Dim {
+    Input,
+    Output,
+}
+
+/// A matrix in FP8.
+struct Rounded {
+    rows: Quantized,
+    /// The values of the transpose, by kernels.
+    transposed: Option<Tensor>,
+    /// The matrix before it was rounded.
+    materialized: Tensor,
+}
+
+impl Rounded {
+    /// Materializes the matrix once, in its own dtype, while its amax is computed. Otherwise the
+    /// compiler may compute it twice or keep it in `f32`, which costs more than reading it again.
+    fn of(x: &Tensor, dtype: DType, kernels: bool) -> Result<Rounded> {
+        let amax = amax(x)?;
+        let x = barrier(&[x])?.remove(0);
+        if !kernels {
+            return Ok(Rounded {
+                rows: round(&x, &amax, dtype)?,
+                transposed: None,
+                materialized: x,
+            });
+        }
+        let (scale, inverse) = scales(&amax, dtype)?;
+        let [values, transposed] = kernels::quantize::quantize(&x, &inverse, dtype)?;
+        let rows = Quantized { values, scale };
+        Ok(Rounded { rows, transposed: Some(transposed), materialized: x })
+    }
+
+    /// A weight, which is not materialized without kernels: compilers round it where it is read.
+    fn weight(weight: &Tensor, kernels: bool) -> Result<Rounded> {
+        if kernels {
+            return Rounded::of(weight, ACTIVATION, kernels);
+        }
+        let rows = quantize(weight, ACTIVATION)?;
+        Ok(Rounded { rows, transposed: None, materialized: weight.clone() })
+    }
+
+    /// A weight with a dim last, along which a matmul reads it, and whether that is its transpose.
+    /// Without one it is as it is.
+    fn with_last(self, dim: Dim, order: Order) -> (Quantized, bool) {
+        let is_last = (dim == Dim::Output) == (order == Order::InputFirst);
+        match self.transposed {
+            Some(values) if !is_last => (Quantized { values, scale: self.rows.scale }, true),
+            _ => (self.rows, false),
+        }
+    }
+
+    /// What the gradient of the weight is computed from: the transpose, if there is one.
+    fn along_tokens(&self) -> Quantized {
+        let values = self.transposed.as_ref().unwrap_or(&self.rows.values);
+        Quantized { values: values.clone(), scale: self.rows.scale.clone() }
+    }
 }
 
 /// The dtype of activations and weights.
@@ -102,44 +170,49 @@ const ACTIVATION: DType = DType::F8E4M3FN;
 const GRADIENT: DType = DType::F8E5M2;
 
 /// A quantized input times a weight, plus the bias if any.
-fn forward(order: Order, x: &Quantized, parameters: &[Tensor]) -> Result<Tensor> {
+fn forward(order: Order, x: &Quantized, parameters: &[Tensor], kernels: bool) -> Result<Tensor> {
     let (weight, bias) = (&parameters[0], parameters.get(1));
-    let quantized = quantize(weight, ACTIVATION)?;
+    let (quantized, is_transposed) = Rounded::weight(weight, kernels)?.with_last(Dim::Input, order);
     let [x, quantized] = operands(x, &quantized, weight.dtype())?;
-    let output = match order {
-        Order::InputFirst => einsum("ti,io->to", &x, &quantized)?,
-        Order::OutputFirst => einsum("ti,oi->to", &x, &quantized)?,
+    let output = match (order, is_transposed) {
+        (Order::InputFirst, false) => einsum("ti,io->to", &x, &quantized)?,
+        _ => einsum("ti,oi->to", &x, &quantized)?,
     };
     bias.map_or(Ok(output.clone()), |bias| output + bias)
 }
 
-/// The gradients of input, weight and bias. That of the bias is summed before quantization.
+/// The gradients of input, weight and bias, given the input [`Rounded::along_tokens`]. That of the
+/// bias is summed before quantization.
 fn backward(
     order: Order,
-    residuals: &[Tensor],
+    x: &Quantized,
+    weight: &Tensor,
     gradient: &Tensor,
     has_bias: bool,
+    kernels: bool,
 ) -> Result<Vec<Tensor>> {
-    let [values, scale, weight] = residuals else {
-        return Err(Error::new("fp8_linear", "unexpected residuals"));
-    };
     let dtype = weight.dtype();
-    let x = Quantized { values: values.clone(), scale: scale.clone() };
-    let weight = quantize(weight, ACTIVATION)?;
-    let (rounded, gradient) = quantize_materialized(gradient, GRADIENT)?;
+    let (weight, is_transposed) = Rounded::weight(weight, kernels)?.with_last(Dim::Output, order);
+    let gradient = Rounded::of(gradient, GRADIENT, kernels)?;
     let mut gradients = Vec::new();
-    let [lhs, rhs] = operands(&rounded, &weight, dtype)?;
-    gradients.push(match order {
-        Order::InputFirst => precise_einsum("to,io->ti", &lhs, &rhs)?,
-        Order::OutputFirst => precise_einsum("to,oi->ti", &lhs, &rhs)?,
+    let [lhs, rhs] = operands(&gradient.rows, &weight, dtype)?;
+    gradients.push(match (order, is_transposed) {
+        (Order::OutputFirst, false) => precise_einsum("to,oi->ti", &lhs, &rhs)?,
+        _ => precise_einsum("to,io->ti", &lhs, &rhs)?,
     });
-    let [lhs, rhs] = operands(&x, &rounded, dtype)?;
-    gradients.push(match order {
-        Order::InputFirst => precise_einsum("ti,to->io", &lhs, &rhs)?,
-        Order::OutputFirst => precise_einsum("to,ti->oi", &rhs, &lhs)?,
+    let [lhs, rhs] = operands(x, &gradient.along_tokens(), dtype)?;
+    gradients.push(match (order, kernels) {
+        (Order::InputFirst, false) => precise_einsum("ti,to->io", &lhs, &rhs)?,
+        (Order::OutputFirst, false) => precise_einsum("to,ti->oi", &rhs, &lhs)?,
+        (Order::InputFirst, true) => precise_einsum("it,ot->io", &lhs, &rhs)?,
+        (Order::OutputFirst, true) => precise_einsum("ot,it->oi", &rhs, &lhs)?,
     });
     if has_bias {
-        gradients.push(gradient.convert(DType::F32)?.sum(&[0])?.convert(dtype)?);
+        let sum = match kernels {
+            true => kernels::tiles::column_sums(&gradient.materialized)?,
+            false => gradient.materialized.convert(DType::F32)?.sum(&[0])?,
+        };
+        gradients.push(sum.convert(dtype)?);
     }
     Ok(gradients)
 }
@@ -159,15 +232,6 @@ fn operands(lhs: &Quantized, rhs: &Quantized, dtype: DType) -> Result<[Tensor; 2
 /// Quantizes a tensor to an FP8 type, with the scale of its largest element.
 pub fn quantize(x: &Tensor, dtype: DType) -> Result<Quantized> {
     round(x, &amax(x)?, dtype)
-}
-
-/// Like [`quantize`], but materializes the tensor once, in its own dtype, while its amax is
-/// computed; returns the materialized tensor too. Otherwise the compiler may compute it twice or
-/// keep it in `f32`, which costs more than reading it again.
-fn quantize_materialized(x: &Tensor, dtype: DType) -> Result<(Quantized, Tensor)> {
-    let amax = amax(x)?;
-    let x = barrier(&[x])?.remove(0);
-    Ok((round(&x, &amax, dtype)?, x))
 }
 
 fn amax(x: &Tensor) -> Result<Tensor> {

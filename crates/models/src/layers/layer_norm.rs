@@ -1,5 +1,6 @@
 //! Layer normalization: mean zero, variance one, then a weight and a bias.
 
+use super::kernels::norm::{self, Norm};
 use super::{dim_names, normalized, row_statistics, upcast, width};
 use crate::module::{Initializer, Parameter};
 use crate::scope::Scope;
@@ -8,16 +9,41 @@ use fullshard_graph::{DType, Error, Result, Tensor, custom_vjp, zeros};
 /// Applies the layer with a name to the last dimension. It is computed in at least `f32` and only
 /// the result is rounded, as in torch.
 pub fn apply(nn: &Scope<'_>, name: &str, x: &Tensor, epsilon: f64) -> Result<Tensor> {
-    nn.module(name, "LayerNorm", |nn| {
-        let width = width(x)?;
-        let parameter = |name, initializer| {
-            let parameter = Parameter::new(name, &[width], initializer);
-            nn.get(&parameter.with_dim_names(&[dim_names::NORM]))
-        };
-        let weight = parameter("weight", Initializer::Ones)?;
-        let bias = parameter("bias", Initializer::Zeros)?;
+    nn.module(name, CLASS, |nn| {
+        let [weight, bias] = parameters(nn, x)?;
+        if norm::is_used(nn, x) {
+            return kernel(epsilon).apply(x, &[&weight, &bias]);
+        }
         normalized(nn, layer_norm(x, &weight, &bias, epsilon)?)
     })
+}
+
+/// Applies the layer to the residual stream. Gives that as well, to go on with: where norms are
+/// kernels, its gradient is added to in the same pass.
+pub fn apply_residual(nn: &Scope<'_>, name: &str, x: &Tensor, epsilon: f64) -> Result<[Tensor; 2]> {
+    if !norm::is_used(nn, x) {
+        return Ok([x.clone(), apply(nn, name, x, epsilon)?]);
+    }
+    let outputs = nn.module_outputs(name, CLASS, |nn| {
+        let [weight, bias] = parameters(nn, x)?;
+        Ok(kernel(epsilon).apply_residual(x, &[&weight, &bias])?.into())
+    })?;
+    outputs.try_into().map_err(|_| missing("output"))
+}
+
+const CLASS: &str = "LayerNorm";
+
+fn parameters(nn: &Scope<'_>, x: &Tensor) -> Result<[Tensor; 2]> {
+    let width = width(x)?;
+    let parameter = |name, initializer| {
+        let parameter = Parameter::new(name, &[width], initializer);
+        nn.get(&parameter.with_dim_names(&[dim_names::NORM]))
+    };
+    Ok([parameter("weight", Initializer::Ones)?, parameter("bias", Initializer::Zeros)?])
+}
+
+fn kernel(epsilon: f64) -> Norm {
+    Norm { centered: true, epsilon }
 }
 
 /// The layer by its definition.

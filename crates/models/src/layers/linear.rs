@@ -1,7 +1,7 @@
 //! Linear layers as in torch: the weight is `[output, input]`.
 
 use super::dim_names::{DimName, VOCAB};
-use super::{DEFAULT_STD, add_bias, fp8, width};
+use super::{DEFAULT_STD, add_bias, fp8, kernels, width};
 use crate::module::{Initializer, Parameter};
 use crate::scope::Scope;
 use fullshard_graph::{DType, Result, Tensor};
@@ -158,7 +158,8 @@ fn matmul(
 ) -> Result<Tensor> {
     let tokens: usize = x.dims().iter().rev().skip(1).product();
     if scope.uses_fp8() && x.dtype() == DType::Bf16 && fp8::fits(tokens, weight.dims()) {
-        return fp8::fp8_linear(x, weight, bias, order);
+        let kernels = kernels::are_used(scope, x);
+        return fp8::fp8_linear(x, weight, bias, order, kernels);
     }
     let output = match order {
         Order::InputFirst => x.linear(weight)?,

@@ -10,6 +10,7 @@ pub mod conv1d;
 pub mod dim_names;
 pub mod embedding;
 pub mod fp8;
+pub mod kernels;
 pub mod layer_norm;
 pub mod linear;
 pub mod loss;
@@ -86,6 +87,7 @@ pub(crate) fn add_bias(scope: &Scope<'_>, rows: &Tensor, bias: &Tensor) -> Resul
     if !scope.lowering().separate_sums {
         return rows + bias;
     }
+    let has_kernel = bias.rank() == 1 && kernels::are_used(scope, rows);
     let add = |inputs: Vec<Tensor>| Ok(vec![(&inputs[0] + &inputs[1])?]);
     let results = custom_vjp(
         &[rows, bias],
@@ -94,7 +96,11 @@ pub(crate) fn add_bias(scope: &Scope<'_>, rows: &Tensor, bias: &Tensor) -> Resul
         |_, gradients| {
             let gradient = barrier(&[&gradients[0]])?.remove(0);
             let tokens: Vec<usize> = (0..gradient.rank() - bias.rank()).collect();
-            let sum = upcast(&gradient)?.sum(&tokens)?.convert(gradient.dtype())?;
+            let sum = match has_kernel {
+                true => kernels::tiles::column_sums(&gradient)?,
+                false => upcast(&gradient)?.sum(&tokens)?,
+            };
+            let sum = sum.convert(gradient.dtype())?;
             Ok(vec![gradient, sum])
         },
     )?;

@@ -1,5 +1,6 @@
 //! RMS normalization, then a weight.
 
+use super::kernels::norm::{self, Norm};
 use super::{dim_names, normalized, row_statistics, upcast, width};
 use crate::module::{Initializer, Parameter};
 use crate::scope::Scope;
@@ -15,10 +16,39 @@ pub fn apply(
     epsilon: f64,
 ) -> Result<Tensor> {
     nn.module(name, class, |nn| {
-        let weight = Parameter::new("weight", &[width(x)?], Initializer::Ones);
-        let weight = nn.get(&weight.with_dim_names(&[dim_names::NORM]))?;
+        let weight = weight(nn, x)?;
+        if norm::is_used(nn, x) {
+            return kernel(epsilon).apply(x, &[&weight]);
+        }
         normalized(nn, rms_norm(x, &weight, epsilon)?)
     })
+}
+
+/// Applies the layer to the residual stream. Gives that as well, to go on with: where norms are
+/// kernels, its gradient is added to in the same pass.
+pub fn apply_residual(
+    nn: &Scope<'_>,
+    name: &str,
+    class: &'static str,
+    x: &Tensor,
+    epsilon: f64,
+) -> Result<[Tensor; 2]> {
+    if !norm::is_used(nn, x) {
+        return Ok([x.clone(), apply(nn, name, class, x, epsilon)?]);
+    }
+    let outputs = nn.module_outputs(name, class, |nn| {
+        Ok(kernel(epsilon).apply_residual(x, &[&weight(nn, x)?])?.into())
+    })?;
+    outputs.try_into().map_err(|_| missing("output"))
+}
+
+fn weight(nn: &Scope<'_>, x: &Tensor) -> Result<Tensor> {
+    let weight = Parameter::new("weight", &[width(x)?], Initializer::Ones);
+    nn.get(&weight.with_dim_names(&[dim_names::NORM]))
+}
+
+fn kernel(epsilon: f64) -> Norm {
+    Norm { centered: false, epsilon }
 }
 
 /// The layer by its definition.

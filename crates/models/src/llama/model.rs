@@ -22,6 +22,9 @@ pub struct Llama {
 /// The model's class in Hugging Face's library.
 pub(super) const CLASS: &str = "LlamaForCausalLM";
 
+/// The class of its norms.
+const NORM: &str = "LlamaRMSNorm";
+
 impl Model for Llama {
     fn class(&self) -> &'static str {
         CLASS
@@ -80,21 +83,21 @@ impl Llama {
             let layer = |nn: &Scope<'_>, x: &Tensor| self.layer(nn, x, &angles);
             let x =
                 nn.layers("layers", "LlamaDecoderLayer", config.num_hidden_layers, &x, layer)?;
-            self.norm(nn, "norm", &x)
+            rms_norm::apply(nn, "norm", NORM, &x, config.rms_norm_eps)
         })
     }
 
-    fn norm(&self, nn: &Scope<'_>, name: &str, x: &Tensor) -> Result<Tensor> {
-        rms_norm::apply(nn, name, "LlamaRMSNorm", x, self.config.rms_norm_eps)
+    fn residual_norm(&self, nn: &Scope<'_>, name: &str, x: &Tensor) -> Result<[Tensor; 2]> {
+        rms_norm::apply_residual(nn, name, NORM, x, self.config.rms_norm_eps)
     }
 
     fn layer(&self, nn: &Scope<'_>, x: &Tensor, angles: &Angles) -> Result<Tensor> {
         nn.children(&["self_attn", "mlp", "input_layernorm", "post_attention_layernorm"])?;
-        let normalized = self.norm(nn, "input_layernorm", x)?;
+        let [x, normalized] = self.residual_norm(nn, "input_layernorm", x)?;
         let attn_out =
             nn.module("self_attn", "LlamaAttention", |nn| self.attention(nn, &normalized, angles))?;
         let x = (x + attn_out)?.named(checkpoint::OUT_PROJ)?;
-        let normalized = self.norm(nn, "post_attention_layernorm", &x)?;
+        let [x, normalized] = self.residual_norm(nn, "post_attention_layernorm", &x)?;
         x + nn.module("mlp", "LlamaMLP", |nn| self.feed_forward(nn, &normalized))?
     }
 
