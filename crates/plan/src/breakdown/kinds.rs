@@ -1,6 +1,6 @@
 //! Kinds of work by kernel.
 
-use crate::compiled::{OPTIMIZER, Owner, matmul_flops};
+use crate::compiled::{OPTIMIZER, Owner, is_kernel, matmul_flops};
 use fullshard_pjrt::hlo::{Computation, Instruction, Module, collective};
 use serde::Serialize;
 
@@ -102,7 +102,7 @@ impl<'a> Kinds<'a> {
             Kind::Attention
         } else if matmul_flops(self.module, instruction).is_some() {
             Kind::Matmuls
-        } else if any(REDUCES) {
+        } else if any(REDUCES) || sums_rows(instruction) {
             Kind::Reductions
         } else {
             Kind::Elementwise
@@ -113,6 +113,11 @@ impl<'a> Kinds<'a> {
 fn is_fused_attention(instruction: &Instruction) -> bool {
     let target = instruction.custom_call_target.as_deref();
     target.is_some_and(|target| target.starts_with(FUSED_ATTENTION))
+}
+
+/// Whether it is a kernel of ours that sums: one with results besides the matrix.
+fn sums_rows(instruction: &Instruction) -> bool {
+    is_kernel(instruction) && instruction.shape.leaves().len() > 1
 }
 
 /// The opcodes of an instruction; for a fusion those of everything fused.

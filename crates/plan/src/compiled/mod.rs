@@ -15,7 +15,7 @@ mod warnings;
 
 pub(crate) use cost::is_free;
 pub(crate) use paths::{OPTIMIZER, Owner, Paths};
-pub(crate) use roofline::{matmul_flops, traffic};
+pub(crate) use roofline::{is_kernel, matmul_flops, traffic};
 pub use source::{AheadCompiler, CompiledStep};
 pub use update::update_bytes;
 
