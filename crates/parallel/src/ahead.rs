@@ -6,8 +6,8 @@ use crate::stack::Stacks;
 use crate::wrap::Unit;
 use serde::Serialize;
 
-/// What is all-gathered for scanned layers before they need it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize)]
+/// What is all-gathered for scanned layers before they need it; what takes more memory is greater.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum GatherAhead {
     /// Nothing.
     #[default]
