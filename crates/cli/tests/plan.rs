@@ -216,6 +216,18 @@ fn search_prints_a_valid_command_line() {
     assert_eq!(again["program"], best);
 }
 
+/// On one device, where nothing is gathered, it states nothing of that and causes no warning.
+#[test]
+fn best_command_line_of_one_device_states_no_sharding() {
+    let folder = Folder::new();
+    for machine in ["cpu:1", "v4:1x1x1"] {
+        let flags = ["--quick", "--search", "--scan_layers", "true", "--topology", machine];
+        let stdout = folder.stdout(&[&["plan", "--config", "tiny.json"], &flags[..]].concat());
+        let line = stdout.lines().last().unwrap();
+        assert!(line.contains("fullshard train") && !line.contains("gather_ahead"), "{line}");
+    }
+}
+
 #[test]
 fn table1_has_the_published_runs() {
     let stdout = Folder::new().stdout(&["plan", "--table1", "--quick", "--json"]);

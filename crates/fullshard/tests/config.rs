@@ -252,12 +252,12 @@ fn version_1_saves_no_checkpoints() {
     }
 }
 
-/// Layers were gathered ahead or not; now there is something between.
+/// Layers were gathered ahead or not; what was the default then is the chip's choice now.
 #[test]
 fn version_3_gathers_ahead_or_not() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("old.toml");
-    for (given, expected) in [("true", AheadChoice::True), ("false", AheadChoice::False)] {
+    for (given, expected) in [("true", AheadChoice::True), ("false", AheadChoice::Auto)] {
         fs::write(&path, format!("version = 3\n[fsdp]\ngather_ahead = {given}\n")).unwrap();
         assert_eq!(RunConfig::read(&path).unwrap().fsdp.gather_ahead, expected);
     }

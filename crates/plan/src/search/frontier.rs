@@ -44,13 +44,13 @@ impl Point {
     /// Orders points by preference, the best last: by speed; where that is the same, the default of
     /// the machine before what differs from it, then by memory, then by what is gathered ahead.
     pub(super) fn preference(&self, other: &Point, machine: &Machine) -> Ordering {
-        let is_default = |point: &Point| point.candidate.gather_ahead == machine.gather_ahead();
-        let (mine, others) = (self.candidate.gather_ahead, other.candidate.gather_ahead);
+        let is_default = |it: &Candidate| it.gather_ahead == it.default_ahead(machine);
+        let (a, b) = (&self.candidate, &other.candidate);
         let by_speed = self.speed().total_cmp(&other.speed());
         by_speed
-            .then(is_default(self).cmp(&is_default(other)))
+            .then(is_default(a).cmp(&is_default(b)))
             .then(other.memory().cmp(&self.memory()))
-            .then(others.cmp(&mine))
+            .then(b.gather_ahead.cmp(&a.gather_ahead))
     }
 }
 
