@@ -19,6 +19,9 @@ const MODEL: &str = r#"{"model_type": "gpt2", "vocab_size": 1024, "n_positions":
 /// All large weights split in two.
 const WIDE: &str = r#"{"model_type": "gpt2", "vocab_size": 1024, "n_positions": 8, "n_embd": 256,
     "n_layer": 2, "n_head": 2, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}"#;
+/// Vectors of all layers together that are as large as what goes around rings.
+const DEEP: &str = r#"{"model_type": "gpt2", "vocab_size": 1024, "n_positions": 8, "n_embd": 256,
+    "n_layer": 64, "n_head": 2, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}"#;
 const BATCH: BatchShape =
     BatchShape { sequences: 24, tokens: 8, accumulation: 1, sync_each_microbatch: true };
 const STEPS: usize = 3;
@@ -67,13 +70,14 @@ cases! {
 /// The number of permutes and reduce-scatters by their bytes.
 type Counts = BTreeMap<(CollectiveKind, u64), u64>;
 
-fn check_listed(ahead: GatherAhead) {
+/// Compares the collectives of a program with those that its placement lists, and returns them.
+fn check_listed(config: &str, ahead: GatherAhead) -> Counts {
     let kinds = [
         CollectiveKind::CollectivePermute,
         CollectiveKind::ReduceScatter,
         CollectiveKind::AllGather,
     ];
-    let spec = ring(WIDE, "data_2_fsdp_4", true, ahead);
+    let spec = ring(config, "data_2_fsdp_4", true, ahead);
     let (module, _) = compile(&spec);
     let runs = runs_per_launch(&module);
     let (mut found, mut listed) = (Counts::new(), Counts::new());
@@ -95,21 +99,28 @@ fn check_listed(ahead: GatherAhead) {
     // Queries, keys and values are gathered one after another.
     assert!(listed.contains_key(&(CollectiveKind::AllGather, 4 * 256 * 256)), "{listed:?}");
     assert_eq!(found, listed);
+    found
 }
 
 #[test]
 fn a_step_has_the_listed_collectives() {
-    check_listed(GatherAhead::Nothing);
+    check_listed(WIDE, GatherAhead::Nothing);
 }
 
 #[test]
 fn vectors_are_gathered_for_all_layers_at_once() {
-    check_listed(GatherAhead::Vectors);
+    check_listed(WIDE, GatherAhead::Vectors);
+}
+
+#[test]
+fn vectors_of_many_layers_go_around_no_ring() {
+    let found = check_listed(DEEP, GatherAhead::Vectors);
+    assert_eq!(found[&(CollectiveKind::ReduceScatter, 4 * 64 * 1024)], 1);
 }
 
 #[test]
 fn layers_are_gathered_ahead() {
-    check_listed(GatherAhead::Layer);
+    check_listed(WIDE, GatherAhead::Layer);
 }
 
 /// Each parameter is sharded with another axis first; the statistics of optimizers follow.
