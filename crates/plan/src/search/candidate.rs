@@ -73,12 +73,17 @@ impl Candidate {
         // A second axis is for replicas.
         let fits_mesh = given_mesh || self.strategy.is_hybrid() == self.mesh.is_some();
         let unsharded = single || self.strategy == Strategy::NoShard;
-        let can_gather_ahead = !single && self.can_gather_ahead();
         fits_mesh
             && (!single || self.strategy == Strategy::FullShard)
             && (!unsharded || self.layout == Layout::Dim(0))
-            && (self.gather_ahead == GatherAhead::Nothing || can_gather_ahead)
-            // Only a scan bounds the time that offloaded activations are on the device.
+            && (self.gather_ahead == GatherAhead::Nothing || !single)
+            && self.is_scanned_where_needed()
+    }
+
+    /// Whether layers are scanned where they gather ahead or offload: only a scan bounds the time
+    /// that offloaded activations are on the device.
+    pub(super) fn is_scanned_where_needed(&self) -> bool {
+        (self.gather_ahead == GatherAhead::Nothing || self.can_gather_ahead())
             && (!self.remat.offloads() || self.scan_layers)
     }
 
