@@ -93,7 +93,7 @@ const OVERLAP: &[(&str, Overlap)] = &[
         Overlap {
             flags: &[
                 "xla_enable_async_all_gather=true",
-                // The scheduler starts gathers too late otherwise: 128B took 19.95 s, and 19.34 s so.
+                // The scheduler starts gathers too late otherwise: 128B took 19.95 s, not 19.34 s.
                 "xla_lhs_output_fusion_latency_multiplier=0.5",
             ],
             rings: true,

@@ -19,7 +19,7 @@ pub struct Candidate {
     pub layout: Layout,
     /// Whether layers are scanned.
     pub scan_layers: bool,
-    /// Whether the scan gathers a layer ahead.
+    /// What is all-gathered before scanned layers need it.
     pub gather_ahead: GatherAhead,
     /// The sharding strategy.
     pub strategy: Strategy,
