@@ -296,6 +296,23 @@ fn memory_bar_matches_the_total() {
     assert!(drawn.contains("Does not fit") && end > 2.0 * track);
 }
 
+/// A step that fits the device and not its host says what of the host is missing.
+#[test]
+fn verdict_is_of_the_memory_that_overflows() {
+    let mut report = on_torus();
+    (report.memory.host, report.memory.host_limit) = (40 * GIB, Some(32 * GIB));
+    let drawn = page(&report, None);
+    for text in [
+        "Does not fit",
+        "40.0 GiB of 32.0 GiB host memory per device, 125.0 %",
+        "8.0 GiB per device over the limit of host memory",
+    ] {
+        assert!(drawn.contains(text), "{text}");
+    }
+    report.memory.host_limit = Some(64 * GIB);
+    assert!(!page(&report, None).contains("host memory"));
+}
+
 #[test]
 fn timeline_is_as_long_as_the_step() {
     let report = on_torus();
