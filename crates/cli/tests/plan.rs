@@ -216,6 +216,36 @@ fn search_prints_a_valid_command_line() {
     assert_eq!(again["program"], best);
 }
 
+/// On one device, where nothing is gathered, it states nothing of that and causes no warning.
+#[test]
+fn best_command_line_of_one_device_states_no_sharding() {
+    let folder = Folder::new();
+    for machine in ["cpu:1", "v4:1x1x1"] {
+        let flags = ["--quick", "--search", "--scan_layers", "true", "--topology", machine];
+        let stdout = folder.stdout(&[&["plan", "--config", "tiny.json"], &flags[..]].concat());
+        let line = stdout.lines().last().unwrap();
+        assert!(line.contains("fullshard train") && !line.contains("gather_ahead"), "{line}");
+    }
+}
+
+/// Without a flag the chip decides what is gathered ahead, where anything can be.
+#[test]
+fn plans_report_what_is_gathered_ahead() {
+    let folder = Folder::new();
+    let ahead = |machine, more: &[&str]| {
+        let report =
+            planned(&folder, machine, &[&["--quick", "--scan_layers", "true"], more].concat());
+        report["settings"]["gather_ahead"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(ahead("v4-8", &[]), "vectors");
+    assert_eq!(ahead("v4-8", &["--gather_ahead", "false"]), "false");
+    assert_eq!(ahead("v4-8", &["--fsdp", "shard_grad_op"]), "false");
+    assert_eq!(ahead("v4:1x1x1", &[]), "false");
+    assert_eq!(ahead("v5p-8", &[]), "false");
+    let stdout = folder.stdout(&plan("v4-8", &["--quick", "--json", "--scan_layers", "false"]));
+    assert!(stdout.contains(r#""gather_ahead": "false""#), "{stdout}");
+}
+
 #[test]
 fn table1_has_the_published_runs() {
     let stdout = Folder::new().stdout(&["plan", "--table1", "--quick", "--json"]);

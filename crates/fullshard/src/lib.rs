@@ -30,6 +30,7 @@
 //! [`run`] has the individual stages of a run, [`goodput`] what its time was spent on.
 #![forbid(unsafe_code)]
 
+mod ahead;
 pub mod bench;
 pub mod config;
 pub mod device;

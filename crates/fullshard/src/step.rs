@@ -1,8 +1,7 @@
 //! Builds the step spec of a run config. Everything is validated here, before any device is used.
 
 use crate::config::{
-    AheadChoice, AttentionChoice, CollectiveChoice, Compute, ContextChoice, OnSpike, RunConfig,
-    Scan,
+    AttentionChoice, CollectiveChoice, Compute, ContextChoice, OnSpike, RunConfig, Scan,
 };
 use crate::error::{Error, Result};
 use crate::format;
@@ -13,7 +12,7 @@ use fullshard_models::layers::attention::context::ContextMethod;
 use fullshard_models::layers::loss::CHUNKED_FROM;
 use fullshard_models::layers::{attention, fp8};
 use fullshard_parallel::rules::FSDP;
-use fullshard_parallel::{GatherAhead, Placement, PlacementOptions, Staging};
+use fullshard_parallel::{GatherAhead, PlacementOptions, Staging};
 use fullshard_pjrt::CompileOptions;
 use fullshard_plan::staging::Chosen;
 use fullshard_step::{
@@ -35,7 +34,7 @@ impl RunConfig {
         let options = self.placement_options(model.as_ref())?;
         let Chosen { mesh, gather: gather_staging, reduce: staging } = self.staged_mesh()?;
         let options = PlacementOptions { staging, gather_staging, ..options };
-        let placement = Placement::on_mesh(&model.tree(), &mesh, &options)?;
+        let placement = self.placement(&model.tree(), &mesh, &options)?;
         let optimizer =
             fullshard_optim::from_name(&self.optimizer.name, &self.optimizer_options())?;
         let limit = Some(self.optimizer.max_grad_norm).filter(|&limit| limit > 0.0);
@@ -43,23 +42,6 @@ impl RunConfig {
             .with_iterations_per_loop(self.schedule.iterations_per_loop)?
             .with_loss_limit(self.guard.on_loss_spike == OnSpike::Skip);
         check_fp8(&spec)?;
-        match self.fsdp.gather_ahead {
-            AheadChoice::Auto => self.gathering_ahead(spec),
-            _ => Ok(spec),
-        }
-    }
-
-    /// A spec that gathers ahead what pays on the chip, if it can.
-    fn gathering_ahead(&self, mut spec: StepSpec) -> Result<StepSpec> {
-        let Some(machine) = self.machine()? else { return Ok(spec) };
-        let gather_ahead = overlap(&machine.chip).ahead;
-        let options = PlacementOptions { gather_ahead, ..spec.placement.options.clone() };
-        let ahead = Placement::on_mesh(&spec.model.tree(), &spec.placement.mesh, &options);
-        if let Ok(ahead) = ahead
-            && !self.schedule.no_sync
-        {
-            spec.placement = ahead;
-        }
         Ok(spec)
     }
 

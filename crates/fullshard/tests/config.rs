@@ -252,14 +252,45 @@ fn version_1_saves_no_checkpoints() {
     }
 }
 
-/// Layers were gathered ahead or not; now there is something between.
+/// Layers were gathered ahead or not; what was the default then is the chip's choice now.
 #[test]
 fn version_3_gathers_ahead_or_not() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("old.toml");
-    for (given, expected) in [("true", AheadChoice::True), ("false", AheadChoice::False)] {
+    for (given, expected) in [("true", AheadChoice::True), ("false", AheadChoice::Auto)] {
         fs::write(&path, format!("version = 3\n[fsdp]\ngather_ahead = {given}\n")).unwrap();
         assert_eq!(RunConfig::read(&path).unwrap().fsdp.gather_ahead, expected);
+    }
+}
+
+/// Choices between `true`, `false` and other words take booleans.
+#[test]
+fn booleans_are_words_of_a_choice() {
+    let folder = tempfile::tempdir().unwrap();
+    let expected = resolved(&[("gather_ahead", &["true"]), ("scan_layers", &["false"])]);
+    for (name, text) in [
+        ("a.toml", "version = 4\n[fsdp]\ngather_ahead = true\n[model]\nscan_layers = false\n"),
+        (
+            "b.json",
+            r#"{"version": 4, "fsdp": {"gather_ahead": true}, "model": {"scan_layers": false}}"#,
+        ),
+    ] {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        assert_eq!(RunConfig::read(&path).unwrap(), expected, "{name}");
+    }
+    let path = folder.path().join("c.json");
+    fs::write(&path, r#"{"gather_ahead": true, "scan_layers": false}"#).unwrap();
+    let flags = Given::from_file(&path).unwrap().unwrap();
+    assert_eq!(flags.resolve(RunConfig::default()).unwrap(), expected);
+    let path = folder.path().join("d.toml");
+    for (value, expected) in [
+        ("\"all\"", "unknown variant `all`, expected one of `auto`, `false`, `vectors`, `true`"),
+        ("1", "invalid type: integer `1`, expected a word"),
+    ] {
+        fs::write(&path, format!("version = 4\n[fsdp]\ngather_ahead = {value}\n")).unwrap();
+        let error = RunConfig::read(&path).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
     }
 }
 

@@ -94,6 +94,18 @@ impl Group {
         self.axes.size()
     }
 
+    /// Whether another group has the same devices, in any order: sums over both are the same.
+    pub fn has_devices_of(&self, other: &Group) -> bool {
+        let axes = |group: &Group| {
+            let mut axes = group.axes.axes.clone();
+            axes.sort_unstable();
+            axes
+        };
+        self.axes.mesh == other.axes.mesh
+            && self.in_stages == other.in_stages
+            && axes(self) == axes(other)
+    }
+
     /// The devices along the axes of this group and then along those of another.
     pub fn joined(&self, other: &Group) -> Group {
         let axes = [&self.axes.axes[..], &other.axes.axes[..]].concat();

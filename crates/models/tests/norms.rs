@@ -72,24 +72,37 @@ fn variance_is_accurate_with_large_mean_and_outliers() {
         concatenate(&[&full(rows.dtype(), &[2, 5, 1], 1000.0)?, &rows], 2)
     };
     for rows in [&far as &dyn Fn(&[Tensor]) -> Result<Tensor>, &first] {
-        let normal = |dtype: DType| {
-            let results = eval(&inputs(), |inputs| {
-                let x = rows(inputs)?.convert(DType::F32)?.convert(dtype)?;
-                let (weight, bias) = (ones(dtype, &[24])?, zeros(dtype, &[24])?);
-                let (_, values, _) = value_aux_and_grad(&[&x, &weight, &bias], |values| {
-                    let result = layer_norm::layer_norm(&values[0], &values[1], &values[2], 0.0)?;
-                    Ok((result.sum_all()?, vec![result]))
-                })?;
-                let definition = layer_norm::reference(&x, &weight, &bias, 0.0)?;
-                Ok(vec![values[0].convert(DType::F64)?, definition.convert(DType::F64)?])
-            });
-            [0, 1].map(|i| results[i].to_f64().unwrap())
-        };
-        let [found, expected] = normal(DType::F64);
+        let [found, expected] = normal(rows, DType::F32, DType::F64);
         assert!(difference(&found, &expected) < 1e-10);
-        let [found, by_definition] = normal(DType::F32);
+        let [found, by_definition] = normal(rows, DType::F32, DType::F32);
         let [found, by_definition] =
             [found, by_definition].map(|found| difference(&found, &expected));
         assert!(found < by_definition.max(1e-5), "{found}, by the definition {by_definition}");
     }
+    // In bf16, whose rows are not shifted, no worse than the rounding of the result: fifty standard
+    // deviations from zero.
+    let fifty = |inputs: &[Tensor]| (&inputs[0] * 0.02)? + 1.0;
+    let [_, expected] = normal(&fifty, DType::Bf16, DType::F64);
+    let [found, _] = normal(&fifty, DType::Bf16, DType::Bf16);
+    let found = difference(&found, &expected);
+    assert!(found < 1e-2, "{found}");
+}
+
+/// Rows that are rounded to a dtype, normalized in another one by the layer and by its definition.
+fn normal(
+    rows: &dyn Fn(&[Tensor]) -> Result<Tensor>,
+    rounded: DType,
+    dtype: DType,
+) -> [Vec<f64>; 2] {
+    let results = eval(&inputs(), |inputs| {
+        let x = rows(inputs)?.convert(rounded)?.convert(dtype)?;
+        let (weight, bias) = (ones(dtype, &[24])?, zeros(dtype, &[24])?);
+        let (_, values, _) = value_aux_and_grad(&[&x, &weight, &bias], |values| {
+            let result = layer_norm::layer_norm(&values[0], &values[1], &values[2], 0.0)?;
+            Ok((result.sum_all()?, vec![result]))
+        })?;
+        let definition = layer_norm::reference(&x, &weight, &bias, 0.0)?;
+        Ok(vec![values[0].convert(DType::F64)?, definition.convert(DType::F64)?])
+    });
+    [0, 1].map(|i| results[i].to_f64().unwrap())
 }

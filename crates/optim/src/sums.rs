@@ -30,15 +30,36 @@ pub(crate) fn sum_over_devices(parts: &[(Vec<Tensor>, &Shard)]) -> Result<Vec<Ve
     Ok(sums)
 }
 
-/// The groups that parameters are sharded over, each with the indices of its parameters.
+/// The groups that parameters are sharded over, whatever the order of their axes, each with the indices of its parameters.
 fn by_group(parts: &[(Vec<Tensor>, &Shard)]) -> Vec<(Group, Vec<usize>)> {
     let mut groups: Vec<(Group, Vec<usize>)> = Vec::new();
     for (i, (_, shard)) in parts.iter().enumerate() {
         let Some(group) = shard.shard_group() else { continue };
-        match groups.iter_mut().find(|(known, _)| known == &group) {
+        match groups.iter_mut().find(|(known, _)| known.has_devices_of(&group)) {
             Some((_, members)) => members.push(i),
             None => groups.push((group, vec![i])),
         }
     }
     groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullshard_core::Layout;
+    use fullshard_graph::{Mesh, MeshExt};
+
+    #[test]
+    fn orders_of_axes_share_an_all_reduce() {
+        let mesh = Mesh::new(&[("a", 2), ("b", 2), ("c", 2)]).unwrap();
+        let shard = |axes: &[usize]| {
+            let (dims, group) = (vec![8, 8], Some(mesh.group(axes)));
+            Shard { dims, stack: None, layout: Layout::Dim(0), slice: 0, group, tensor: None }
+        };
+        let shards = [[0, 1], [1, 0], [0, 2]].map(|axes| shard(&axes));
+        let parts = shards.each_ref().map(|shard| (Vec::new(), shard));
+        let groups = by_group(&parts);
+        let members: Vec<&[usize]> = groups.iter().map(|(_, members)| &members[..]).collect();
+        assert_eq!(members, [&[0, 1][..], &[2]]);
+    }
 }

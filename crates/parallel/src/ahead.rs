@@ -6,8 +6,8 @@ use crate::stack::Stacks;
 use crate::wrap::Unit;
 use serde::Serialize;
 
-/// What is all-gathered for scanned layers before they need it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize)]
+/// What is all-gathered for scanned layers before they need it; what takes more memory is greater.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum GatherAhead {
     /// Nothing.
     #[default]
@@ -74,15 +74,17 @@ pub(crate) fn check(
     reshard: bool,
 ) -> Result<(), Error> {
     let settings = &options.config.settings;
-    let is_packed = settings.flatten_parameters || settings.coalesce_all_gather_ops;
     let in_scan = |unit: &Unit| scanned.template(&unit.path).1.is_some();
     let reason = match options.gather_ahead {
         GatherAhead::Nothing => return Ok(()),
         _ if !options.scan_layers => "layers are unrolled (--scan_layers false)",
         _ if !units.iter().any(in_scan) => "no layer is or contains a unit",
         _ if !reshard => "gathered parameters are not resharded (reshard_after_forward is off)",
-        GatherAhead::Vectors if is_packed => {
-            "vectors are in one collective with the other parameters of their unit"
+        GatherAhead::Vectors if settings.flatten_parameters => {
+            "vectors share a collective with the rest of their unit (flatten_parameters is on)"
+        }
+        GatherAhead::Vectors if settings.coalesce_all_gather_ops => {
+            "vectors share a collective with the rest of their unit (coalesce_all_gather_ops is on)"
         }
         _ => return Ok(()),
     };

@@ -3,6 +3,7 @@
 
 use crate::layout::ShardedParam;
 use crate::placement::{PlacedUnit, Placement};
+use crate::staged::Staging;
 use fullshard_core::{CollectiveKind, Layout};
 use fullshard_graph::DType;
 
@@ -72,34 +73,40 @@ impl Placement {
             let elements = elements.map(|param| layers(param) * param.padded_elements());
             elements.sum::<usize>() * self.comm_dtype(gathered).size()
         };
-        let stages = |kind, axes: &[usize], bytes, parts| {
-            self.stages(&unit.path, times, kind, axes, bytes, parts)
+        let staged = |staging, kind, axes: &[usize], bytes, parts| {
+            self.stages(&unit.path, times, staging, (kind, axes), bytes, parts)
         };
+        let stages = |kind, axes: &[usize], bytes| staged(self.comm.staging, kind, axes, bytes, 1);
         let mut collectives = Vec::new();
         for parameters in [&trained, &frozen] {
             for bucket in self.comm.gathers(parameters) {
                 let param = parameters[bucket[0]];
                 let bytes = bytes(parameters, &bucket, true);
                 let parts = self.comm.gathered_parts(param).map_or(1, |(_, count)| count);
-                collectives.extend(stages(CollectiveKind::AllGather, &param.axes, bytes, parts));
+                let (staging, kind) = (self.comm.gather_staging, CollectiveKind::AllGather);
+                collectives.extend(staged(staging, kind, &param.axes, bytes, parts));
             }
         }
         let all_layers: Vec<usize> = trained.iter().map(|param| layers(param)).collect();
         for bucket in self.comm.scatters(&trained, &all_layers) {
             let param = trained[bucket[0]];
             let bytes = bytes(&trained, &bucket, false);
-            let parts = param.reduced_parts().filter(|_| bucket.len() == 1);
-            let parts = parts.map_or(1, |(_, count)| count);
-            collectives.extend(stages(CollectiveKind::ReduceScatter, &param.axes, bytes, parts));
+            let parts = param.reduced_parts().map_or(1, |(_, count)| count);
+            let (staging, parts) = match bucket.len() {
+                1 => (self.comm.reduction(param), parts),
+                _ => (self.comm.staging, 1),
+            };
+            let kind = CollectiveKind::ReduceScatter;
+            collectives.extend(staged(staging, kind, &param.axes, bytes, parts));
             let axes = self.comm.replica_axes(param);
             let bytes = bytes / param.num_shards;
-            collectives.extend(stages(CollectiveKind::AllReduce, &axes, bytes, 1));
+            collectives.extend(stages(CollectiveKind::AllReduce, &axes, bytes));
         }
         let is_replicated = |&i: &usize| trained[i].layout == Layout::Replicated;
         for i in (0..trained.len()).filter(is_replicated) {
             let axes = self.comm.replica_axes(trained[i]);
             let bytes = bytes(&trained, &[i], false);
-            collectives.extend(stages(CollectiveKind::AllReduce, &axes, bytes, 1));
+            collectives.extend(stages(CollectiveKind::AllReduce, &axes, bytes));
         }
         collectives
     }
@@ -123,16 +130,16 @@ impl Placement {
         &self,
         unit: &str,
         times: Times,
-        kind: CollectiveKind,
-        axes: &[usize],
+        staging: Staging,
+        (kind, axes): (CollectiveKind, &[usize]),
         bytes: usize,
         parts: usize,
     ) -> Vec<UnitCollective> {
         let gathered = kind == CollectiveKind::AllGather;
         let dtype = self.comm_dtype(gathered);
-        let (staging, count, bytes) = match gathered {
-            true => (self.comm.gather_staging, times.gathers * parts, bytes / parts),
-            false => (self.comm.staging, times.reductions, bytes),
+        let (count, bytes) = match gathered {
+            true => (times.gathers * parts, bytes / parts),
+            false => (times.reductions, bytes),
         };
         let stages = staging.stages(kind, &self.mesh, axes, bytes / dtype.size(), parts);
         let stages = stages.into_iter().map(|stage| UnitCollective {

@@ -48,6 +48,15 @@ impl CommPolicy {
         param.reduced_parts().filter(|_| self.staging == Staging::Ring && !self.packed)
     }
 
+    /// How the gradient of a parameter is reduced alone. Vectors, many layers of which are one tensor
+    /// if they are gathered at once, have no matmul that could hide permutes.
+    pub(crate) fn reduction(&self, param: &ShardedParam) -> Staging {
+        match self.staging {
+            Staging::Ring if param.dims.len() == 1 => Staging::Flat,
+            staging => staging,
+        }
+    }
+
     /// Which gradients of a unit are reduce-scattered together; `layers` is the number of layers
     /// of each.
     pub(crate) fn scatters(
@@ -239,7 +248,8 @@ impl CommPolicy {
         let padded = param.pad(gradient)?;
         let tiled = tiled(param, &padded)?;
         let parts = param.reduced_parts().map(|(dim, count)| Parts { dim: lead + dim, count });
-        let scattered = self.staging.reduce_scatter(&self.mesh, &param.axes, &tiled, dim, parts)?;
+        let staging = self.reduction(param);
+        let scattered = staging.reduce_scatter(&self.mesh, &param.axes, &tiled, dim, parts)?;
         let scattered = self.sum(&self.replica_axes(param), &scattered)?;
         let mut dims = padded.dims().to_vec();
         dims[dim] /= param.num_shards;

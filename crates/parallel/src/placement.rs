@@ -42,7 +42,7 @@ pub struct PlacementOptions {
     pub remat: Option<Remat>,
     /// Whether identical layers are scanned rather than unrolled.
     pub scan_layers: bool,
-    /// What a scan all-gathers of the next layer while it computes one.
+    /// What is all-gathered before scanned layers need it.
     pub gather_ahead: GatherAhead,
     /// Which of several equivalent forms a model is lowered to on the platform.
     pub lowering: LoweringOptions,

@@ -2,6 +2,8 @@
 
 use crate::network::{Dcn, Fabric, Network, Streams};
 use fullshard_core::{Chip, GpuTarget, Platform, TpuSlice, UnknownAccelerator};
+use fullshard_parallel::GatherAhead;
+use fullshard_step::overlap;
 
 /// Accelerators and the network between them.
 #[derive(Debug, Clone)]
@@ -29,6 +31,11 @@ impl Machine {
     /// Bytes of host memory available to each device, where known.
     pub fn host_memory(&self) -> Option<u64> {
         self.chip.host_memory.map(|bytes| (HOST_SHARE * bytes) as u64)
+    }
+
+    /// What is all-gathered ahead by default, where it can be.
+    pub fn gather_ahead(&self) -> GatherAhead {
+        if self.devices > 1 { overlap(&self.chip).ahead } else { GatherAhead::Nothing }
     }
 }
 

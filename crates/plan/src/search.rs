@@ -6,9 +6,10 @@
 //! fastest are confirmed, usually by compiling them: candidates that do not fit are retried with
 //! a smaller batch, as are those that fill the memory and are slower than estimated, those with
 //! memory left with a larger one. Skipped are those that the quick model finds slower by more than
-//! its error; those that it finds as fast as one that was compiled, if they differ from it only in
-//! chunks of logits or in what is gathered ahead; and those that would compile for longer than the
-//! time that is left: unrolled layers take many times as long as scanned ones.
+//! its error; those that it finds as fast as one that was compiled and fits, if they differ from it
+//! only in chunks of logits or in what is gathered ahead; and those that would compile for longer
+//! than the time that is left: unrolled layers take many times as long as scanned ones. Of
+//! candidates with the same estimate, the platform's default is tried first.
 
 mod candidate;
 mod effort;
@@ -112,9 +113,9 @@ pub fn search(
         combinations: waiting.len(),
         candidates: points.len(),
     });
-    waiting.sort_by(|a, b| a.speed().total_cmp(&b.speed()));
+    waiting.sort_by(|a, b| a.preference(b, machine));
     let confirmed = confirm(space, machine, effort, waiting, callbacks)?;
-    Ok(Frontier::new(machine.memory, points, confirmed))
+    Ok(Frontier::new(machine, points, confirmed))
 }
 
 /// The batches that should fit, of each combination with any.
@@ -162,7 +163,8 @@ fn confirm(
     callbacks: &mut Callbacks<'_>,
 ) -> Result<Vec<Point>, Error> {
     let mut confirmed: Vec<Point> = Vec::new();
-    let mut tried: Vec<Point> = Vec::new();
+    let mut tried: Vec<Candidate> = Vec::new();
+    let mut known: Vec<Point> = Vec::new();
     let mut spent = Spent::new(effort, machine.kind);
     while let Some(point) = waiting.pop()
         && !spent.is_over()
@@ -170,7 +172,7 @@ fn confirm(
         let best = confirmed.iter().filter(|point| point.fits()).map(Point::speed);
         let best = best.fold(0.0, f64::max);
         let candidate = point.candidate.clone();
-        let is_known = tried.iter().any(|known| is_alike(known, &point));
+        let is_known = tried.contains(&candidate) || known.iter().any(|it| is_alike(it, &point));
         if is_known || point.speed() * (1.0 + TOLERANCE) < best {
             continue;
         }
@@ -180,7 +182,7 @@ fn confirm(
         }
         let (done, most) = (spent.tried, effort.compiles);
         (callbacks.progress)(Progress::Confirming { candidate: &candidate, done, most });
-        tried.push(point.clone());
+        tried.push(candidate.clone());
         spent.tried += 1;
         let other = match (callbacks.confirm)(&candidate) {
             Ok(report) => {
@@ -192,6 +194,7 @@ fn confirm(
                 let factor = report.memory.total as f64 / point.report.memory.total as f64;
                 let found = Point::confirmed(candidate, report);
                 let other = better_batch(space, machine, (&point, &found), factor, callbacks);
+                known.extend(found.fits().then_some(point));
                 confirmed.push(found);
                 other
             }
@@ -209,14 +212,12 @@ fn confirm(
     Ok(confirmed)
 }
 
-/// Whether two candidates are the same, or differ only in when things are gathered and in chunks of
-/// logits, with about the same estimate.
+/// Whether two candidates differ only in what is gathered ahead and in chunks of logits, with about
+/// the same estimate.
 fn is_alike(a: &Point, b: &Point) -> bool {
     let Candidate { gather_ahead, logits_chunk_mib, .. } = b.candidate;
     let is_near = (a.speed() - b.speed()).abs() < ALIKE * a.speed();
-    a.candidate == b.candidate
-        || is_near
-            && Candidate { gather_ahead, logits_chunk_mib, ..a.candidate.clone() } == b.candidate
+    is_near && Candidate { gather_ahead, logits_chunk_mib, ..a.candidate.clone() } == b.candidate
 }
 
 /// The bytes needed by a step that does not fit: as the compiler reports, or else a guess that

@@ -249,6 +249,36 @@ fn compiles_no_two_candidates_that_are_alike() {
     assert!(policies.iter().all(|it| more.iter().any(|found| found.remat == *it)), "{more:?}");
 }
 
+/// A candidate that does not fit says nothing of one that is alike and needs less.
+#[test]
+fn tries_what_is_like_a_candidate_that_does_not_fit() {
+    let (remats, aheads) = (vec![Remat::Full], vec![GatherAhead::Nothing, GatherAhead::Vectors]);
+    let space = Space { remats, aheads, max_batch: 1, ..space() };
+    let only_nothing = |candidate: &Candidate, report: Report| match candidate.gather_ahead {
+        GatherAhead::Nothing => Ok(report),
+        _ => Err(Error::OutOfMemory { reason: "none".into(), temporaries: None }),
+    };
+    let (frontier, compiled, refused) = run(&space, &machine(16.0), 8, only_nothing);
+    assert_eq!((compiled.len(), refused), (2, 1), "{compiled:?}");
+    assert_eq!(frontier.best.unwrap().candidate.gather_ahead, GatherAhead::Nothing);
+}
+
+/// The formula finds no difference where all communication is hidden.
+#[test]
+fn prefers_the_default_of_the_platform_where_estimates_are_the_same() {
+    for (name, default) in [("v4-8", GatherAhead::Vectors), ("h100:4", GatherAhead::Nothing)] {
+        let machine = Machine { memory: 16 << 30, ..Machine::parse(name).unwrap() };
+        let aheads = GatherAhead::ALL.to_vec();
+        let space = Space { remats: vec![Remat::Full], aheads, ..space() };
+        let (frontier, ..) = run(&space, &machine, 0, |_, report| Ok(report));
+        let best = frontier.best.unwrap().candidate;
+        assert_eq!(best.gather_ahead, default, "{name}");
+        assert_eq!(frontier.points.last().unwrap().candidate, best);
+        let compiled = run(&space, &machine, 8, |_, report| Ok(report)).1;
+        assert!(compiled.iter().all(|it| it.gather_ahead == default), "{compiled:?}");
+    }
+}
+
 #[test]
 fn candidate_flags() {
     let candidate = Candidate {

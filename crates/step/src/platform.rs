@@ -88,13 +88,13 @@ pub struct Overlap {
 /// One row per generation. Steps are those of Llama 8B in `docs/performance.md`, except for v4, whose
 /// steps are those of the blog post.
 const OVERLAP: &[(&str, Overlap)] = &[
-    // 32B hides 2.70 s of 3.15 s; without either the compiler hides nothing.
+    // 32B hides 2.68 s of 2.81 s; without either the compiler hides nothing.
     (
         "v4",
         Overlap {
             flags: &[
                 "xla_enable_async_all_gather=true",
-                // The scheduler starts gathers too late otherwise: 128B exposes 1.88 s, not 1.28 s.
+                // The scheduler starts gathers too late otherwise: 128B took 19.95 s, not 19.34 s.
                 "xla_lhs_output_fusion_latency_multiplier=0.5",
             ],
             rings: true,

@@ -61,7 +61,7 @@ pub struct StepSettings {
     pub remat: String,
     /// Whether layers are scanned.
     pub scan_layers: bool,
-    /// Whether the next layer is all-gathered ahead.
+    /// What is all-gathered before scanned layers need it.
     pub gather_ahead: GatherAhead,
     /// Parameters that are not trained, as they were given.
     pub frozen: Vec<String>,

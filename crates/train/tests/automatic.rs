@@ -37,8 +37,9 @@ struct Case {
     flatten_batch: bool,
     scanned: bool,
     remat: bool,
-    /// Whether units are gathered in one collective each, and ahead in scans.
+    /// Whether units are gathered in one collective each.
     packed: bool,
+    ahead: GatherAhead,
     run: Run,
 }
 
@@ -58,6 +59,7 @@ const CASE: Case = Case {
     scanned: false,
     remat: false,
     packed: false,
+    ahead: GatherAhead::Nothing,
     run: Run::OneAdamw,
 };
 
@@ -70,10 +72,7 @@ fn options(case: Case) -> PlacementOptions {
         automatic_axes: vec!["tensor".to_owned()],
         remat: Some(if case.remat { Remat::Full } else { Remat::None }),
         scan_layers: scanned,
-        gather_ahead: match packed && scanned {
-            true => GatherAhead::Layer,
-            false => GatherAhead::Nothing,
-        },
+        gather_ahead: case.ahead,
         config: FsdpConfig { settings, ..FsdpConfig::default() },
         lowering: LoweringOptions { flatten_batch, ..LoweringOptions::default() },
         ..PlacementOptions::default()
@@ -170,7 +169,7 @@ cases! {
     gpt2_scanned_along_the_sequence: { sequence_parallel: true, scanned: true, remat: true };
     llama_scanned_along_the_sequence: {
         model: LLAMA, sequence_parallel: true, scanned: true, flatten_batch: false,
-        run: Run::TwoAdafactor
+        ahead: GatherAhead::Vectors, run: Run::TwoAdafactor
     };
     #[ignore = "long: more settings"]
     long_gpt2_without_other_axes: { mesh: "tensor=8", scanned: true };
@@ -185,7 +184,9 @@ cases! {
         sequence_parallel: true, run: Run::NoSyncSgd
     };
     #[ignore = "long: more settings"]
-    long_gpt2_gathers_ahead: { scanned: true, packed: true, sequence_parallel: true };
+    long_gpt2_gathers_ahead: {
+        scanned: true, packed: true, sequence_parallel: true, ahead: GatherAhead::Layer
+    };
     #[ignore = "long: more settings"]
     long_llama_packed: { model: LLAMA, packed: true, remat: true, sequence_parallel: true };
     #[ignore = "long: more settings"]

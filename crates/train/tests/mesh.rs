@@ -34,7 +34,7 @@ const CHOICES: [(&str, &[&str]); 10] = [
     ("remat", &["none", "dots", "full"]),
     ("reshard", &["yes", "no", "root"]),
     ("batches", &["one", "two", "no_sync"]),
-    ("layers", &["unrolled", "scanned", "ahead"]),
+    ("layers", &["unrolled", "scanned", "ahead", "vectors"]),
     ("dtype", &["f32", "bf16", "f32_sums"]),
     ("platform", &["cpu", "cuda", "tpu"]),
 ];
@@ -93,6 +93,12 @@ cases! {
     llama_on_8_dim_0_unrolled_cuda:           [llama 8  parts  dim_0      full yes  no_sync unrolled bf16     cuda];
     llama_on_8_coalesced_ahead_cuda:          [llama 8  parts  coalesced  none no   two     ahead    bf16     cuda];
     llama_on_8_dim_0_ahead_tpu:               [llama 8  blocks dim_0      dots root two     ahead    f32      tpu];
+    gpt2_on_2_flattened_vectors_tpu:          [gpt2  2  blocks flattened  dots yes  one     vectors  f32_sums tpu];
+    gpt2_on_4_flat_vectors_tpu:               [gpt2  4  blocks flat       full yes  two     vectors  bf16     tpu];
+    gpt2_on_8_replicated_vectors_cpu:         [gpt2  8  root   replicated full no   no_sync vectors  bf16     cpu];
+    llama_on_2_buckets_vectors_cpu:           [llama 2  size   buckets    none yes  two     vectors  f32      cpu];
+    llama_on_4_coalesced_vectors_cuda:        [llama 4  root   coalesced  none no   no_sync vectors  f32      cuda];
+    llama_on_8_dim_0_vectors_cuda:            [llama 8  parts  dim_0      dots root one     vectors  f32_sums cuda];
 }
 
 fn choice(case: &Case, name: &str) -> &'static str {
@@ -143,6 +149,7 @@ fn options(case: &Case) -> PlacementOptions {
     };
     let no_reshard = choice("reshard") == "no" || layout == "replicated";
     let nothing_ahead = choice("wrap") == "root" || no_reshard || choice("batches") == "no_sync";
+    let is_packed = layout == "flattened" || layout == "coalesced";
     let platform: Platform = choice("platform").parse().unwrap();
     PlacementOptions {
         strategy: match choice("reshard") {
@@ -159,6 +166,7 @@ fn options(case: &Case) -> PlacementOptions {
         scan_layers: choice("layers") != "unrolled",
         gather_ahead: match choice("layers") {
             "ahead" if !nothing_ahead => GatherAhead::Layer,
+            "vectors" if !nothing_ahead && !is_packed => GatherAhead::Vectors,
             _ => GatherAhead::Nothing,
         },
         // cuDNN's kernel is the only part that a CPU cannot run.

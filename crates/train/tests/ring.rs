@@ -7,18 +7,28 @@ mod common;
 use common::*;
 use fullshard_core::CollectiveKind;
 use fullshard_optim::{Adafactor, Sgd};
-use fullshard_parallel::{FsdpConfig, GatherAhead, Placement, PlacementOptions, Settings, Staging};
+use fullshard_parallel::{
+    FsdpConfig, GatherAhead, Placement, PlacementOptions, Settings, Staging, Strategy,
+};
 use fullshard_pjrt::hlo::{collective, runs_per_launch};
 use fullshard_step::{BatchShape, StepSpec};
+use fullshard_train::Metrics;
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 /// Weights of the feed-forward layers and the embedding go around rings, smaller ones do not.
 const MODEL: &str = r#"{"model_type": "gpt2", "vocab_size": 1024, "n_positions": 8, "n_embd": 128,
     "n_layer": 3, "n_head": 2, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}"#;
+/// The same with grouped keys and values.
+const LLAMA: &str = r#"{"model_type": "llama", "vocab_size": 1024, "max_position_embeddings": 8,
+    "hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 512, "tie_word_embeddings": false}"#;
 /// All large weights split in two.
 const WIDE: &str = r#"{"model_type": "gpt2", "vocab_size": 1024, "n_positions": 8, "n_embd": 256,
     "n_layer": 2, "n_head": 2, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}"#;
+/// Vectors of all layers together that are as large as what goes around rings.
+const DEEP: &str = r#"{"model_type": "gpt2", "vocab_size": 1024, "n_positions": 8, "n_embd": 256,
+    "n_layer": 64, "n_head": 2, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}"#;
 const BATCH: BatchShape =
     BatchShape { sequences: 24, tokens: 8, accumulation: 1, sync_each_microbatch: true };
 const STEPS: usize = 3;
@@ -38,42 +48,55 @@ fn ring(config: &str, mesh: &str, dim_0: bool, gather_ahead: GatherAhead) -> Ste
     spec_on(config, mesh, dim_0, options)
 }
 
-fn check(mesh: &str, dim_0: bool, gather_ahead: GatherAhead) {
-    static ONE: LazyLock<Vec<fullshard_train::Metrics>> = LazyLock::new(|| {
-        train(&spec_on(MODEL, "fsdp_1", false, PlacementOptions::default()), STEPS)
+fn check(config: &str, mesh: &str, dim_0: bool, ahead: GatherAhead, strategy: Strategy) {
+    static ONE: [OnceLock<Vec<Metrics>>; 2] = [const { OnceLock::new() }; 2];
+    let one = ONE[usize::from(config == LLAMA)].get_or_init(|| {
+        train(&spec_on(config, "fsdp_1", false, PlacementOptions::default()), STEPS)
     });
-    compare(&[mesh], &train(&ring(MODEL, mesh, dim_0, gather_ahead), STEPS), &ONE);
+    let options = PlacementOptions {
+        staging: Staging::Ring,
+        gather_ahead: ahead,
+        strategy,
+        ..Default::default()
+    };
+    compare(&[mesh], &train(&spec_on(config, mesh, dim_0, options), STEPS), one);
 }
 
 macro_rules! cases {
-    ($($name:ident: $mesh:ident $dim_0:literal $ahead:ident;)*) => {
+    ($($name:ident: $model:ident $mesh:ident $dim_0:literal $ahead:ident $strategy:ident;)*) => {
         $(
             #[test]
             fn $name() {
-                check(stringify!($mesh), $dim_0, GatherAhead::$ahead);
+                let (ahead, strategy) = (GatherAhead::$ahead, Strategy::$strategy);
+                check($model, stringify!($mesh), $dim_0, ahead, strategy);
             }
         )*
     };
 }
 
 cases! {
-    one_ring_of_eight_trains_as_one_device:        fsdp_8         true  Layer;
-    flat_shards_train_as_one_device:               fsdp_4         false Nothing;
-    an_odd_ring_trains_as_one_device:              fsdp_3         false Vectors;
-    two_rings_train_as_one_device:                 data_2_fsdp_4  true  Vectors;
-    three_pairs_train_as_one_device:               a_2_b_2_fsdp_2 true  Layer;
+    one_ring_of_eight_trains_as_one_device: MODEL fsdp_8            true  Layer   FullShard;
+    flat_shards_train_as_one_device:        MODEL fsdp_4            false Nothing FullShard;
+    an_odd_ring_trains_as_one_device:       MODEL fsdp_3            false Vectors FullShard;
+    two_rings_train_as_one_device:          MODEL data_2_fsdp_4     true  Vectors FullShard;
+    three_pairs_train_as_one_device:        MODEL a_2_b_2_fsdp_2    true  Layer   FullShard;
+    llama_trains_as_one_device:             LLAMA data_2_fsdp_4     true  Vectors FullShard;
+    replicas_train_as_one_device:           MODEL data_2_a_2_fsdp_2 true  Vectors HybridShard;
+    a_tensor_axis_trains_as_one_device:     LLAMA fsdp_4_tensor_2   true  Vectors FullShard;
+    a_context_axis_trains_as_one_device:    MODEL fsdp_4_context_2  true  Vectors FullShard;
 }
 
 /// The number of permutes and reduce-scatters by their bytes.
 type Counts = BTreeMap<(CollectiveKind, u64), u64>;
 
-fn check_listed(ahead: GatherAhead) {
+/// Compares the collectives of a program with those that its placement lists, and returns them.
+fn check_listed(config: &str, ahead: GatherAhead) -> Counts {
     let kinds = [
         CollectiveKind::CollectivePermute,
         CollectiveKind::ReduceScatter,
         CollectiveKind::AllGather,
     ];
-    let spec = ring(WIDE, "data_2_fsdp_4", true, ahead);
+    let spec = ring(config, "data_2_fsdp_4", true, ahead);
     let (module, _) = compile(&spec);
     let runs = runs_per_launch(&module);
     let (mut found, mut listed) = (Counts::new(), Counts::new());
@@ -95,21 +118,28 @@ fn check_listed(ahead: GatherAhead) {
     // Queries, keys and values are gathered one after another.
     assert!(listed.contains_key(&(CollectiveKind::AllGather, 4 * 256 * 256)), "{listed:?}");
     assert_eq!(found, listed);
+    found
 }
 
 #[test]
 fn a_step_has_the_listed_collectives() {
-    check_listed(GatherAhead::Nothing);
+    check_listed(WIDE, GatherAhead::Nothing);
 }
 
 #[test]
 fn vectors_are_gathered_for_all_layers_at_once() {
-    check_listed(GatherAhead::Vectors);
+    check_listed(WIDE, GatherAhead::Vectors);
+}
+
+#[test]
+fn vectors_of_many_layers_go_around_no_ring() {
+    let found = check_listed(DEEP, GatherAhead::Vectors);
+    assert_eq!(found[&(CollectiveKind::ReduceScatter, 4 * 64 * 1024)], 1);
 }
 
 #[test]
 fn layers_are_gathered_ahead() {
-    check_listed(GatherAhead::Layer);
+    check_listed(WIDE, GatherAhead::Layer);
 }
 
 /// Each parameter is sharded with another axis first; the statistics of optimizers follow.

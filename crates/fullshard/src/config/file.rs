@@ -62,7 +62,8 @@ fn is_json(path: &Path) -> bool {
 }
 
 /// Version 1 had no checkpoints, and the strategy to save none among the output files. Version 2
-/// had one mesh axis, `fsdp`. In version 3 layers were gathered ahead or not.
+/// had one mesh axis, `fsdp`. In version 3 layers were gathered ahead or not, which was the default
+/// and is left to the chip now.
 fn from_older_version(mut object: Value) -> Value {
     if object["version"] == 1 {
         let output = object.get_mut("output").and_then(Value::as_object_mut);
@@ -74,10 +75,9 @@ fn from_older_version(mut object: Value) -> Value {
     {
         mesh.insert("devices".to_owned(), devices);
     }
-    if let Some(ahead) = object.pointer_mut("/fsdp/gather_ahead")
-        && let Some(given) = ahead.as_bool()
-    {
-        *ahead = given.to_string().into();
+    let ahead = object.pointer_mut("/fsdp/gather_ahead").filter(|ahead| **ahead == false);
+    if let Some(ahead) = ahead {
+        *ahead = "auto".into();
     }
     object["version"] = VERSION.into();
     object

@@ -2,7 +2,7 @@
 
 use super::section::Section;
 use super::sections::Fsdp;
-use super::types::{Compute, WrapClasses};
+use super::types::{AheadChoice, Compute, WrapClasses};
 use fullshard_graph::DType;
 use fullshard_parallel::{FsdpConfig, FsdpConfigError, Settings, WrapPolicy};
 use serde_json::{Map, Value};
@@ -19,9 +19,12 @@ impl Fsdp {
     }
 
     /// The keys that are not at their defaults and change only how several devices share the work.
+    /// That nothing is gathered ahead holds on one device too.
     pub(crate) fn multi_device_keys(&self) -> Vec<String> {
         let others = ["buffer_dtype", "pin_layout_in_collective_ops"];
+        let nothing_ahead = self.gather_ahead == AheadChoice::False;
         let keys = self.changed().into_iter().map(|(key, _)| key);
+        let keys = keys.filter(|key| !(nothing_ahead && key == "gather_ahead"));
         keys.filter(|key| !others.contains(&key.as_str())).collect()
     }
 

@@ -1,6 +1,7 @@
 //! Reads and writes values of a run config as the words after a flag.
 
 use fullshard_data::hub::Token;
+use serde::de::{Deserialize, Deserializer, Visitor};
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -144,11 +145,39 @@ impl<T: FlagValue> FlagValue for Vec<T> {
     }
 }
 
+/// A word of a file. Booleans are words too: some choices are between `true`, `false` and others.
+pub(super) struct Word(pub String);
+
+impl<'de> Deserialize<'de> for Word {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Word, D::Error> {
+        deserializer.deserialize_any(Words)
+    }
+}
+
+/// Visits strings and booleans.
+struct Words;
+
+impl Visitor<'_> for Words {
+    type Value = Word;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "a word")
+    }
+
+    fn visit_str<E>(self, word: &str) -> Result<Word, E> {
+        Ok(Word(word.to_owned()))
+    }
+
+    fn visit_bool<E>(self, on: bool) -> Result<Word, E> {
+        Ok(Word(on.to_string()))
+    }
+}
+
 /// An enum whose variants have a name in flags and files.
 macro_rules! choices {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),* $(,)? }) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
         pub enum $name {
             $($(#[$variant_doc])* #[serde(rename = $word)] $variant),*
         }
@@ -168,6 +197,14 @@ macro_rules! choices {
                     $($word => Ok($name::$variant),)*
                     _ => Err(format!("it must be one of {}", [$($word),*].join(", "))),
                 }
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<$name, D::Error> {
+                let $crate::config::value::Word(word) = serde::Deserialize::deserialize(deserializer)?;
+                let unknown = |_| serde::de::Error::unknown_variant(&word, &[$($word),*]);
+                word.parse().map_err(unknown)
             }
         }
 

@@ -1,7 +1,7 @@
 //! Searches the best settings for a machine.
 
 use super::{Candidate, Effort, Frontier, Machine, PlanOptions, Planner, Progress, Report, Space};
-use crate::config::{RunConfig, Scan};
+use crate::config::{AheadChoice, RunConfig, Scan};
 use crate::error::{Error, Result};
 use fullshard_core::{Layout, Platform};
 use fullshard_plan::Callbacks;
@@ -43,9 +43,9 @@ pub fn search(
         machine,
         effort,
         &mut Callbacks {
-            spec: &mut |candidate| local.with(candidate).planned_spec().map_err(to_plan),
+            spec: &mut |candidate| local.with(candidate, machine).planned_spec().map_err(to_plan),
             confirm: &mut |candidate| {
-                let spec = local.with(candidate).planned_spec().map_err(to_plan)?;
+                let spec = local.with(candidate, machine).planned_spec().map_err(to_plan)?;
                 planner.plan(&spec).map_err(to_plan)
             },
             progress,
@@ -53,11 +53,11 @@ pub fn search(
     )?;
     let best = match &frontier.best {
         Some(best) => {
-            let spec = local.with(&best.candidate).planned_spec()?;
+            let spec = local.with(&best.candidate, machine).planned_spec()?;
             let rates = planner.rates(&spec, &best.report);
             let goodput = planner.goodput(&best.report, &rates);
             let report = Report { rates, goodput, ..best.report.clone() };
-            Some((config.with(&best.candidate), report))
+            Some((config.with(&best.candidate, machine), report))
         }
         None => None,
     };
@@ -95,14 +95,17 @@ impl RunConfig {
         space
     }
 
-    /// The config with the settings of a candidate.
-    pub fn with(&self, candidate: &Candidate) -> RunConfig {
+    /// The config with the settings of a candidate for a machine.
+    pub fn with(&self, candidate: &Candidate, machine: &Machine) -> RunConfig {
         let mut config = self.clone();
         config.schedule.per_device_batch = candidate.batch;
         config.remat.policy = Some(candidate.remat.clone());
         config.remat.logits_chunk_mib = candidate.logits_chunk_mib;
         config.model.scan_layers = if candidate.scan_layers { Scan::True } else { Scan::False };
-        config.fsdp.gather_ahead = candidate.gather_ahead.into();
+        config.fsdp.gather_ahead = match candidate.default_ahead(machine) {
+            default if default == candidate.gather_ahead => AheadChoice::Auto,
+            _ => candidate.gather_ahead.into(),
+        };
         config.fsdp.strategy = candidate.strategy;
         config.mesh.shape = candidate.mesh.clone();
         config.fsdp.shard_param_on_dim_0 = candidate.layout == Layout::Dim(0);

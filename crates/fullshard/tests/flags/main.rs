@@ -135,6 +135,8 @@ const ROWS: &[Row] = &[
     ("gather_ahead", "true", &[TWO], Program),
     ("gather_ahead", "vectors", &[TWO], Program),
     ("gather_ahead", "vectors", &[TWO, UNROLLED], Fails("add --scan_layers true, or leave it out")),
+    ("gather_ahead", "vectors", &[TWO, ("fsdp_config", r#"{"xla_fsdp_settings": {"flatten_parameters": true}}"#)], Fails("(flatten_parameters is on)")),
+    ("gather_ahead", "vectors", &[TWO, ("fsdp_config", r#"{"xla_fsdp_settings": {"coalesce_all_gather_ops": true}}"#)], Fails("(coalesce_all_gather_ops is on)")),
     ("fsdp_transformer_layer_cls_to_wrap", "", &[TWO], Program),
     ("fsdp_min_num_params", "600", &[TWO], Program),
     ("fsdp_config", r#"{"min_num_params": 600}"#, &[TWO], Program),

@@ -73,10 +73,12 @@ fn forward(inputs: &[Tensor]) -> Result<Tensor> {
     ((normalized * upcast(weight)?)? + upcast(bias)?)?.convert(x.dtype())
 }
 
-/// The mean and the variance of each row, which is read once for both. From squares of `bf16` values
-/// less is lost than by their own rounding. Others are computed from the differences to the first
-/// element of their row: the variance includes that element and so bounds its distance from the
-/// mean; at most a factor of the row length is lost in precision, and mostly nothing.
+/// The mean and the variance of each row, which is read once for both. They are computed from the
+/// differences to the first element of the row: the variance includes that element and so bounds its
+/// distance from the mean; at most a factor of the row length is lost in precision, and mostly
+/// nothing. Rows of `bf16` are not shifted: at a mean of 50 standard deviations and a width of 4096,
+/// squares that are summed one after another lose up to 2.6 % of the variance, where the rounding of
+/// the values has changed it by 0.6 %. Sums in blocks and rows closer to zero lose less.
 fn moments(x: &Tensor) -> Result<(Tensor, Tensor)> {
     let last = x.rank() - 1;
     let row = upcast(x)?;

@@ -19,8 +19,12 @@ pub fn section(memory: &Memory) -> String {
             format!("{excess} per device over the limit, shown striped.")
         }
     };
+    let host =
+        memory.host_limit.filter(|_| !memory.fits_host()).map_or_else(String::new, |limit| {
+            format!(" {} per device over the limit of host memory.", bytes(memory.host - limit))
+        });
     format!(
-        "<section id=\"memory\">\n<h2>Memory</h2>\n<p class=\"lead\">{sentence}</p>\n\
+        "<section id=\"memory\">\n<h2>Memory</h2>\n<p class=\"lead\">{sentence}{host}</p>\n\
          {}{}{}</section>\n",
         bar(memory),
         legend(memory),

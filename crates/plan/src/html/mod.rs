@@ -86,10 +86,16 @@ fn head(report: &Report, title: &str) -> String {
 /// The headline figures.
 fn verdict(report: &Report) -> String {
     let (memory, rates) = (&report.memory, &report.rates);
-    let share = memory.total as f64 / memory.limit.max(1) as f64;
+    let (used, limit, of) = match memory.host_limit {
+        Some(limit) if memory.total <= memory.limit && !memory.fits_host() => {
+            (memory.host, limit, "host memory per device")
+        }
+        _ => (memory.total, memory.limit, "per device"),
+    };
+    let share = used as f64 / limit.max(1) as f64;
     let (class, word) =
         if memory.fits() { ("fits", "✓ Fits") } else { ("not", "✕ Does not fit") };
-    let sizes = format!("{} of {}", format::bytes(memory.total), format::bytes(memory.limit));
+    let sizes = format!("{} of {} {of}", format::bytes(used), format::bytes(limit));
     let mut tiles = vec![(seconds(report.time.step), "per step".to_owned())];
     if let Some(mfu) = rates.mfu {
         let others = [("PaLM", rates.mfu_palm), ("HFU", rates.hfu)];
@@ -114,7 +120,7 @@ fn verdict(report: &Report) -> String {
         .collect();
     format!(
         "<section class=\"verdict\" id=\"verdict\">\n<div class=\"{class}\"><b>{word}</b>\
-         <span>{sizes} per device, {}</span></div>\n{tiles}</section>\n",
+         <span>{sizes}, {}</span></div>\n{tiles}</section>\n",
         percent(share)
     )
 }

@@ -1,5 +1,6 @@
 //! Candidates and the search space.
 
+use crate::machine::Machine;
 use fullshard_core::{Layout, MeshSpec};
 use fullshard_models::layers::checkpoint::{ATTN_OUT, OUT_PROJ, QKV};
 use fullshard_parallel::{GatherAhead, Remat, Strategy};
@@ -18,7 +19,7 @@ pub struct Candidate {
     pub layout: Layout,
     /// Whether layers are scanned.
     pub scan_layers: bool,
-    /// Whether the scan gathers a layer ahead.
+    /// What is all-gathered before scanned layers need it.
     pub gather_ahead: GatherAhead,
     /// The sharding strategy.
     pub strategy: Strategy,
@@ -43,13 +44,22 @@ impl Candidate {
         if let Some(mib) = self.logits_chunk_mib {
             flags.extend(["--logits_chunk_mib".to_owned(), mib.to_string()]);
         }
-        if self.gather_ahead != GatherAhead::Nothing {
+        // Without the flag the chip decides for scanned layers.
+        if self.scan_layers {
             flags.extend(["--gather_ahead".to_owned(), self.gather_ahead.name().to_owned()]);
         }
         if let Some(mesh) = &self.mesh {
             flags.extend(["--mesh".to_owned(), mesh.to_string()]);
         }
         flags
+    }
+
+    /// What is gathered ahead with its other settings on a machine, unless stated.
+    pub fn default_ahead(&self, machine: &Machine) -> GatherAhead {
+        match self.can_gather_ahead() {
+            true => machine.gather_ahead(),
+            false => GatherAhead::Nothing,
+        }
     }
 
     /// The `xla_fsdp_settings` keys of its layout.
@@ -63,13 +73,22 @@ impl Candidate {
         // A second axis is for replicas.
         let fits_mesh = given_mesh || self.strategy.is_hybrid() == self.mesh.is_some();
         let unsharded = single || self.strategy == Strategy::NoShard;
-        let can_gather_ahead = !single && self.scan_layers && self.strategy.reshards();
         fits_mesh
             && (!single || self.strategy == Strategy::FullShard)
             && (!unsharded || self.layout == Layout::Dim(0))
-            && (self.gather_ahead == GatherAhead::Nothing || can_gather_ahead)
-            // Only a scan bounds the time that offloaded activations are on the device.
+            && (self.gather_ahead == GatherAhead::Nothing || !single)
+            && self.is_scanned_where_needed()
+    }
+
+    /// Whether layers are scanned where they gather ahead or offload: only a scan bounds the time
+    /// that offloaded activations are on the device.
+    pub(super) fn is_scanned_where_needed(&self) -> bool {
+        (self.gather_ahead == GatherAhead::Nothing || self.can_gather_ahead())
             && (!self.remat.offloads() || self.scan_layers)
+    }
+
+    fn can_gather_ahead(&self) -> bool {
+        self.scan_layers && self.strategy.reshards()
     }
 }
 
@@ -188,7 +207,6 @@ pub(super) fn step_down(size: usize) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Machine;
 
     #[test]
     fn batches_grow_by_an_eighth_at_most() {

@@ -3,8 +3,8 @@
 use super::candidate::{Candidate, Space};
 use crate::machine::Machine;
 use fullshard_core::{Layout, MeshSpec};
+use fullshard_parallel::Strategy;
 use fullshard_parallel::rules::{CONTEXT, FSDP, TENSOR};
-use fullshard_parallel::{GatherAhead, Strategy};
 
 /// The maximum number of meshes with replicas that a search tries.
 const MAX_MESHES: usize = 4;
@@ -69,19 +69,21 @@ impl Space {
         let mut all = Vec::new();
         for mesh in meshes {
             for &scan_layers in &self.scans {
-                let remats = self.remats.iter().filter(|remat| scan_layers || !remat.offloads());
-                all.extend(remats.map(|remat| Candidate {
-                    batch: 1,
-                    remat: remat.clone(),
-                    logits_chunk_mib: None,
-                    layout: Layout::Dim(0),
-                    scan_layers,
-                    gather_ahead: GatherAhead::Nothing,
-                    strategy: Strategy::FullShard,
-                    mesh: Some(mesh.clone()),
-                }));
+                for &gather_ahead in &self.aheads {
+                    all.extend(self.remats.iter().cloned().map(|remat| Candidate {
+                        batch: 1,
+                        remat,
+                        logits_chunk_mib: None,
+                        layout: Layout::Dim(0),
+                        scan_layers,
+                        gather_ahead,
+                        strategy: Strategy::FullShard,
+                        mesh: Some(mesh.clone()),
+                    }));
+                }
             }
         }
+        all.retain(Candidate::is_scanned_where_needed);
         all
     }
 }
@@ -113,6 +115,15 @@ mod tests {
     fn tensor_axes_are_along_a_dimension_of_the_torus() {
         let [common, _] = meshes("v4-128", 2048);
         assert_eq!(common, ["fsdp=32,tensor=2", "fsdp=16,tensor=4"]);
+    }
+
+    /// What is gathered ahead and what is offloaded needs a scan.
+    #[test]
+    fn combinations_gather_ahead_in_scans() {
+        let space = Space::default();
+        let choices = space.parallel_choices(&["fsdp=2,tensor=2".parse().unwrap()]);
+        let scanned = choices.iter().filter(|choice| choice.scan_layers).count();
+        assert_eq!((scanned, choices.len()), (3 * 10, 3 * 10 + 8));
     }
 
     #[test]
