@@ -112,8 +112,7 @@ fn text(
     ))
 }
 
-/// The rows that one of about so many programs has, and the number of programs that all of them
-/// need.
+/// The rows of each program if there are about this many programs, and how many all rows need.
 pub fn split_rows(rows: usize, programs: usize) -> (usize, usize) {
     let each = rows.div_ceil(programs.max(1)).max(1);
     (each, rows.div_ceil(each))

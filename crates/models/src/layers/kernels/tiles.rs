@@ -56,7 +56,7 @@ fn gelu(x: &Tensor) -> Result<Tensor> {
     Ok(results[0].clone())
 }
 
-/// The gradient of `x`, and its sums over all but the last dim, if asked for.
+/// The gradient of `x`, and its sums over all but the last dim, if wanted.
 fn gelu_gradients(x: &Tensor, gradient: &Tensor, sums: bool) -> Result<(Tensor, Option<Tensor>)> {
     let name = if sums { "gelu_backward_sums" } else { "gelu_backward" };
     let dtype = x.dtype();
