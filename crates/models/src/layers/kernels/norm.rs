@@ -1,6 +1,6 @@
-//! Norms as kernels for NVIDIA GPUs, which read a row once: [`Norm::forward`], and
-//! [`Norm::backward`], which also adds the gradient that the residual stream has besides, and sums
-//! the gradients of weight and bias over the rows that it has in registers anyway.
+//! Norms as kernels for NVIDIA GPUs, which read a row once: the forward pass, and the backward pass,
+//! which also adds the gradient that the residual stream has besides, and sums the gradients of
+//! weight and bias over the rows that it has in registers anyway.
 
 use crate::layers::checkpoint;
 use crate::scope::Scope;
