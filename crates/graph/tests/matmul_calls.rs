@@ -86,6 +86,17 @@ fn low_precision_types_accumulate_in_f32() {
     check("mk,kn->mn", &[64, 128], &[128, 64], DType::F16, 0.002);
 }
 
+/// Operands and result of `bf16` stay what they are, and so take half of the memory traffic.
+#[test]
+fn bf16_is_not_converted() {
+    for (dtype, operands) in [(DType::Bf16, "xbf16>"), (DType::F16, "xf32>")] {
+        let text = matmul("mk,kn->mn", &[64, 128], &[128, 64], dtype, true).to_text();
+        let call = text.lines().find(|line| line.contains(MATMUL)).unwrap();
+        let types = call.rsplit(" : ").next().unwrap();
+        assert_eq!(types.matches(operands).count(), 3, "{call}");
+    }
+}
+
 #[test]
 fn unsupported_matmuls_are_left_to_the_compiler() {
     for (spec, lhs, rhs, dtype) in [

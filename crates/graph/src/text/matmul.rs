@@ -1,7 +1,7 @@
 //! Matmuls as custom calls instead of being left to the compiler.
 //!
-//! A platform that supports [`MATMUL`] multiplies two `f32` operands into a dense result.
-//! Attributes: `sizes` has two batch sizes, M, N and K; `lhs` and `rhs` have the strides of both
+//! A platform that supports [`MATMUL`] multiplies two operands of `f32` into a dense result of it, and
+//! two of `bf16` into one of either. Attributes: `sizes` has two batch sizes, M, N and K; `lhs` and `rhs` have the strides of both
 //! batches, then of M and K for `lhs` and of K and N for `rhs`; `offsets` has the start of each
 //! operand. So an operand that is a view of another tensor is not materialized.
 
@@ -54,13 +54,16 @@ impl Writer {
         if !strided.is_large() || !supported(lhs) || !supported(result) {
             return None;
         }
+        let is_bf16 = [lhs.dtype, rhs.dtype] == [DType::Bf16; 2] && result.dtype != DType::F16;
+        let (from, to) =
+            if is_bf16 { (DType::Bf16, result.dtype) } else { (DType::F32, DType::F32) };
         let mut operands = Vec::new();
         for view in views {
             let name = names[view.base.index()].clone()?;
-            operands.push(self.converted(&name, graph.ty(view.base), DType::F32, &node.path));
+            operands.push(self.converted(&name, graph.ty(view.base), from, &node.path));
         }
-        let types = [graph.ty(lhs_view.base), graph.ty(rhs_view.base), result];
-        let [lhs, rhs, to] = types.map(|ty| as_f32(ty));
+        let [lhs, rhs] = [lhs_view, rhs_view].map(|view| graph.ty(view.base).with_dtype(from));
+        let to = result.with_dtype(to);
         let types = format!("({}, {}) -> {}", mlir(&lhs), mlir(&rhs), mlir(&to));
         let text = format!(
             "stablehlo.custom_call @{MATMUL}({}) {{api_version = 4 : i32, backend_config = \
@@ -136,11 +139,6 @@ impl Strided {
         let [.., rows, columns, sums] = self.sizes;
         rows.min(columns).min(sums) > 1 && rows * columns * sums >= MIN_MULTIPLICATIONS
     }
-}
-
-/// A type with its elements in `f32`.
-fn as_f32(ty: &TensorType) -> TensorType {
-    TensorType::new(DType::F32, &ty.dims)
 }
 
 /// Dimensions, with those merged that are contiguous in both operands.

@@ -1,5 +1,6 @@
 //! Vectorized `exp`, in a form that compilers turn into SIMD instructions.
 
+use super::matmul::Float;
 use pulp::{Arch, Simd, WithSimd};
 use std::f32::consts::LOG2_E;
 
@@ -21,9 +22,9 @@ pub(super) fn largest(values: &[f32]) -> f32 {
     Arch::new().dispatch(Largest(values))
 }
 
-/// Replaces each `x` with `exp(x - shift)` in place and returns the sum.
-pub(super) fn exponentials(values: &mut [f32], shift: f32) -> f32 {
-    Arch::new().dispatch(Exponentials { values, shift })
+/// Writes `exp(x - shift)` of each `x` and returns the sum.
+pub(super) fn exponentials<T: Float>(values: &[f32], shift: f32, results: &mut [T]) -> f32 {
+    Arch::new().dispatch(Exponentials { values, shift, results })
 }
 
 struct Largest<'a>(&'a [f32]);
@@ -45,28 +46,32 @@ impl WithSimd for Largest<'_> {
     }
 }
 
-struct Exponentials<'a> {
-    values: &'a mut [f32],
+struct Exponentials<'a, T> {
+    values: &'a [f32],
     shift: f32,
+    results: &'a mut [T],
 }
 
-impl WithSimd for Exponentials<'_> {
+impl<T: Float> WithSimd for Exponentials<'_, T> {
     type Output = f32;
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> f32 {
-        let (chunks, rest) = self.values.as_chunks_mut::<LANES>();
+        let (chunks, rest) = self.values.as_chunks::<LANES>();
+        let (results, rest_of_results) = self.results.as_chunks_mut::<LANES>();
         let mut sums = [0.0_f32; LANES];
-        for chunk in chunks {
+        for (chunk, results) in chunks.iter().zip(results) {
             for lane in 0..LANES {
-                chunk[lane] = exponential(chunk[lane] - self.shift);
-                sums[lane] += chunk[lane];
+                let value = exponential(chunk[lane] - self.shift);
+                results[lane] = T::narrow(value);
+                sums[lane] += value;
             }
         }
         let mut sum: f32 = sums.iter().sum();
-        for value in rest {
-            *value = exponential(*value - self.shift);
-            sum += *value;
+        for (value, result) in rest.iter().zip(rest_of_results) {
+            let value = exponential(value - self.shift);
+            *result = T::narrow(value);
+            sum += value;
         }
         sum
     }
@@ -90,12 +95,13 @@ fn exponential(power: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use half::bf16;
 
     #[test]
     fn exp_is_accurate() {
         let powers: Vec<f32> = (-8700..8700).map(|i| i as f32 / 100.0).collect();
         let mut found = powers.clone();
-        exponentials(&mut found, 0.0);
+        exponentials(&powers, 0.0, &mut found);
         for (found, power) in found.iter().zip(powers) {
             let expected = f64::from(power).exp();
             let error = (f64::from(*found) / expected - 1.0).abs();
@@ -105,19 +111,31 @@ mod tests {
 
     #[test]
     fn handles_underflow_and_nan() {
-        let mut values = [-1e4, f32::NEG_INFINITY, f32::NAN];
-        assert!(exponentials(&mut values, 1.0).is_nan());
-        assert!(values[..2].iter().all(|&value| (0.0..1e-37).contains(&value)));
-        assert!(values[2].is_nan());
+        let mut results = [0.0_f32; 3];
+        let values = [-1e4, f32::NEG_INFINITY, f32::NAN];
+        assert!(exponentials(&values, 1.0, &mut results).is_nan());
+        assert!(results[..2].iter().all(|&value| (0.0..1e-37).contains(&value)));
+        assert!(results[2].is_nan());
+    }
+
+    /// Results in `bf16` are the nearest to those in `f32`.
+    #[test]
+    fn results_are_rounded() {
+        let values: Vec<f32> = (0..50).map(|i| i as f32 / 7.0 - 4.0).collect();
+        let (mut exact, mut rounded) = (values.clone(), vec![bf16::ZERO; 50]);
+        let sums =
+            [exponentials(&values, 1.0, &mut exact), exponentials(&values, 1.0, &mut rounded)];
+        assert_eq!(sums[0], sums[1]);
+        assert!(exact.iter().zip(rounded).all(|(&exact, found)| found == bf16::from_f32(exact)));
     }
 
     #[test]
     fn sum_and_max_cover_all_lengths() {
         for size in [1, 15, 16, 17, 50] {
-            let mut values: Vec<f32> = (0..size).map(|i| (i * 7 % size) as f32 / 9.0).collect();
+            let values: Vec<f32> = (0..size).map(|i| (i * 7 % size) as f32 / 9.0).collect();
             let expected: f64 = values.iter().map(|&x| f64::from(x - 2.0).exp()).sum();
             assert_eq!(largest(&values), (size - 1) as f32 / 9.0);
-            let found = f64::from(exponentials(&mut values, 2.0));
+            let found = f64::from(exponentials(&values, 2.0, &mut values.clone()));
             assert!((found / expected - 1.0).abs() < 1e-6, "{found} of {size}");
         }
     }

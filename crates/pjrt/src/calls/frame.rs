@@ -1,6 +1,7 @@
 //! The call frame of a custom call: operands, results and attributes, with checked access.
 
 use crate::sys;
+use half::bf16;
 use std::ffi::{CString, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::{ptr, slice};
@@ -51,18 +52,36 @@ pub(super) struct Frame<'a> {
     raw: &'a sys::CallFrame,
 }
 
-/// An `f32` tensor of a call.
-pub(super) struct Floats {
-    pub data: *mut f32,
+/// A tensor of a call, of a known element type.
+pub(super) struct Elements<T> {
+    pub data: *mut T,
     pub elements: usize,
 }
 
-impl Floats {
+/// An element type of calls.
+pub(super) trait Element: Copy + Send + Sync + 'static {
+    /// As XLA numbers them.
+    const DTYPE: c_int;
+}
+
+impl Element for f32 {
+    const DTYPE: c_int = sys::TYPE_F32;
+}
+
+impl Element for bf16 {
+    const DTYPE: c_int = sys::TYPE_BF16;
+}
+
+impl Element for i32 {
+    const DTYPE: c_int = sys::TYPE_S32;
+}
+
+impl<T: Element> Elements<T> {
     /// The values.
     ///
     /// # Safety
     /// Their call is still running.
-    pub(super) unsafe fn values<'a>(&self) -> &'a [f32] {
+    pub(super) unsafe fn values<'a>(&self) -> &'a [T] {
         // SAFETY: `data` points to `elements` values, live as the caller promises.
         unsafe { slice::from_raw_parts(self.data, self.elements) }
     }
@@ -71,18 +90,18 @@ impl Floats {
     ///
     /// # Safety
     /// Their call is still running, they belong to a result, and there is no other reference.
-    pub(super) unsafe fn values_mut<'a>(&self) -> &'a mut [f32] {
+    pub(super) unsafe fn values_mut<'a>(&self) -> &'a mut [T] {
         // SAFETY: `data` points to `elements` values, unaliased as the caller promises.
         unsafe { slice::from_raw_parts_mut(self.data, self.elements) }
     }
 
     /// The elements from `offset` on.
-    pub(super) fn from(self, offset: i64) -> Result<Floats, String> {
+    pub(super) fn from(self, offset: i64) -> Result<Elements<T>, String> {
         match usize::try_from(offset) {
             Ok(offset) if offset < self.elements => {
                 // SAFETY: the offset is inside the tensor.
                 let data = unsafe { self.data.add(offset) };
-                Ok(Floats { data, elements: self.elements - offset })
+                Ok(Elements { data, elements: self.elements - offset })
             }
             _ => Err(format!("offset {offset} is beyond a tensor of {} elements", self.elements)),
         }
@@ -178,8 +197,8 @@ impl Frame<'_> {
     }
 
     /// An operand.
-    pub(super) fn operand(&self, index: usize) -> Result<Floats, String> {
-        floats(&self.raw.arguments, index).map_err(|reason| format!("operand {index} {reason}"))
+    pub(super) fn operand<T: Element>(&self, index: usize) -> Result<Elements<T>, String> {
+        elements(&self.raw.arguments, index).map_err(|reason| format!("operand {index} {reason}"))
     }
 
     /// An operand of any type.
@@ -192,17 +211,9 @@ impl Frame<'_> {
         any_tensor(&self.raw.results, index).map_err(|why| format!("result {index} {why}"))
     }
 
-    /// An operand of `i32`.
-    pub(super) fn integer_operand(&self, index: usize) -> Result<&[i32], String> {
-        let (data, elements) = tensor(&self.raw.arguments, index, sys::TYPE_S32)
-            .map_err(|reason| format!("operand {index} {reason}"))?;
-        // SAFETY: the frame has `elements` integers there, live as long as it is.
-        Ok(unsafe { slice::from_raw_parts(data.cast(), elements) })
-    }
-
     /// A result.
-    pub(super) fn result(&self, index: usize) -> Result<Floats, String> {
-        floats(&self.raw.results, index).map_err(|reason| format!("result {index} {reason}"))
+    pub(super) fn result<T: Element>(&self, index: usize) -> Result<Elements<T>, String> {
+        elements(&self.raw.results, index).map_err(|reason| format!("result {index} {reason}"))
     }
 
     /// An attribute of `N` integers.
@@ -327,22 +338,15 @@ fn destroy_error(api: &sys::FfiApi, error: *mut c_void) {
     }
 }
 
-fn floats(buffers: &sys::CallBuffers, index: usize) -> Result<Floats, &'static str> {
-    let (data, elements) = tensor(buffers, index, sys::TYPE_F32)?;
-    Ok(Floats { data: data.cast(), elements })
-}
-
-/// The data pointer and number of elements of a tensor.
-fn tensor(
+fn elements<T: Element>(
     buffers: &sys::CallBuffers,
     index: usize,
-    dtype: c_int,
-) -> Result<(*mut c_void, usize), &'static str> {
+) -> Result<Elements<T>, &'static str> {
     let tensor = any_tensor(buffers, index)?;
-    if tensor.dtype != dtype {
+    if tensor.dtype != T::DTYPE {
         return Err("has the wrong element type");
     }
-    Ok((tensor.data, tensor.elements))
+    Ok(Elements { data: tensor.data.cast(), elements: tensor.elements })
 }
 
 fn any_tensor(buffers: &sys::CallBuffers, index: usize) -> Result<Tensor, &'static str> {

@@ -211,6 +211,7 @@ pub(crate) struct ArrayAttribute {
 pub(crate) const TYPE_S32: c_int = 4;
 pub(crate) const TYPE_S64: c_int = 5;
 pub(crate) const TYPE_F32: c_int = 11;
+pub(crate) const TYPE_BF16: c_int = 16;
 
 /// A call frame.
 #[repr(C)]

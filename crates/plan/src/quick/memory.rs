@@ -192,8 +192,8 @@ fn largest_of_layers(spec: &StepSpec) -> u64 {
 /// A chunk of logits in `f32`, or on GPUs in the compute dtype, its gradient in the compute dtype,
 /// and the gradient of the head, in `f32` if chunks accumulate into it. On GPUs the gradient of a
 /// single chunk reuses the buffer of its logits. Without chunks, all logits and their gradient in
-/// `f32`; where the loss is a custom call, a chunk of exponentials and its other inputs and
-/// outputs in `f32`.
+/// `f32`; where the loss is a custom call, a chunk of exponentials and the gradient of the head, with
+/// a copy of the head in `f32` if the call does not support its dtype.
 fn logits(spec: &StepSpec, kind: Platform) -> u64 {
     let placement = &spec.placement;
     let model = spec.model.dimensions();
@@ -207,8 +207,12 @@ fn logits(spec: &StepSpec, kind: Platform) -> u64 {
     let chunk = chunk_size(tokens, vocabulary, lowering.chunk_bytes);
     let size = placement.comm.compute.size();
     if lowering.loss_custom_call && placement.tensor_shards() == 1 {
-        let heads = if size == F32 { 1 } else { 2 };
-        return ((chunk + heads * model.hidden) * vocabulary * F32) as u64;
+        let (exponentials, heads) = match placement.comm.compute {
+            DType::Bf16 => (size, 1),
+            DType::F32 => (F32, 1),
+            _ => (F32, 2),
+        };
+        return ((chunk * exponentials + heads * model.hidden * F32) * vocabulary) as u64;
     }
     // With tensor parallelism the gradient waits for sums over devices.
     let shared = placement.tensor_shards() == 1;

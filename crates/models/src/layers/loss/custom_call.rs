@@ -1,6 +1,7 @@
 //! The loss and its gradients as a custom call on the CPU.
 //!
-//! It computes the same as [`super::chunked`], in `f32` whatever the dtype of the model.
+//! It computes the same as [`super::chunked`]: in `bf16`, matmuls round their operands, and in `f16`
+//! all is in `f32`.
 
 use super::{Chunks, Vocabulary, label_mask, scaled_gradients, shifted, sum_and_count};
 use crate::layers::{dims, flatten_tokens};
@@ -48,9 +49,11 @@ fn loss_and_gradients(inputs: &[Tensor], size: usize) -> Result<(Vec<Tensor>, Ve
     };
     let [vocabulary, _] = dims("head", head)?;
     let floats = |dims: &[usize]| TensorType::new(DType::F32, dims);
-    let exponentials = floats(&[size, vocabulary]);
+    let is_bf16 = [hidden.dtype(), head.dtype()] == [DType::Bf16; 2];
+    let dtype = if is_bf16 { DType::Bf16 } else { DType::F32 };
+    let exponentials = TensorType::new(dtype, &[size, vocabulary]);
     let results = [floats(labels.dims()), floats(hidden.dims()), floats(head.dims()), exponentials];
-    let operands = [&hidden.convert(DType::F32)?, &head.convert(DType::F32)?, labels];
+    let operands = [&hidden.convert(dtype)?, &head.convert(dtype)?, labels];
     let results = custom_call(LOSS).longer_operands().call(&operands, &results)?;
     let count = label_mask(labels, vocabulary)?.convert(DType::F32)?.sum_all()?;
     let hidden_grad = results[1].convert(hidden.dtype())?;
