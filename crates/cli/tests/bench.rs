@@ -494,18 +494,17 @@ fn reports_the_attention_implementation() {
     }
     let (form, reason) = attention("gpt2_config.json", &["--device", "cuda", "--dtype", "float32"]);
     assert_eq!((&*form, &*reason), ("blockwise", "it supports bf16 and f16, not f32"));
-    let (form, reason) = attention("gpt2_config.json", &["--seq", "256"]);
-    assert_eq!(
-        (&*form, &*reason),
-        ("unfused", "only NVIDIA GPUs support it, without --full_determinism")
-    );
+    let cpu = attention("gpt2_config.json", &["--seq", "256"]);
+    assert_eq!(cpu, ("custom_call".into(), String::new()));
+    let (form, reason) = attention("gpt2_config.json", &["--seq", "256", "--dtype", "float16"]);
+    assert_eq!((&*form, &*reason), ("unfused", "the call supports f32 and bf16, not f16"));
     folder.write(
         "layers.json",
         &TINY.replace("\"n_head\"", "\"scale_attn_by_inverse_layer_idx\": true, \"n_head\""),
     );
     let path = folder.path("layers.json");
     let printed = folder.step(path.to_str().unwrap(), &[&bf16[..], &["--plan"]].concat());
-    let words = "attention: unfused, not cuDNN: the scale of scores depends on the layer";
+    let words = "attention: unfused, not a kernel: the scale of scores depends on the layer";
     assert!(text(&printed.stdout).contains(words), "{}", text(&printed.stdout));
 
     folder.write("dropping.json", &TINY.replace("\"attn_pdrop\": 0", "\"attn_pdrop\": 0.1"));

@@ -13,6 +13,9 @@ pub struct LoweringOptions {
     pub loss_custom_call: bool,
     /// Attention is a fused kernel, where supported.
     pub fused_attention: bool,
+    /// Attention is custom calls, where supported: see
+    /// [`ATTENTION`](crate::layers::attention::ATTENTION).
+    pub attention_custom_call: bool,
     /// Norms, GELU and sums over tokens are kernels of our own for NVIDIA GPUs, where supported.
     pub kernels: bool,
     /// Attention is computed by its definition, and saves the probabilities of all pairs.
@@ -43,6 +46,7 @@ impl LoweringOptions {
     /// modules compute them.
     pub fn eager(self) -> LoweringOptions {
         LoweringOptions {
+            attention_custom_call: false,
             eager_attention: true,
             split_projections: false,
             separate_norms: false,

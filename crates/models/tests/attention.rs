@@ -2,6 +2,8 @@
 //! `./check --gpu`.
 #![allow(clippy::unwrap_used)]
 
+#[path = "attention/calls.rs"]
+mod calls;
 mod common;
 #[path = "attention/context.rs"]
 mod context;
@@ -17,7 +19,7 @@ use fullshard_graph::{
     Argument, DType, Program, Result, Tensor, TensorType, concatenate, constant, value_aux_and_grad,
 };
 use fullshard_models::layers::attention::{
-    Heads, Mask, Scores, attention, blockwise, fused, reference, unsupported_reason,
+    Form, Heads, Mask, Scores, attention, blockwise, fused, reference, unsupported_reason,
 };
 use fullshard_models::{
     Activations, Body, Layer, LayerBody, LoweringOptions, Parameter, Place, Scope, Tracer,
@@ -31,11 +33,19 @@ struct TestTracer {
     is_training: bool,
     is_scanned: bool,
     has_kernel: bool,
+    has_call: bool,
 }
 
 impl TestTracer {
     fn new(dtype: DType) -> TestTracer {
-        TestTracer { dtype, mask: None, is_training: true, is_scanned: false, has_kernel: false }
+        TestTracer {
+            dtype,
+            mask: None,
+            is_training: true,
+            is_scanned: false,
+            has_kernel: false,
+            has_call: false,
+        }
     }
 }
 
@@ -87,7 +97,11 @@ impl Tracer for TestTracer {
     }
 
     fn lowering(&self) -> LoweringOptions {
-        LoweringOptions { fused_attention: self.has_kernel, ..LoweringOptions::default() }
+        LoweringOptions {
+            fused_attention: self.has_kernel,
+            attention_custom_call: self.has_call,
+            ..LoweringOptions::default()
+        }
     }
 }
 

@@ -61,8 +61,8 @@ pub use array::{Array, ArrayType};
 pub use buffer::{Buffer, Download, Place};
 pub use cache::{CacheOutcome, CompileCache, compile_key};
 pub use calls::{
-    LOSS, MATMUL, MPI_ALL_GATHER, MPI_ALL_REDUCE, MPI_ALL_TO_ALL, MPI_PERMUTE, MPI_PREFIX,
-    MPI_REDUCE_SCATTER, PROCESS_INDEX,
+    ATTENTION, ATTENTION_GRADIENTS, LOSS, MATMUL, MPI_ALL_GATHER, MPI_ALL_REDUCE, MPI_ALL_TO_ALL,
+    MPI_PERMUTE, MPI_PREFIX, MPI_REDUCE_SCATTER, PROCESS_INDEX,
 };
 pub use client::{Client, ClientOptions};
 pub use compile::{CompileOptions, Effort, Flag};

@@ -36,6 +36,7 @@ pub fn lowering(platform: Platform) -> LoweringOptions {
         chunk_bytes: gpu.then_some(LARGE_CHUNK_BYTES),
         loss_custom_call: platform == Platform::Cpu,
         fused_attention: gpu,
+        attention_custom_call: platform == Platform::Cpu,
         kernels: gpu,
         eager_attention: false,
         flatten_batch: platform != Platform::Tpu,

@@ -102,11 +102,15 @@ impl StepSpec {
         requested.then(|| fp8::matmuls(&self.model.tree(), tokens, local_dims))
     }
 
-    /// Why attention is not cuDNN's kernel in a training step, if it is not.
+    /// Why attention is not a kernel in a training step, if it is not: cuDNN's on NVIDIA GPUs, a
+    /// custom call on CPU.
     pub fn attention_unsupported_reason(&self) -> Option<String> {
         let options = &self.placement.options;
         if options.lowering.eager_attention {
             return Some("--attn_implementation is eager".to_owned());
+        }
+        if options.lowering.attention_custom_call {
+            return self.call_unsupported_reason();
         }
         if !options.lowering.fused_attention {
             return Some("only NVIDIA GPUs support it, without --full_determinism".to_owned());
@@ -120,6 +124,14 @@ impl StepSpec {
                 attention::context::unsupported_reason(dtype, chunk, head, form)
             }
         }
+    }
+
+    fn call_unsupported_reason(&self) -> Option<String> {
+        if self.placement.context_shards() > 1 {
+            return Some("the call does not support a context axis".to_owned());
+        }
+        let (head, form) = (self.model.dimensions().head, self.model.attention_form());
+        attention::call_unsupported_reason(self.placement.comm.compute, head, form)
     }
 
     /// Whether attention without a kernel is computed in blocks of queries.

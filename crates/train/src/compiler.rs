@@ -166,6 +166,9 @@ mod tests {
     fn custom_call_names_match() {
         assert_eq!(fullshard_graph::MATMUL, fullshard_pjrt::MATMUL);
         assert_eq!(fullshard_models::layers::loss::LOSS, fullshard_pjrt::LOSS);
+        use fullshard_models::layers::attention;
+        assert_eq!(attention::ATTENTION, fullshard_pjrt::ATTENTION);
+        assert_eq!(attention::ATTENTION_GRADIENTS, fullshard_pjrt::ATTENTION_GRADIENTS);
         let gather = format!("{}all_gather", fullshard_graph::MPI_PREFIX);
         assert_eq!(gather, fullshard_pjrt::MPI_ALL_GATHER);
         assert_eq!(fullshard_graph::PROCESS_INDEX, fullshard_pjrt::PROCESS_INDEX);

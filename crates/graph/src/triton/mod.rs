@@ -16,7 +16,7 @@
 //!     let grid = Grid { programs: 4096, warps: 4 };
 //!     kernel("double_row", grid, &[&x[0]], &[rows], |k, x, doubled| {
 //!         let row = k.program() * 1024 + k.range(1024);
-//!         doubled[0].at(&row).store(&(x[0].at(&row).load() * 2.0));
+//!         doubled[0].at(&row).store(&(x[0].at(&row).load().float() * 2.0));
 //!     })
 //! })?;
 //! assert!(program.to_text().contains("__gpu$xla.gpu.triton"));

@@ -1,21 +1,23 @@
 //! Attention in equivalent forms: [`reference()`] saves all probabilities, [`blockwise`] saves its
 //! output and the softmax statistics instead and skips scores that a [`Mask`] excludes for a whole
-//! block, and [`fused()`] is a kernel that does the same for causal masks, on platforms that have
-//! one. [`context`] is attention over
-//! sequences that are sharded over devices.
+//! block, and a kernel does the same on platforms that have one: [`fused()`] on NVIDIA GPUs, custom
+//! calls on the CPU. [`context`] is attention over sequences that are sharded over devices.
 //!
 //! Each form draws a different dropout mask, with the same probability.
 
 mod blocks;
 pub mod context;
+mod custom_call;
 mod fused;
 mod mask;
 
+pub use custom_call::{ATTENTION, ATTENTION_GRADIENTS, call_unsupported_reason};
 pub use fused::{GRAPHS_WITHOUT_CUDNN, fused, unsupported_reason};
 pub use mask::{Mask, Pattern};
 
 use blocks::{Blocks, Keys, Queries};
-use fused::fused_per_shard;
+use custom_call::Calls;
+use fused::{fused_per_shard, with_kernel};
 
 use super::dim_names::HEADS;
 use super::{checkpoint, dims, flatten_tokens, min_finite, upcast, upcast_dtype};
@@ -142,6 +144,10 @@ pub fn attention(scope: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Te
     let LoweringOptions { fused_attention, eager_attention, .. } = scope.lowering();
     if fused_attention && !is_unsupported() {
         return fused_per_shard(Some(scope), heads, form, &scope.name(DROPOUT));
+    }
+    let is_call = scope.lowering().attention_custom_call && !eager_attention;
+    if is_call && call_unsupported_reason(dtype, head, form).is_none() {
+        return with_kernel(Some(scope), heads, &Calls::new(form)?);
     }
     let attn_out =
         per_shard(scope, heads, |heads| match sequence >= BLOCKWISE_FROM && !eager_attention {

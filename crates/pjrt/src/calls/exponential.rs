@@ -22,9 +22,32 @@ pub(super) fn largest(values: &[f32]) -> f32 {
     Arch::new().dispatch(Largest(values))
 }
 
-/// Writes `exp(x - shift)` of each `x` and returns the sum.
-pub(super) fn exponentials<T: Float>(values: &[f32], shift: f32, results: &mut [T]) -> f32 {
-    Arch::new().dispatch(Exponentials { values, shift, results })
+/// Writes `exp(x * scale - shift)` of each `x` and returns the sum.
+pub(super) fn exponentials<T: Float>(
+    values: &[f32],
+    scale: f32,
+    shift: f32,
+    results: &mut [T],
+) -> f32 {
+    Arch::new().dispatch(Exponentials { values, scale, shift, results })
+}
+
+/// The probabilities of scores with known statistics, and the gradients of the scores: `p (g -
+/// delta) scale`, with `g` those of the probabilities.
+pub(super) fn score_gradients<T: Float>(
+    [scores, gradients]: [&[f32]; 2],
+    [scale, stats, delta]: [f32; 3],
+    [probabilities, of_scores]: [&mut [T]; 2],
+) {
+    Arch::new().dispatch(ScoreGradients {
+        scores,
+        gradients,
+        scale,
+        stats,
+        delta,
+        probabilities,
+        of_scores,
+    });
 }
 
 struct Largest<'a>(&'a [f32]);
@@ -48,6 +71,7 @@ impl WithSimd for Largest<'_> {
 
 struct Exponentials<'a, T> {
     values: &'a [f32],
+    scale: f32,
     shift: f32,
     results: &'a mut [T],
 }
@@ -62,18 +86,52 @@ impl<T: Float> WithSimd for Exponentials<'_, T> {
         let mut sums = [0.0_f32; LANES];
         for (chunk, results) in chunks.iter().zip(results) {
             for lane in 0..LANES {
-                let value = exponential(chunk[lane] - self.shift);
+                let value = exponential(chunk[lane].mul_add(self.scale, -self.shift));
                 results[lane] = T::narrow(value);
                 sums[lane] += value;
             }
         }
         let mut sum: f32 = sums.iter().sum();
         for (value, result) in rest.iter().zip(rest_of_results) {
-            let value = exponential(value - self.shift);
+            let value = exponential(value.mul_add(self.scale, -self.shift));
             *result = T::narrow(value);
             sum += value;
         }
         sum
+    }
+}
+
+struct ScoreGradients<'a, T> {
+    scores: &'a [f32],
+    gradients: &'a [f32],
+    scale: f32,
+    stats: f32,
+    delta: f32,
+    probabilities: &'a mut [T],
+    of_scores: &'a mut [T],
+}
+
+impl<T: Float> WithSimd for ScoreGradients<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let ScoreGradients { scores, gradients, scale, stats, delta, probabilities, of_scores } =
+            self;
+        let one = |score: f32, gradient: f32, probability: &mut T, of_score: &mut T| {
+            let value = exponential(score.mul_add(scale, -stats));
+            *probability = T::narrow(value);
+            *of_score = T::narrow(value * (gradient - delta) * scale);
+        };
+        let count = scores.len() / LANES * LANES;
+        for at in (0..count).step_by(LANES) {
+            for lane in at..at + LANES {
+                one(scores[lane], gradients[lane], &mut probabilities[lane], &mut of_scores[lane]);
+            }
+        }
+        for at in count..scores.len() {
+            one(scores[at], gradients[at], &mut probabilities[at], &mut of_scores[at]);
+        }
     }
 }
 
@@ -101,7 +159,7 @@ mod tests {
     fn exp_is_accurate() {
         let powers: Vec<f32> = (-8700..8700).map(|i| i as f32 / 100.0).collect();
         let mut found = powers.clone();
-        exponentials(&powers, 0.0, &mut found);
+        exponentials(&powers, 1.0, 0.0, &mut found);
         for (found, power) in found.iter().zip(powers) {
             let expected = f64::from(power).exp();
             let error = (f64::from(*found) / expected - 1.0).abs();
@@ -113,7 +171,7 @@ mod tests {
     fn handles_underflow_and_nan() {
         let mut results = [0.0_f32; 3];
         let values = [-1e4, f32::NEG_INFINITY, f32::NAN];
-        assert!(exponentials(&values, 1.0, &mut results).is_nan());
+        assert!(exponentials(&values, 1.0, 1.0, &mut results).is_nan());
         assert!(results[..2].iter().all(|&value| (0.0..1e-37).contains(&value)));
         assert!(results[2].is_nan());
     }
@@ -123,8 +181,10 @@ mod tests {
     fn results_are_rounded() {
         let values: Vec<f32> = (0..50).map(|i| i as f32 / 7.0 - 4.0).collect();
         let (mut exact, mut rounded) = (values.clone(), vec![bf16::ZERO; 50]);
-        let sums =
-            [exponentials(&values, 1.0, &mut exact), exponentials(&values, 1.0, &mut rounded)];
+        let sums = [
+            exponentials(&values, 1.0, 1.0, &mut exact),
+            exponentials(&values, 1.0, 1.0, &mut rounded),
+        ];
         assert_eq!(sums[0], sums[1]);
         assert!(exact.iter().zip(rounded).all(|(&exact, found)| found == bf16::from_f32(exact)));
     }
@@ -135,7 +195,7 @@ mod tests {
             let values: Vec<f32> = (0..size).map(|i| (i * 7 % size) as f32 / 9.0).collect();
             let expected: f64 = values.iter().map(|&x| f64::from(x - 2.0).exp()).sum();
             assert_eq!(largest(&values), (size - 1) as f32 / 9.0);
-            let found = f64::from(exponentials(&values, 2.0, &mut values.clone()));
+            let found = f64::from(exponentials(&values, 1.0, 2.0, &mut values.clone()));
             assert!((found / expected - 1.0).abs() < 1e-6, "{found} of {size}");
         }
     }

@@ -250,6 +250,21 @@ impl Frame<'_> {
         }
     }
 
+    /// An attribute of one float.
+    pub(super) fn float(&self, name: &str) -> Result<f32, String> {
+        let scalar = self.attribute(name, sys::ATTRIBUTE_SCALAR).map(|value| {
+            // SAFETY: an attribute of this kind has this type.
+            unsafe { &*value.cast::<sys::ScalarAttribute>() }
+        });
+        match scalar {
+            Some(scalar) if scalar.dtype == sys::TYPE_F32 => {
+                // SAFETY: a number of this type has these bytes, perhaps unaligned.
+                Ok(unsafe { scalar.value.cast::<f32>().read_unaligned() })
+            }
+            _ => Err(format!("there is no attribute `{name}` of one float")),
+        }
+    }
+
     /// The value of an attribute of a kind.
     fn attribute(&self, name: &str, kind: c_int) -> Option<*const c_void> {
         let attributes = &self.raw.attributes;

@@ -248,6 +248,6 @@ impl Token {
             self.total *= factor;
             self.shift = largest;
         }
-        self.total += exponentials(logits, self.shift, &mut row[columns.clone()]);
+        self.total += exponentials(logits, 1.0, self.shift, &mut row[columns.clone()]);
     }
 }

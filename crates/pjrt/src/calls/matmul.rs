@@ -141,12 +141,13 @@ unsafe impl<T> Sync for Matrix<T> {}
 
 impl<T> Matrix<T> {
     /// The part that starts at a row and column.
-    fn from(self, row: usize, column: usize) -> Matrix<T> {
+    pub(super) fn from(self, row: usize, column: usize) -> Matrix<T> {
         let offset = row as isize * self.row + column as isize * self.column;
         Matrix { data: self.data.wrapping_offset(offset), ..self }
     }
 
-    fn transposed(self) -> Matrix<T> {
+    /// Columns as rows.
+    pub(super) fn transposed(self) -> Matrix<T> {
         Matrix { data: self.data, row: self.column, column: self.row }
     }
 }

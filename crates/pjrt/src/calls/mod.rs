@@ -2,10 +2,12 @@
 //!
 //! The CPU plugin's own matmuls are slow in some orientations and very slow in batches, so programs
 //! for it may call [`MATMUL`] instead; and [`LOSS`] for everything between the last layer and its
-//! gradient, which would otherwise write and read every logit many times. Programs of several
+//! gradient, which would otherwise write and read every logit many times; and [`ATTENTION`], whose
+//! scores are never all in memory. Programs of several
 //! processes communicate by the calls of `mpi`. Handlers are registered when a CPU client is
 //! created; those of `mpi` fail unless MPI was started.
 
+mod attention;
 mod exponential;
 mod frame;
 mod loss;
@@ -13,6 +15,7 @@ mod matmul;
 mod mpi;
 mod reduction;
 
+pub use attention::{ATTENTION, ATTENTION_GRADIENTS};
 pub use loss::LOSS;
 pub use matmul::MATMUL;
 pub use mpi::{
@@ -34,9 +37,11 @@ const PLATFORM: &str = "Host";
 /// Number of threads one call may use.
 static THREADS: AtomicUsize = AtomicUsize::new(1);
 
-const HANDLERS: [(&str, sys::Handler); 8] = [
+const HANDLERS: [(&str, sys::Handler); 10] = [
     (MATMUL, matmul_handler),
     (LOSS, loss_handler),
+    (ATTENTION, attention_handler),
+    (ATTENTION_GRADIENTS, attention_gradients_handler),
     (MPI_ALL_REDUCE, all_reduce_handler),
     (MPI_ALL_GATHER, all_gather_handler),
     (MPI_REDUCE_SCATTER, reduce_scatter_handler),
@@ -98,6 +103,9 @@ macro_rules! handlers {
 handlers! {
     matmul_handler = |frame| matmul::run(frame, THREADS.load(Ordering::Relaxed));
     loss_handler = |frame| loss::run(frame, THREADS.load(Ordering::Relaxed));
+    attention_handler = |frame| attention::forward(frame, THREADS.load(Ordering::Relaxed));
+    attention_gradients_handler =
+        |frame| attention::gradients(frame, THREADS.load(Ordering::Relaxed));
     all_reduce_handler = mpi::all_reduce;
     all_gather_handler = mpi::all_gather;
     reduce_scatter_handler = mpi::reduce_scatter;

@@ -18,7 +18,7 @@ mod zigzag;
 pub use zigzag::{Zigzag, chunk_length};
 
 use super::blocks::{Blocks, DropoutMask, Keys, Queries};
-use super::fused::{Kernel as FusedKernel, unsupported_reason as fused_reason};
+use super::fused::{Cudnn, Kernel as _, unsupported_reason as fused_reason};
 use super::{BLOCK, Form, Heads, Mask, Pattern, Scores, grouped};
 use crate::layers::{checkpoint, dims, upcast};
 use chunk::{Chunk, Pair, merge, select_all, stack, unstack};
@@ -285,7 +285,7 @@ impl Kernel<'_> {
             Kernel::Fused { factor } => *factor,
         };
         let inputs = fused_inputs(queries, keys)?;
-        let (attn_out, stats) = FusedKernel::block(factor, causal).forward(&inputs)?;
+        let (attn_out, stats) = Cudnn::block(factor, causal).forward(&inputs)?;
         Ok(vec![upcast(&swap_heads(&attn_out)?)?, stats])
     }
 
@@ -305,7 +305,7 @@ impl Kernel<'_> {
         };
         let mut inputs = fused_inputs(queries, keys)?;
         inputs.extend([stats.clone(), swap_heads(attn_out)?]);
-        let kernel = FusedKernel::block(factor, causal);
+        let kernel = Cudnn::block(factor, causal);
         let [query, key, value] = kernel.gradients(&inputs, &swap_heads(gradient)?)?;
         let of = |x: &Tensor| upcast(&swap_heads(x)?);
         Ok(Gradients { query: of(&query)?, keys: stack(&of(&key)?, &of(&value)?)? })

@@ -91,7 +91,27 @@ pub(super) fn fused_per_shard(
 ) -> Result<Tensor> {
     let factor = scores.factor.ok_or_else(|| invalid("scores with a static scale"))?;
     let seed = seed(scores.dropout, name);
-    let kernel = Kernel { factor, causal: true, dropout: scores.dropout, seed };
+    with_kernel(scope, heads, &Cudnn { factor, causal: true, dropout: scores.dropout, seed })
+}
+
+/// Attention over `[batch, sequence, heads, head]` in both directions.
+pub(super) trait Kernel {
+    /// The output, and the softmax statistics `[batch, heads, sequence]` that the backward pass
+    /// needs.
+    fn forward(&self, inputs: &[Tensor]) -> Result<(Tensor, Tensor)>;
+
+    /// The gradients of queries, keys and values, given those, the statistics, the output and its
+    /// gradient.
+    fn gradients(&self, residuals: &[Tensor], gradient: &Tensor) -> Result<[Tensor; 3]>;
+}
+
+/// Attention, `[batch, heads, sequence, head]`, by a kernel, which each device runs on its own heads
+/// over the automatic axes of a scope.
+pub(super) fn with_kernel(
+    scope: Option<&Scope<'_>>,
+    heads: &Heads,
+    kernel: &impl Kernel,
+) -> Result<Tensor> {
     let swap_heads = |x: &Tensor| x.transpose(&[0, 2, 1, 3]);
     let inputs = [swap_heads(&heads.query)?, swap_heads(&heads.key)?, swap_heads(&heads.value)?];
     let [query, key, value] = &inputs;
@@ -157,9 +177,9 @@ fn seed(dropout: f64, name: &str) -> u32 {
     if dropout > 0.0 { Key::hash(name)[0] } else { DEFAULT_SEED }
 }
 
-/// The kernel's parameters in both directions.
+/// The parameters of cuDNN's kernel in both directions.
 #[derive(Clone, Copy)]
-pub(super) struct Kernel {
+pub(super) struct Cudnn {
     /// The scale of scores.
     factor: f64,
     /// Whether the mask is causal; otherwise there is none.
@@ -170,15 +190,8 @@ pub(super) struct Kernel {
     seed: u32,
 }
 
-impl Kernel {
-    /// The kernel of a block of scores without dropout.
-    pub(super) fn block(factor: f64, causal: bool) -> Kernel {
-        Kernel { factor, causal, dropout: 0.0, seed: DEFAULT_SEED }
-    }
-
-    /// The output, `[batch, sequence, heads, head]`, and the softmax statistics that the backward
-    /// pass needs.
-    pub(super) fn forward(&self, inputs: &[Tensor]) -> Result<(Tensor, Tensor)> {
+impl Kernel for Cudnn {
+    fn forward(&self, inputs: &[Tensor]) -> Result<(Tensor, Tensor)> {
         let &[batch, sequence, heads, _] = inputs[0].dims() else {
             return Err(invalid("four dims"));
         };
@@ -193,9 +206,7 @@ impl Kernel {
         Ok((results[0].transpose(&[0, 2, 1, 3])?, results[1].clone()))
     }
 
-    /// The gradients of queries, keys and values, given those, the statistics, the output and its
-    /// gradient.
-    pub(super) fn gradients(&self, residuals: &[Tensor], gradient: &Tensor) -> Result<[Tensor; 3]> {
+    fn gradients(&self, residuals: &[Tensor], gradient: &Tensor) -> Result<[Tensor; 3]> {
         let [query, key, value, stats, attn_out] = residuals else {
             return Err(invalid("five residuals"));
         };
@@ -207,6 +218,13 @@ impl Kernel {
             .call(&[query, key, value, stats, gradient, attn_out], &types)?;
         let swap_heads = |i: usize| results[i].transpose(&[0, 2, 1, 3]);
         Ok([swap_heads(0)?, swap_heads(1)?, swap_heads(2)?])
+    }
+}
+
+impl Cudnn {
+    /// The kernel of a block of scores without dropout.
+    pub(super) fn block(factor: f64, causal: bool) -> Cudnn {
+        Cudnn { factor, causal, dropout: 0.0, seed: DEFAULT_SEED }
     }
 
     /// The call target of a direction.
