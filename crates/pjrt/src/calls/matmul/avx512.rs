@@ -6,9 +6,12 @@ use super::mixed::Destination;
 use super::{Matrix, Output};
 use half::bf16;
 use std::arch::x86_64::{
-    __m256i, __m512bh, __m512i, _mm256_mask_storeu_epi16, _mm512_add_ps, _mm512_cvtneps_pbh,
-    _mm512_dpbf16_ps, _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps,
-    _mm512_set1_epi32, _mm512_setzero_ps,
+    __m256i, __m512bh, __m512i, _mm256_mask_storeu_epi16, _mm256_maskz_loadu_epi16, _mm512_add_ps,
+    _mm512_cvtepu16_epi32, _mm512_cvtneps_pbh, _mm512_dpbf16_ps, _mm512_loadu_si512,
+    _mm512_mask_storeu_epi32, _mm512_mask_storeu_ps, _mm512_maskz_loadu_epi16,
+    _mm512_maskz_loadu_ps, _mm512_or_si512, _mm512_set1_epi32, _mm512_setzero_ps,
+    _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_slli_epi32, _mm512_unpackhi_epi32,
+    _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 use std::mem::transmute;
 
@@ -93,76 +96,112 @@ unsafe fn pack<const PANEL: usize>(
         let (slots, _) = panel.as_chunks_mut::<PANEL>();
         let lines = lines.from(i * PANEL, 0);
         let count = PANEL.min(count - i * PANEL);
-        if count < PANEL {
-            slots.fill([0; PANEL]);
-        }
         // SAFETY: these lines are there.
         unsafe {
             match lines {
-                Matrix { data, row, column: 1 } => pack_along(data.cast(), row, slots, count, k),
-                Matrix { data, row: 1, column } if count == PANEL => {
-                    pack_across(data.cast(), column, slots, k);
-                }
-                _ => {
-                    slots.fill([0; PANEL]);
-                    pack_any(lines, slots, count, k);
-                }
+                Matrix { data, row, column: 1 } => pack_along(data, row, slots, count, k),
+                Matrix { data, row: 1, column } => pack_across(data, column, slots, count, k),
+                _ => pack_any(lines, slots, count, k),
             }
         }
     }
 }
 
-/// Packs lines whose elements are next to one another.
+/// The mask of the first lanes.
+fn first(lanes: usize) -> u32 {
+    ((1_u64 << lanes.min(32)) - 1) as u32
+}
+
+/// Packs lines whose elements are next to one another: transposes 16 pairs of 16 lines at a time.
 ///
 /// # Safety
 /// As of [`pack`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn pack_along<const PANEL: usize>(
-    data: *const u16,
+    data: *const bf16,
     row: isize,
     slots: &mut [[u32; PANEL]],
     count: usize,
     k: usize,
 ) {
-    #[allow(clippy::needless_range_loop, reason = "the line is an index of every slot")]
-    for line in 0..count {
-        let line_data = data.wrapping_offset(line as isize * row);
-        for (i, slot) in slots.iter_mut().take(k / 2).enumerate() {
-            // SAFETY: both are there. On this CPU the first is the lower half.
-            slot[line] = unsafe { line_data.cast::<u32>().add(i).read_unaligned() };
-        }
-        if k % 2 == 1 {
-            // SAFETY: the line has `k` elements.
-            slots[k / 2][line] = u32::from(unsafe { *line_data.add(k - 1) });
+    for line in (0..PANEL).step_by(LANES) {
+        for pair in (0..slots.len()).step_by(LANES) {
+            let mut lines = [_mm512_setzero_si512(); LANES];
+            let elements = first(k - 2 * pair);
+            for (i, found) in lines.iter_mut().enumerate().take(count.saturating_sub(line)) {
+                let start = (line + i) as isize * row + 2 * pair as isize;
+                // SAFETY: the line has these elements. On this CPU the first of a pair is the lower.
+                *found = unsafe {
+                    _mm512_maskz_loadu_epi16(elements, data.wrapping_offset(start).cast())
+                };
+            }
+            let lanes = first(LANES.min(PANEL - line)) as u16;
+            for (slot, pairs) in slots[pair..].iter_mut().zip(transposed(lines)) {
+                // SAFETY: the slot has these lanes.
+                unsafe { _mm512_mask_storeu_epi32(slot[line..].as_mut_ptr().cast(), lanes, pairs) };
+            }
         }
     }
 }
 
-/// Packs a full panel of lines that are next to one another.
+/// Packs lines that are next to one another.
 ///
 /// # Safety
 /// As of [`pack`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn pack_across<const PANEL: usize>(
-    data: *const u16,
+    data: *const bf16,
     column: isize,
     slots: &mut [[u32; PANEL]],
+    count: usize,
     k: usize,
 ) {
     for (i, slot) in slots.iter_mut().enumerate() {
-        let first = data.wrapping_offset(2 * i as isize * column);
-        // SAFETY: every line has this element.
-        let first = unsafe { first.cast::<[u16; PANEL]>().read_unaligned() };
-        let mut second = [0; PANEL];
-        if 2 * i + 1 < k {
-            let data = data.wrapping_offset((2 * i + 1) as isize * column);
-            // SAFETY: as above.
-            second = unsafe { data.cast::<[u16; PANEL]>().read_unaligned() };
-        }
-        for line in 0..PANEL {
-            slot[line] = u32::from(first[line]) | u32::from(second[line]) << 16;
+        for line in (0..PANEL).step_by(LANES) {
+            let lines = first(count.saturating_sub(line).min(LANES)) as u16;
+            let element = |i: usize| {
+                let start = i as isize * column + line as isize;
+                let lines = if i < k { lines } else { 0 };
+                // SAFETY: these lines have this element.
+                let found =
+                    unsafe { _mm256_maskz_loadu_epi16(lines, data.wrapping_offset(start).cast()) };
+                _mm512_cvtepu16_epi32(found)
+            };
+            let upper = _mm512_slli_epi32::<16>(element(2 * i + 1));
+            let pairs = _mm512_or_si512(element(2 * i), upper);
+            let lanes = first(LANES.min(PANEL - line)) as u16;
+            // SAFETY: the slot has these lanes.
+            unsafe { _mm512_mask_storeu_epi32(slot[line..].as_mut_ptr().cast(), lanes, pairs) };
         }
     }
+}
+
+/// The columns of 16 rows of 16 numbers.
+#[target_feature(enable = "avx512f")]
+fn transposed(rows: [__m512i; LANES]) -> [__m512i; LANES] {
+    // Numbers, then pairs of them, then quarters and halves of registers change places.
+    let mut quads = rows;
+    for i in (0..LANES).step_by(4) {
+        let a = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+        let b = _mm512_unpacklo_epi32(rows[i + 2], rows[i + 3]);
+        let c = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+        let d = _mm512_unpackhi_epi32(rows[i + 2], rows[i + 3]);
+        quads[i] = _mm512_unpacklo_epi64(a, b);
+        quads[i + 1] = _mm512_unpackhi_epi64(a, b);
+        quads[i + 2] = _mm512_unpacklo_epi64(c, d);
+        quads[i + 3] = _mm512_unpackhi_epi64(c, d);
+    }
+    let mut columns = quads;
+    for i in 0..4 {
+        let (a, b, c, d) = (quads[i], quads[i + 4], quads[i + 8], quads[i + 12]);
+        let (low, high) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0x88>(c, d));
+        columns[i] = _mm512_shuffle_i32x4::<0x88>(low, high);
+        columns[i + 8] = _mm512_shuffle_i32x4::<0xdd>(low, high);
+        let (low, high) = (_mm512_shuffle_i32x4::<0xdd>(a, b), _mm512_shuffle_i32x4::<0xdd>(c, d));
+        columns[i + 4] = _mm512_shuffle_i32x4::<0x88>(low, high);
+        columns[i + 12] = _mm512_shuffle_i32x4::<0xdd>(low, high);
+    }
+    columns
 }
 
 /// Packs lines with any strides.
@@ -175,6 +214,7 @@ unsafe fn pack_any<const PANEL: usize>(
     count: usize,
     k: usize,
 ) {
+    slots.fill([0; PANEL]);
     for i in 0..k {
         for (line, slot) in slots[i / 2].iter_mut().take(count).enumerate() {
             // SAFETY: the line has this element.
