@@ -67,5 +67,5 @@ pub use ops::{
 pub use program::{Argument, Dialect, Program};
 pub use random::{Draw, Key, threefry};
 pub use tensor::Tensor;
-pub use text::{MATMUL, MPI_PREFIX, PROCESS_INDEX, ProcessCall};
+pub use text::{MATMUL, MPI_PREFIX, PAD, PROCESS_INDEX, ProcessCall};
 pub use trace::{module, module_path};

@@ -76,6 +76,9 @@ pub struct Dialect {
     /// Logistic functions in `f32` are the square of an `rsqrt`, `1 / (1 + e)` without a division:
     /// GPUs take one instruction for `rsqrt` and a dozen for a division.
     pub sigmoid_via_rsqrt: bool,
+    /// Large padding at the end of a vector is a custom call to [`PAD`](crate::PAD): the CPU compiler
+    /// computes what it fuses with padding one element at a time.
+    pub pad_custom_calls: bool,
     /// Offloaded values are moved to host memory; else they stay on the device.
     pub host_memory: bool,
 }

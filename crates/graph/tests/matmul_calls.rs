@@ -1,11 +1,11 @@
-//! Matmuls as custom calls: the same results as the compiler's.
+//! Matmuls and padding as custom calls: the same results as the compiler's.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
 use common::{assert_close, numbers, run};
 use fullshard_graph::{
-    Argument, DType, Dialect, MATMUL, Mesh, MeshExt, Program, Tensor, TensorType, einsum,
+    Argument, DType, Dialect, MATMUL, Mesh, MeshExt, PAD, Program, Tensor, TensorType, einsum,
 };
 use fullshard_pjrt::HostTensor;
 
@@ -136,4 +136,34 @@ fn results_are_row_major_whatever_uses_them() {
     let [called, compiled] =
         [true, false].map(|called| run(&gradient(called), &values)[0].to_f64().unwrap());
     assert_close(&called, &compiled, 1e-5);
+}
+
+/// Long vectors are padded by a call, at their end and in types that it supports.
+#[test]
+fn padding_matches_the_compiler() {
+    let long = 1 << 16;
+    for (dtype, size, low, high, is_call) in [
+        (DType::F32, long, 0, 128, true),
+        (DType::Bf16, long + 3, 0, 1, true),
+        (DType::F32, long, 1, 0, false),
+        (DType::F64, long, 0, 128, false),
+        (DType::F32, 64, 0, 128, false),
+    ] {
+        let padded = |pad_custom_calls: bool| {
+            let program = Program::trace(
+                "pad",
+                &[Argument::new(TensorType::new(DType::F32, &[size]))],
+                |x| {
+                    let padded = x[0].convert(dtype)?.pad(1.5, &[low], &[high], &[0])?;
+                    Ok(vec![padded.convert(DType::F32)?])
+                },
+            );
+            program.unwrap().in_dialect(Dialect { pad_custom_calls, ..Dialect::default() })
+        };
+        assert_eq!(padded(true).to_text().contains(PAD), is_call, "{dtype:?} {size} {low}");
+        let inputs = [random(&[size], 7)];
+        let [called, compiled] =
+            [true, false].map(|called| run(&padded(called), &inputs)[0].to_f64().unwrap());
+        assert_eq!(called, compiled, "{dtype:?} {size} {low}");
+    }
 }

@@ -62,7 +62,7 @@ pub use buffer::{Buffer, Download, Place};
 pub use cache::{CacheOutcome, CompileCache, compile_key};
 pub use calls::{
     ATTENTION, ATTENTION_GRADIENTS, LOSS, MATMUL, MPI_ALL_GATHER, MPI_ALL_REDUCE, MPI_ALL_TO_ALL,
-    MPI_PERMUTE, MPI_PREFIX, MPI_REDUCE_SCATTER, PROCESS_INDEX,
+    MPI_PERMUTE, MPI_PREFIX, MPI_REDUCE_SCATTER, PAD, PROCESS_INDEX,
 };
 pub use client::{Client, ClientOptions};
 pub use compile::{CompileOptions, Effort, Flag};

@@ -123,6 +123,7 @@ pub fn dialect(platform: Platform) -> Dialect {
     Dialect {
         matmul_custom_calls: platform == Platform::Cpu,
         sigmoid_via_rsqrt: platform == Platform::Cuda,
+        pad_custom_calls: platform == Platform::Cpu,
         host_memory: platform != Platform::Cpu,
     }
 }

@@ -165,6 +165,7 @@ mod tests {
     #[test]
     fn custom_call_names_match() {
         assert_eq!(fullshard_graph::MATMUL, fullshard_pjrt::MATMUL);
+        assert_eq!(fullshard_graph::PAD, fullshard_pjrt::PAD);
         assert_eq!(fullshard_models::layers::loss::LOSS, fullshard_pjrt::LOSS);
         use fullshard_models::layers::attention;
         assert_eq!(attention::ATTENTION, fullshard_pjrt::ATTENTION);

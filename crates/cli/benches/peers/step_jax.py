@@ -6,7 +6,8 @@ Arguments: --config FILE --batch B --seq S --optim adamw|adafactor --steps N --w
 --remat none|dots|full: saved per layer for the backward pass: everything, matmuls, its input;
 --scan: stacked, scanned layers instead of unrolled layers with separate arrays;
 --pad_vocabulary: pads the embedding to a multiple of 128 rows and masks the added logits.
-XLA_FLAGS holds the compiler's flags. Without a GPU it runs on the CPU, to try the script.
+--dtype float32: compute in f32, too.
+XLA_FLAGS holds the compiler's flags. Without a GPU it runs on the CPU.
 
 Prints one line of JSON. `times` are steps synchronized individually and `step_s` is their median.
 `in_a_row_s` is the mean step time of the same number of steps launched back to back, as in
@@ -28,7 +29,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-PEAK, LEARNING_RATE, COMPUTE = 989.4e12, 1e-4, jnp.bfloat16
+PEAK, LEARNING_RATE = 989.4e12, 1e-4
 
 
 def model_of(config):
@@ -158,7 +159,7 @@ def cross_entropy(vocabulary, logits, tokens):
     return losses[:, :-1].mean()
 
 
-def loss_of(m, remat, scan, weights, tokens):
+def loss_of(m, compute, remat, scan, weights, tokens):
     block = partial(m.block, m, rotary(m, tokens.shape[1]) if m.rope else None)
     if remat != "none":
         policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
@@ -167,13 +168,13 @@ def loss_of(m, remat, scan, weights, tokens):
     x = weights["table"][tokens]
     if m.positions:
         x = x + weights["positions"][: tokens.shape[1]]
-    x = x.astype(COMPUTE)
+    x = x.astype(compute)
     if scan:
         x, _ = jax.lax.scan(lambda x, p: (block(x, p), None), x, weights["blocks"])
     else:
         for p in weights["blocks"]:
             x = block(x, p)
-    head = weights["table" if m.tied else "head"].astype(COMPUTE)
+    head = weights["table" if m.tied else "head"].astype(compute)
     logits = jnp.einsum("bsd,vd->bsv", m.norm(x, weights["norm"], m.eps), head)
     return cross_entropy(m.vocabulary, logits, tokens)
 
@@ -217,8 +218,9 @@ def each_tensor(function, scan, weights, *others):
     return jax.tree_util.tree_map_with_path(apply, weights, *others)
 
 
-def training_step(m, remat, scan, update, weights, state, tokens):
-    loss, gradients = jax.value_and_grad(partial(loss_of, m, remat, scan))(weights, tokens)
+def training_step(m, compute, remat, scan, update, weights, state, tokens):
+    loss = partial(loss_of, m, compute, remat, scan)
+    loss, gradients = jax.value_and_grad(loss)(weights, tokens)
     step = state["step"] + 1
     updated = each_tensor(partial(update, step), scan, weights, gradients, state["tensors"])
     structure = jax.tree.structure(weights)
@@ -236,6 +238,7 @@ def arguments():
     parser.add_argument("--remat", choices=["none", "dots", "full"], default="none")
     parser.add_argument("--scan", action="store_true")
     parser.add_argument("--pad_vocabulary", action="store_true")
+    parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--warmup", type=int, default=3)
     return parser.parse_args()
@@ -253,7 +256,7 @@ def main():
     tokens = jax.random.randint(jax.random.key(1), (args.batch, args.seq), 0, m.vocabulary)
 
     start = time.perf_counter()
-    step = partial(training_step, m, args.remat, args.scan, update)
+    step = partial(training_step, m, jnp.dtype(args.dtype), args.remat, args.scan, update)
     compiled = jax.jit(step, donate_argnums=(0, 1)).lower(weights, state, tokens).compile()
     compile_s = time.perf_counter() - start
 

@@ -1,12 +1,14 @@
 """PyTorch baseline for `fullshard bench step`: one training step of a Hugging Face config.json.
 
 usage: step_torch.py --config FILE [--batch B] [--seq S] [--optim adamw|adafactor]
-                     [--remat none|full] [--steps N] [--warmup N] [--mode MODE] [--eager]
+                     [--remat none|full] [--dtype bfloat16|float32|pure_bfloat16]
+                     [--steps N] [--warmup N] [--mode MODE] [--eager]
 
 What a transformers user would run on one GPU: the model from its config with SDPA attention, bf16
 autocast over f32 weights, torch.compile, and fused AdamW or the Trainer's Adafactor.
 `--remat full` checkpoints every layer, `--mode` is the torch.compile mode, `--eager` skips
-torch.compile. Without a GPU it runs on the CPU, to try the script.
+torch.compile. `--dtype float32` is without autocast, `pure_bfloat16` has weights and optimizer state
+in bf16 too. Without a GPU it runs on the CPU.
 
 Prints one line of JSON. `times` are steps synchronized individually and `step_s` is their median.
 `in_a_row_s` is the mean step time of the same number of steps launched back to back, as in
@@ -37,6 +39,8 @@ def arguments():
     parser.add_argument("--seq", type=int, default=1024)
     parser.add_argument("--optim", choices=["adamw", "adafactor"], default="adamw")
     parser.add_argument("--remat", choices=["none", "full"], default="none")
+    dtypes = ["bfloat16", "float32", "pure_bfloat16"]
+    parser.add_argument("--dtype", choices=dtypes, default=dtypes[0])
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--mode", default="default")
@@ -44,13 +48,13 @@ def arguments():
     return parser.parse_args()
 
 
-def model_of(path, remat):
-    """The f32 model in training mode, created on the device."""
+def model_of(path, remat, dtype):
+    """The model in training mode, created on the device."""
     config = AutoConfig.for_model(**json.loads(path.read_text()))
     config.use_cache = False
     with DEVICE:
         model = AutoModelForCausalLM.from_config(
-            config, dtype=torch.float32, attn_implementation="sdpa"
+            config, dtype=dtype, attn_implementation="sdpa"
         )
     if remat == "full":
         model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -65,11 +69,11 @@ def optimizer_of(name, model):
     )
 
 
-def trainer(forward, optimizer, tokens):
+def trainer(forward, optimizer, tokens, is_mixed):
     """A function that launches one step and returns its loss, which may not be ready yet."""
 
     def step():
-        with torch.autocast(DEVICE.type, torch.bfloat16):
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=is_mixed):
             loss = forward(input_ids=tokens, labels=tokens).loss
         loss.backward()
         optimizer.step()
@@ -103,11 +107,12 @@ def main():
     args = arguments()
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")  # TF32 for matmuls that autocast leaves in f32.
-    model = model_of(args.config, args.remat)
+    dtype = torch.bfloat16 if args.dtype == "pure_bfloat16" else torch.float32
+    model = model_of(args.config, args.remat, dtype)
     forward = model if args.eager else torch.compile(model, mode=args.mode)
     optimizer = optimizer_of(args.optim, model)
     tokens = torch.randint(model.config.vocab_size, (args.batch, args.seq), device=DEVICE)
-    step = trainer(forward, optimizer, tokens)
+    step = trainer(forward, optimizer, tokens, args.dtype == "bfloat16")
 
     compile_s, first_loss = seconds(step)
     for _ in range(args.warmup):

@@ -4,6 +4,7 @@ mod across;
 mod collectives;
 mod constants;
 mod matmul;
+mod pad;
 mod plain;
 mod regions;
 mod types;
@@ -13,6 +14,7 @@ mod windows;
 pub use across::{MPI_PREFIX, PROCESS_INDEX, ProcessCall};
 pub(crate) use constants::number;
 pub use matmul::MATMUL;
+pub use pad::PAD;
 
 use crate::graph::{Graph, Node, ValueId};
 use crate::op::Op;

@@ -113,6 +113,9 @@ impl Writer {
                 (format!("stablehlo.reverse {operands}, dims = {}", list(dims)), ty)
             }
             Op::Pad { low, high, interior } => {
+                if let Some(padded) = self.pad_of((low, high, interior), context) {
+                    return vec![padded];
+                }
                 let (low, high, interior) = (list(low), list(high), list(interior));
                 let text = format!(
                     "stablehlo.pad {operands}, low = {low}, high = {high}, interior = {interior}"

@@ -11,7 +11,7 @@ fn called(_: &Scope<'_>, heads: &Heads, scores: &Scores) -> Result<Tensor> {
 }
 
 /// The largest differences of outputs and gradients to those of the definition, in a dtype.
-fn apart(inputs: &[HostTensor], dtype: DType, mask: &(dyn Fn() -> Mask)) -> Vec<f64> {
+fn apart(inputs: &[HostTensor], dtype: DType, mask: &dyn Fn() -> Mask) -> Vec<f64> {
     let [expected, found] = [false, true].map(|is_call| {
         let results = eval(inputs, |inputs| {
             let inputs: Result<Vec<Tensor>> = inputs.iter().map(|x| x.convert(dtype)).collect();

@@ -3,7 +3,8 @@
 //! The CPU plugin's own matmuls are slow in some orientations and very slow in batches, so programs
 //! for it may call [`MATMUL`] instead; and [`LOSS`] for everything between the last layer and its
 //! gradient, which would otherwise write and read every logit many times; and [`ATTENTION`], whose
-//! scores are never all in memory. Programs of several
+//! scores are never all in memory; and [`PAD`], next to which the compiler vectorizes what it would
+//! compute element by element together with padding. Programs of several
 //! processes communicate by the calls of `mpi`. Handlers are registered when a CPU client is
 //! created; those of `mpi` fail unless MPI was started.
 
@@ -13,6 +14,7 @@ mod frame;
 mod loss;
 mod matmul;
 mod mpi;
+mod pad;
 mod reduction;
 
 pub use attention::{ATTENTION, ATTENTION_GRADIENTS};
@@ -22,6 +24,7 @@ pub use mpi::{
     MPI_ALL_GATHER, MPI_ALL_REDUCE, MPI_ALL_TO_ALL, MPI_PERMUTE, MPI_PREFIX, MPI_REDUCE_SCATTER,
     PROCESS_INDEX,
 };
+pub use pad::PAD;
 
 use crate::error::{Error, Result};
 use crate::plugin::Plugin;
@@ -37,11 +40,12 @@ const PLATFORM: &str = "Host";
 /// Number of threads one call may use.
 static THREADS: AtomicUsize = AtomicUsize::new(1);
 
-const HANDLERS: [(&str, sys::Handler); 10] = [
+const HANDLERS: [(&str, sys::Handler); 11] = [
     (MATMUL, matmul_handler),
     (LOSS, loss_handler),
     (ATTENTION, attention_handler),
     (ATTENTION_GRADIENTS, attention_gradients_handler),
+    (PAD, pad_handler),
     (MPI_ALL_REDUCE, all_reduce_handler),
     (MPI_ALL_GATHER, all_gather_handler),
     (MPI_REDUCE_SCATTER, reduce_scatter_handler),
@@ -106,6 +110,7 @@ handlers! {
     attention_handler = |frame| attention::forward(frame, THREADS.load(Ordering::Relaxed));
     attention_gradients_handler =
         |frame| attention::gradients(frame, THREADS.load(Ordering::Relaxed));
+    pad_handler = pad::run;
     all_reduce_handler = mpi::all_reduce;
     all_gather_handler = mpi::all_gather;
     reduce_scatter_handler = mpi::reduce_scatter;
