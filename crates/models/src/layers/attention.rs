@@ -9,6 +9,7 @@ mod blocks;
 pub mod context;
 mod custom_call;
 mod fused;
+mod kernel;
 mod mask;
 
 pub use custom_call::{ATTENTION, ATTENTION_GRADIENTS, call_unsupported_reason};
@@ -17,7 +18,8 @@ pub use mask::{Mask, Pattern};
 
 use blocks::{Blocks, Keys, Queries};
 use custom_call::Calls;
-use fused::{fused_per_shard, with_kernel};
+use fused::fused_per_shard;
+use kernel::with_kernel;
 
 use super::dim_names::HEADS;
 use super::{checkpoint, dims, flatten_tokens, min_finite, upcast, upcast_dtype};

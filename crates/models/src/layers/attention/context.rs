@@ -18,7 +18,8 @@ mod zigzag;
 pub use zigzag::{Zigzag, chunk_length};
 
 use super::blocks::{Blocks, DropoutMask, Keys, Queries};
-use super::fused::{Cudnn, Kernel as _, unsupported_reason as fused_reason};
+use super::fused::{Cudnn, unsupported_reason as fused_reason};
+use super::kernel::Kernel as _;
 use super::{BLOCK, Form, Heads, Mask, Pattern, Scores, grouped};
 use crate::layers::{checkpoint, dims, upcast};
 use chunk::{Chunk, Pair, merge, select_all, stack, unstack};

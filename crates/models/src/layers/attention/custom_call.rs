@@ -1,6 +1,6 @@
 //! Attention as custom calls on the CPU, forward and backward, which keep scores in its caches.
 
-use super::fused::Kernel;
+use super::kernel::Kernel;
 use super::{Form, Pattern};
 use fullshard_graph::{Attribute, DType, Error, Result, Tensor, TensorType, custom_call};
 
