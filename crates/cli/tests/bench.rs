@@ -496,8 +496,9 @@ fn reports_the_attention_implementation() {
     assert_eq!((&*form, &*reason), ("blockwise", "it supports bf16 and f16, not f32"));
     let cpu = attention("gpt2_config.json", &["--seq", "256"]);
     assert_eq!(cpu, ("custom_call".into(), String::new()));
-    let (form, reason) = attention("gpt2_config.json", &["--seq", "256", "--dtype", "float16"]);
-    assert_eq!((&*form, &*reason), ("unfused", "the call supports f32 and bf16, not f16"));
+    let eager = ["--seq", "256", "--attn_implementation", "eager"];
+    let eager = attention("gpt2_config.json", &eager);
+    assert_eq!(eager, ("unfused".into(), "--attn_implementation is eager".to_owned()));
     folder.write(
         "layers.json",
         &TINY.replace("\"n_head\"", "\"scale_attn_by_inverse_layer_idx\": true, \"n_head\""),

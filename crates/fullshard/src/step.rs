@@ -116,6 +116,10 @@ impl RunConfig {
         // Elsewhere it changes projections and norms besides.
         let cpu = self.platform() == Platform::Cpu;
         let context = spec.placement.context_shards() > 1;
+        let (head, form) = (spec.model.dimensions().head, spec.model.attention_form());
+        let is_call =
+            attention::call_unsupported_reason(spec.placement.comm.compute, head, form).is_none();
+        let short = spec.batch.tokens < attention::BLOCKWISE_FROM;
         let axes = spec.placement.mesh.sizes().into_iter().filter(|&size| size > 1).count();
         let staged = self.fsdp.collective.is_staged();
         let ring = self.fsdp.collective == CollectiveChoice::Ring;
@@ -160,7 +164,7 @@ impl RunConfig {
             ),
             (
                 "--attn_implementation",
-                eager && !context && cpu && spec.batch.tokens < attention::BLOCKWISE_FROM,
+                eager && !context && cpu && short && !is_call,
                 "sequences this short are computed so in any case",
             ),
             (

@@ -64,6 +64,7 @@ const ROWS: &[Row] = &[
     ("freeze", "transformer.wte.*", &[], Program),
     ("scan_layers", "false", &[], Program),
     ("attn_implementation", "eager", &[], Warns("--attn_implementation has no effect: sequences this short")),
+    ("attn_implementation", "eager", &[LLAMA], Program),
     ("attn_implementation", "eager", &[TWO, ("mesh", "context=2")], Warns("--attn_implementation has no effect: attention over a context axis")),
     ("attn_implementation", "eager", &[("device", "cuda"), ("num_cores", "1"), ("dtype", "bfloat16")], Program),
     ("dataset_name", "fullshard/no-such-dataset", &[("train_file", "-"), ("validation_file", "-")], Fails("no-such-dataset")),
