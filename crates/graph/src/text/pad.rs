@@ -21,7 +21,7 @@ impl Writer {
         let to = &context.output_types[0];
         let is_at_end = low == [0] && interior == [0] && high.iter().all(|&high| high > 0);
         let is_supported = matches!(to.dtype, DType::F32 | DType::Bf16) && self.is_local();
-        let is_long = to.elements() >= LONG;
+        let is_long = to.elements() >= LONG && context.input_types[0].elements() > 0;
         if !(self.dialect.pad_custom_calls && is_supported && is_at_end && is_long) {
             return None;
         }

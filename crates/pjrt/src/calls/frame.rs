@@ -72,6 +72,10 @@ impl Element for bf16 {
     const DTYPE: c_int = sys::TYPE_BF16;
 }
 
+impl Element for i64 {
+    const DTYPE: c_int = sys::TYPE_S64;
+}
+
 impl Element for i32 {
     const DTYPE: c_int = sys::TYPE_S32;
 }
@@ -237,32 +241,20 @@ impl Frame<'_> {
 
     /// An attribute of one integer.
     pub(super) fn integer(&self, name: &str) -> Result<i64, String> {
-        let scalar = self.attribute(name, sys::ATTRIBUTE_SCALAR).map(|value| {
-            // SAFETY: an attribute of this kind has this type.
-            unsafe { &*value.cast::<sys::ScalarAttribute>() }
-        });
-        match scalar {
-            Some(scalar) if scalar.dtype == sys::TYPE_S64 => {
-                // SAFETY: a number of this type has these bytes, perhaps unaligned.
-                Ok(unsafe { scalar.value.cast::<i64>().read_unaligned() })
-            }
-            _ => Err(format!("there is no attribute `{name}` of one integer")),
-        }
+        self.scalar(name).ok_or_else(|| format!("there is no attribute `{name}` of one integer"))
     }
 
     /// An attribute of one float.
     pub(super) fn float(&self, name: &str) -> Result<f32, String> {
-        let scalar = self.attribute(name, sys::ATTRIBUTE_SCALAR).map(|value| {
-            // SAFETY: an attribute of this kind has this type.
-            unsafe { &*value.cast::<sys::ScalarAttribute>() }
-        });
-        match scalar {
-            Some(scalar) if scalar.dtype == sys::TYPE_F32 => {
-                // SAFETY: a number of this type has these bytes, perhaps unaligned.
-                Ok(unsafe { scalar.value.cast::<f32>().read_unaligned() })
-            }
-            _ => Err(format!("there is no attribute `{name}` of one float")),
-        }
+        self.scalar(name).ok_or_else(|| format!("there is no attribute `{name}` of one float"))
+    }
+
+    fn scalar<T: Element>(&self, name: &str) -> Option<T> {
+        let value = self.attribute(name, sys::ATTRIBUTE_SCALAR)?;
+        // SAFETY: an attribute of this kind has this type.
+        let scalar = unsafe { &*value.cast::<sys::ScalarAttribute>() };
+        // SAFETY: a number of this type has these bytes, perhaps unaligned.
+        (scalar.dtype == T::DTYPE).then(|| unsafe { scalar.value.cast::<T>().read_unaligned() })
     }
 
     /// The value of an attribute of a kind.

@@ -18,15 +18,17 @@ pub(super) fn run(frame: &Frame<'_>) -> Result<(), String> {
 fn pad<T: Element>(frame: &Frame<'_>) -> Result<(), String> {
     let (vector, number) = (frame.operand::<T>(0)?, frame.operand::<T>(1)?);
     let padded = frame.result::<T>(0)?;
+    if vector.elements == 0 || number.elements != 1 {
+        return Err("padding takes a vector and one number".into());
+    }
     // SAFETY: the call is running, and the plugin allocates results separately.
     let (vector, number, padded) =
         unsafe { (vector.values(), number.values(), padded.values_mut()) };
-    let &[number] = number else { return Err("padding is not one number".into()) };
     let Some((start, end)) = padded.split_at_mut_checked(vector.len()) else {
         let (from, to) = (vector.len(), padded.len());
         return Err(format!("{from} elements do not become {to} by padding"));
     };
     start.copy_from_slice(vector);
-    end.fill(number);
+    end.fill(number[0]);
     Ok(())
 }

@@ -5,8 +5,10 @@
 use super::avx512;
 use super::{Float, Matrix, Output};
 use half::bf16;
+use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 use std::ops::Range;
+use std::slice;
 
 /// The multiple of rows or columns that a thread has.
 const PART: usize = 32;
@@ -99,10 +101,10 @@ unsafe fn multiply_widened(
     result: Destination,
 ) {
     let [rows, columns, k] = sizes;
+    let (mut left, mut right) = (Vec::new(), Vec::new());
     // SAFETY: the caller promises it.
-    let (left, right) = unsafe { (lhs.widened(rows, k), rhs.widened(k, columns)) };
-    let lhs = Matrix { data: left.as_ptr(), row: k as isize, column: 1 };
-    let rhs = Matrix { data: right.as_ptr(), row: columns as isize, column: 1 };
+    let (lhs, rhs) =
+        unsafe { (lhs.widened([rows, k], &mut left), rhs.widened([k, columns], &mut right)) };
     match result {
         Destination::F32 { data, row, output } => {
             // SAFETY: the caller promises it.
@@ -124,19 +126,30 @@ unsafe fn multiply_widened(
 }
 
 impl Matrix<bf16> {
-    /// A dense copy in `f32`.
+    /// A dense copy in `f32`, in the order of memory.
     ///
     /// # Safety
     /// All of it is live.
-    unsafe fn widened(self, rows: usize, columns: usize) -> Vec<f32> {
-        let mut dense = Vec::with_capacity(rows * columns);
-        for row in 0..rows {
-            let start = self.from(row, 0).data;
+    unsafe fn widened(self, [rows, columns]: [usize; 2], dense: &mut Vec<f32>) -> Matrix<f32> {
+        if self.row == 1 && self.column != 1 {
             // SAFETY: as the caller promises.
-            let value = |i: usize| unsafe { *start.offset(i as isize * self.column) };
-            dense.extend((0..columns).map(|i| value(i).to_f32()));
+            return unsafe { self.transposed().widened([columns, rows], dense) }.transposed();
         }
-        dense
+        dense.resize(rows * columns, 0.0);
+        for (row, dense) in dense.chunks_exact_mut(columns).enumerate() {
+            let start = self.from(row, 0).data;
+            if self.column == 1 {
+                // SAFETY: as the caller promises.
+                let values = unsafe { slice::from_raw_parts(start, columns) };
+                values.convert_to_f32_slice(dense);
+            } else {
+                for (i, value) in dense.iter_mut().enumerate() {
+                    // SAFETY: as the caller promises.
+                    *value = unsafe { *start.offset(i as isize * self.column) }.to_f32();
+                }
+            }
+        }
+        Matrix { data: dense.as_ptr(), row: columns as isize, column: 1 }
     }
 }
 
